@@ -11,9 +11,7 @@ fuzz_target!(|input: &[u8]| {
     if input.len() > 4096 {
         return;
     }
-    let middle = input
-        .first()
-        .map_or(0, |&first| usize::from(first).min(input.len()));
+    let middle = input.first().map_or(0, |&first| usize::from(first).min(input.len()));
     let blocks = [&input[..middle], &input[middle..]];
     let mut ours = Decoder::new(4096);
     let mut theirs = httlib_hpack::Decoder::with_dynamic_size(4096);
@@ -29,22 +27,14 @@ fuzz_target!(|input: &[u8]| {
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, http2::CompressionError> {
     let mut list = FieldList::new(usize::MAX, usize::MAX);
     decoder.decode(block, &mut list)?;
-    Ok(list
-        .iter()
-        .map(|(name, value)| (name.to_vec(), value.to_vec()))
-        .collect())
+    Ok(list.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect())
 }
 
 fn oracle(decoder: &mut httlib_hpack::Decoder<'_>, block: &[u8]) -> Option<Fields> {
     let mut rest = block.to_vec();
     let mut fields = Vec::new();
     decoder.decode(&mut rest, &mut fields).ok()?;
-    Some(
-        fields
-            .into_iter()
-            .map(|(name, value, _)| (name, value))
-            .collect(),
-    )
+    Some(fields.into_iter().map(|(name, value, _)| (name, value)).collect())
 }
 
 /// What is encoded is read by both as it was.

@@ -68,9 +68,7 @@ impl World {
         let mut used = 0;
         loop {
             let input = &self.held[used..];
-            let taken = self
-                .endpoint
-                .receive(input, self.now, &mut self.head, &mut self.out);
+            let taken = self.endpoint.receive(input, self.now, &mut self.head, &mut self.out);
             used += taken.used;
             let Some(event) = taken.event else {
                 break;
@@ -91,10 +89,7 @@ impl World {
     }
 
     fn reply(&mut self, stream: StreamKey, body_len: u64) {
-        let head = ReplyHead {
-            status: 200,
-            ..ReplyHead::default()
-        };
+        let head = ReplyHead { status: 200, ..ReplyHead::default() };
         self.endpoint.reply(stream, &head, body_len, &mut self.out);
     }
 
@@ -132,11 +127,7 @@ fn same_at_any_cut(input: &[u8]) {
         for stream in std::mem::take(&mut world.streams) {
             world.reply(stream, 0);
         }
-        let seen = (
-            world.out.clone(),
-            world.events.clone(),
-            world.endpoint.take_counters(),
-        );
+        let seen = (world.out.clone(), world.events.clone(), world.endpoint.take_counters());
         world.check();
         assert_eq!(&seen, whole.get_or_insert(seen.clone()));
     }
@@ -172,9 +163,7 @@ fn play(input: &[u8]) {
             (104..112, Some(stream)) => world.endpoint.resume(stream),
             (112..116, Some(stream)) => {
                 world.streams.retain(|key| *key != stream);
-                world
-                    .endpoint
-                    .reset(stream, ErrorCode(c.into()), &mut world.out);
+                world.endpoint.reset(stream, ErrorCode(c.into()), &mut world.out);
             }
             (116..118, _) => world.endpoint.drain(&mut world.out),
             (118..150, _) => {
@@ -194,12 +183,7 @@ fn play(input: &[u8]) {
                 world.deliver(&frame(8, 0, id, &increment.to_be_bytes()));
             }
             // Any type and flags, on a stream nearby.
-            _ => world.deliver(&frame(
-                a % 18,
-                b,
-                u32::from(c % 32),
-                &vec![d; (d % 16).into()],
-            )),
+            _ => world.deliver(&frame(a % 18, b, u32::from(c % 32), &vec![d; (d % 16).into()])),
         }
         world.check();
     }

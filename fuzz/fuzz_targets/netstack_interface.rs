@@ -28,10 +28,7 @@ const MTU: usize = 1500;
 const OURS: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 
 fuzz_target!(|input: &[u8]| {
-    let (v4, v6) = (
-        Ipv4Addr::new(10, 0, 0, 1),
-        "fd00::1".parse::<Ipv6Addr>().unwrap(),
-    );
+    let (v4, v6) = (Ipv4Addr::new(10, 0, 0, 1), "fd00::1".parse::<Ipv6Addr>().unwrap());
     let prefix = |address, len| Prefix { address, len };
     let mut interface = Interface::new(IpConfig {
         mac: OURS,
@@ -54,11 +51,7 @@ fuzz_target!(|input: &[u8]| {
         if how & 2 != 0 {
             now += Duration::from_millis(700);
         }
-        let whole = Frame {
-            bytes: &frame,
-            verified: Verified::No,
-            segment_len: None,
-        };
+        let whole = Frame { bytes: &frame, verified: Verified::No, segment_len: None };
         if let Delivery::Segment(arrived) = interface.receive(now, whole) {
             assert!(interface.is_own(arrived.dst) && !interface.is_own(arrived.src));
             answer(&mut interface, now, arrived.dst, arrived.src);
@@ -74,13 +67,7 @@ fuzz_target!(|input: &[u8]| {
 
 fn answer(interface: &mut Interface, now: Instant, src: std::net::IpAddr, dst: std::net::IpAddr) {
     let mut room = [0; HEADERS_LEN_MAX];
-    let fields = IpFields {
-        src,
-        dst,
-        dscp: 0,
-        ecn: Ecn::NotCapable,
-        len: 0,
-    };
+    let fields = IpFields { src, dst, dscp: 0, ecn: Ecn::NotCapable, len: 0 };
     if let Ok(written) = interface.write_headers(now, &fields, &mut room)
         && !written.is_resolved
     {
@@ -117,17 +104,8 @@ fn mend(frame: &mut [u8]) {
             let len = payload.len();
             let pseudo =
                 Sum::pseudo_header_v4(header.src, header.dst, header.protocol.0, len as u32);
-            let pseudo = if header.protocol == Protocol::ICMP {
-                Sum::ZERO
-            } else {
-                pseudo
-            };
-            mend_upper(
-                packet,
-                header_len..header_len + len,
-                header.protocol,
-                pseudo,
-            );
+            let pseudo = if header.protocol == Protocol::ICMP { Sum::ZERO } else { pseudo };
+            mend_upper(packet, header_len..header_len + len, header.protocol, pseudo);
         }
         EtherType::IPV6 if packet.len() >= 40 => {
             let Ok((header, payload)) = Ipv6Header::parse(packet) else {
@@ -153,10 +131,7 @@ fn mend_upper(packet: &mut [u8], at: std::ops::Range<usize>, protocol: Protocol,
 }
 
 fn mend_at(packet: &mut [u8], at: std::ops::Range<usize>, field: usize, pseudo: Sum) {
-    if let Some(summed) = packet
-        .get_mut(at)
-        .filter(|summed| summed.len() >= field + 2)
-    {
+    if let Some(summed) = packet.get_mut(at).filter(|summed| summed.len() >= field + 2) {
         summed[field..field + 2].fill(0);
         let checksum = (pseudo + Sum::of(summed)).checksum();
         summed[field..field + 2].copy_from_slice(&checksum.to_be_bytes());

@@ -74,10 +74,7 @@ fuzz_target!(|input: &[u8]| {
         6 => {
             if let Ok(segment) = Segment::parse(&bytes) {
                 assert!(bytes.ends_with(segment.payload));
-                let options = TcpOptions {
-                    has_illegal_length: false,
-                    ..segment.options
-                };
+                let options = TcpOptions { has_illegal_length: false, ..segment.options };
                 let segment = Segment { options, ..segment };
                 if segment.header_len() <= HEADER_LEN_MAX {
                     let len = segment.emit(&mut room);

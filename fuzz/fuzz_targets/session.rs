@@ -14,9 +14,7 @@ const INPUT_LEN_MAX: usize = 4096;
 
 static HANDLE: LazyLock<Arc<Handle>> = LazyLock::new(|| {
     // Kept until the process ends: the site opens its files as they are asked for.
-    let dir = tempfile::tempdir()
-        .expect("a directory for the site")
-        .keep();
+    let dir = tempfile::tempdir().expect("a directory for the site").keep();
     transcript::make_site(&dir).expect("the site's files");
     transcript::open(&dir, ServiceConfig::default()).expect("the site")
 });
@@ -27,14 +25,9 @@ fuzz_target!(|input: &[u8]| {
     }
     let whole = play(input, Cutting::Whole);
     assert!(whole.replied.is_empty() || whole.replied.starts_with(b"HTTP/1.1 "));
-    let seed = input.iter().fold(7_u64, |seed, &byte| {
-        seed.wrapping_mul(31).wrapping_add(byte.into())
-    });
-    for cutting in [
-        Cutting::EveryByte,
-        Cutting::Seeded(seed),
-        Cutting::Seeded(!seed),
-    ] {
+    let seed =
+        input.iter().fold(7_u64, |seed, &byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+    for cutting in [Cutting::EveryByte, Cutting::Seeded(seed), Cutting::Seeded(!seed)] {
         let other = play(input, cutting);
         assert_eq!(other, whole, "{cutting:?}");
     }

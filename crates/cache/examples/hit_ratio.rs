@@ -48,10 +48,7 @@ fn main() -> io::Result<()> {
         };
         let sieve = ratio_of(trace, &mut Sieve::new(items));
         let lru = ratio_of(trace, &mut Lru::new(items));
-        println!(
-            "| {} | {ours:.4} | {theirs} | {sieve:.4} | {lru:.4} |",
-            trace.name
-        );
+        println!("| {} | {ours:.4} | {theirs} | {sieve:.4} | {lru:.4} |", trace.name);
     }
     Ok(())
 }
@@ -90,10 +87,9 @@ fn traces() -> Vec<Trace> {
             memory_mb: 16,
         });
     }
-    for (name, share, run) in [
-        ("Zipf 1.0, a tenth scans", 10, 5_000),
-        ("Zipf 1.0, a third scans", 3, 50_000),
-    ] {
+    for (name, share, run) in
+        [("Zipf 1.0, a tenth scans", 10, 5_000), ("Zipf 1.0, a third scans", 3, 50_000)]
+    {
         traces.push(Trace {
             name: name.to_owned(),
             keys: scanned(share, run),
@@ -197,9 +193,7 @@ fn drifting() -> Vec<u32> {
 /// In the second third, keys of large values are asked for, and no others.
 fn shifted() -> Vec<u32> {
     let mut keys = zipf(1.0, 6);
-    keys[WARM..2 * WARM]
-        .iter_mut()
-        .for_each(|key| *key += LARGE_FROM);
+    keys[WARM..2 * WARM].iter_mut().for_each(|key| *key += LARGE_FROM);
     keys
 }
 
@@ -233,11 +227,8 @@ fn replay(trace: &Trace, mut get_or_set: impl FnMut(u32) -> io::Result<bool>) ->
 }
 
 fn ratio_of_store(trace: &Trace) -> (f64, usize) {
-    let store = Store::new(Config {
-        memory_max: trace.memory_mb << 20,
-        ..Config::default()
-    })
-    .expect("memory");
+    let store = Store::new(Config { memory_max: trace.memory_mb << 20, ..Config::default() })
+        .expect("memory");
     let value = vec![b'v'; VALUE_LEN_MAX];
     let mut now_micros = 2_000_000_u64;
     let ratio = replay(trace, |key| {
@@ -253,27 +244,13 @@ fn ratio_of_store(trace: &Trace) -> (f64, usize) {
         }
         Ok(is_hit)
     });
-    (
-        ratio.expect("the store takes every item"),
-        store.stats().curr_items as usize,
-    )
+    (ratio.expect("the store takes every item"), store.stats().curr_items as usize)
 }
 
 fn ratio_of_memcached(trace: &Trace, program: &str) -> io::Result<f64> {
     const PORT: &str = "22122";
     let memory = trace.memory_mb.to_string();
-    let flags = [
-        "-p",
-        PORT,
-        "-U",
-        "0",
-        "-l",
-        "127.0.0.1",
-        "-m",
-        &memory,
-        "-u",
-        "nobody",
-    ];
+    let flags = ["-p", PORT, "-U", "0", "-l", "127.0.0.1", "-m", &memory, "-u", "nobody"];
     let mut server = Command::new(program).args(flags).spawn()?;
     let ratio = connect(&format!("127.0.0.1:{PORT}")).and_then(|stream| ask(trace, stream));
     server.kill()?;
@@ -305,10 +282,8 @@ fn ask(trace: &Trace, stream: TcpStream) -> io::Result<f64> {
     let warm = trace.counted_from;
     let mut hits = 0;
     for (at, batch) in trace.keys.chunks(BATCH).enumerate() {
-        let gets: String = batch
-            .iter()
-            .map(|key| format!("mg {} h\r\n", trace.key(*key)))
-            .collect();
+        let gets: String =
+            batch.iter().map(|key| format!("mg {} h\r\n", trace.key(*key))).collect();
         output.write_all(gets.as_bytes())?;
         let mut sets = Vec::new();
         for (within, key) in batch.iter().enumerate() {
@@ -371,19 +346,13 @@ impl Sieve {
     }
 
     fn evict(&mut self) {
-        let mut hand = if self.hand == NONE {
-            self.oldest
-        } else {
-            self.hand
-        };
+        let mut hand = if self.hand == NONE { self.oldest } else { self.hand };
         while self.slots[hand].visited {
             self.slots[hand].visited = false;
             hand = self.slots[hand].newer;
             hand = if hand == NONE { self.oldest } else { hand };
         }
-        let Slot {
-            key, newer, older, ..
-        } = self.slots[hand];
+        let Slot { key, newer, older, .. } = self.slots[hand];
         match newer {
             NONE => self.newest = older,
             newer => self.slots[newer].older = older,
@@ -407,12 +376,7 @@ impl Simulated for Sieve {
         if self.by_key.len() >= self.items_max {
             self.evict();
         }
-        let slot = Slot {
-            key,
-            visited: false,
-            newer: NONE,
-            older: self.newest,
-        };
+        let slot = Slot { key, visited: false, newer: NONE, older: self.newest };
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at] = slot;
@@ -443,12 +407,7 @@ struct Lru {
 
 impl Lru {
     fn new(items_max: usize) -> Lru {
-        Lru {
-            items_max,
-            last_use: HashMap::new(),
-            uses: VecDeque::new(),
-            clock: 0,
-        }
+        Lru { items_max, last_use: HashMap::new(), uses: VecDeque::new(), clock: 0 }
     }
 }
 

@@ -30,22 +30,12 @@ fn main() {
     let set = |key: &str| format!("set {key} 0 0 200\r\n{value}\r\n");
     fill(&service, set);
     for (depth, items) in [(1, 1_000), (16, 1_000), (16, ITEMS)] {
-        measure("get", &service, (depth, items), |key| {
-            format!("get {key}\r\n")
-        });
-        measure("get that misses", &service, (depth, items), |key| {
-            format!("get x{key}\r\n")
-        });
-        measure("gets", &service, (depth, items), |key| {
-            format!("gets {key}\r\n")
-        });
-        measure("mg v", &service, (depth, items), |key| {
-            format!("mg {key} v\r\n")
-        });
+        measure("get", &service, (depth, items), |key| format!("get {key}\r\n"));
+        measure("get that misses", &service, (depth, items), |key| format!("get x{key}\r\n"));
+        measure("gets", &service, (depth, items), |key| format!("gets {key}\r\n"));
+        measure("mg v", &service, (depth, items), |key| format!("mg {key} v\r\n"));
         measure("set", &service, (depth, items), set);
-        measure("ms", &service, (depth, items), |key| {
-            format!("ms {key} 200\r\n{value}\r\n")
-        });
+        measure("ms", &service, (depth, items), |key| format!("ms {key} 200\r\n{value}\r\n"));
         measure("binary get", &service, (depth, items), binary_get);
     }
     measure("get of 100 keys", &service, (1, 1_000), |key| {
@@ -61,20 +51,7 @@ fn key(number: usize) -> String {
 }
 
 fn binary_get(key: &str) -> String {
-    let mut request = vec![
-        0x80,
-        0,
-        0,
-        key.len() as u8,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        key.len() as u8,
-    ];
+    let mut request = vec![0x80, 0, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
     request.resize(24, 0);
     request.extend_from_slice(key.as_bytes());
     // One character for each byte, taken back below.
@@ -85,12 +62,7 @@ fn fill(service: &Arc<Service>, set: impl Fn(&str) -> String) {
     let mut session = Session::new(Arc::clone(service), Peer::Unix, Now::read());
     for number in 0..ITEMS {
         let text = set(&key(number));
-        receive(
-            &mut session,
-            text.as_bytes(),
-            Now::read(),
-            &mut Outbox::new(),
-        );
+        receive(&mut session, text.as_bytes(), Now::read(), &mut Outbox::new());
     }
 }
 
@@ -112,10 +84,7 @@ fn measure(
         .map(|_| {
             let one = |_| {
                 number = (number * 25_173 + 13_849) % items;
-                request(&key(number))
-                    .chars()
-                    .map(|c| c as u8)
-                    .collect::<Vec<_>>()
+                request(&key(number)).chars().map(|c| c as u8).collect::<Vec<_>>()
             };
             (0..depth).flat_map(one).collect()
         })

@@ -152,10 +152,7 @@ fn touch(cx: &mut Context<'_>, header: &Header, key: &[u8], exptime: u32) {
 }
 
 fn delete(cx: &mut Context<'_>, header: &Header, key: &[u8], is_quiet: bool) {
-    let rule = DeleteRule {
-        cas: cas_of(header),
-        ..DeleteRule::default()
-    };
+    let rule = DeleteRule { cas: cas_of(header), ..DeleteRule::default() };
     cx.observe_delete(key);
     match cx.items.delete(key, rule) {
         Deleted::Deleted if is_quiet => {}
@@ -214,10 +211,7 @@ fn begin_count(
     let text = decimal(initial, &mut buffer);
     let rule = Rule::from(Mode::Add);
     Ok(match cx.items.store(key, text, 0, exptime, rule)? {
-        StoreOutcome::Stored { cas } => Counted::Stored {
-            number: initial,
-            cas,
-        },
+        StoreOutcome::Stored { cas } => Counted::Stored { number: initial, cas },
         // Another client made the item in between.
         _ => Counted::Exists,
     })

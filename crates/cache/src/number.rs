@@ -52,10 +52,7 @@ pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
 }
 
 fn split_sign(text: &[u8]) -> (bool, &[u8]) {
-    let start = text
-        .iter()
-        .position(|&byte| !is_space(byte))
-        .unwrap_or(text.len());
+    let start = text.iter().position(|&byte| !is_space(byte)).unwrap_or(text.len());
     match &text[start..] {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
@@ -132,28 +129,14 @@ mod tests {
 
     #[test]
     fn negative_numbers_do_not_wrap() {
-        for text in [
-            &b"-1"[..],
-            b"-9223372036854775809",
-            b"-18446744073709551615",
-        ] {
+        for text in [&b"-1"[..], b"-9223372036854775809", b"-18446744073709551615"] {
             assert_eq!((parse_u64(text), parse_value(text)), (None, None));
         }
     }
 
     #[test]
     fn command_numbers_are_digits() {
-        for text in [
-            &b""[..],
-            b"+1",
-            b" 1",
-            b"1 ",
-            b"1\t",
-            b"1.5",
-            b"0x1",
-            b"-",
-            b"--1",
-        ] {
+        for text in [&b""[..], b"+1", b" 1", b"1 ", b"1\t", b"1.5", b"0x1", b"-", b"--1"] {
             assert_eq!((parse_u64(text), parse_i32(text)), (None, None), "{text:?}");
         }
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));

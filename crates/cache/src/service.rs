@@ -74,10 +74,7 @@ impl Service {
             settings,
             host: Box::new(host),
             started: now.monotonic,
-            epoch: now
-                .since_epoch
-                .as_secs()
-                .saturating_sub(START_SECONDS.into()),
+            epoch: now.since_epoch.as_secs().saturating_sub(START_SECONDS.into()),
             counters: Counters::default(),
             connections: Connections::default(),
             watchers: Watchers::default(),
@@ -118,10 +115,7 @@ impl Service {
     /// enable|disable|sleep`).
     pub fn crawl_pause(&self) -> Option<Duration> {
         let pause = self.tuning.crawl_pause_us.load(Ordering::Relaxed);
-        self.tuning
-            .crawls
-            .load(Ordering::Relaxed)
-            .then(|| Duration::from_micros(pause.into()))
+        self.tuning.crawls.load(Ordering::Relaxed).then(|| Duration::from_micros(pause.into()))
     }
 
     /// Ends all conversations that only watch: called when the server drains.
@@ -225,9 +219,7 @@ pub struct Evicted {
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("Service").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

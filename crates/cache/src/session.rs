@@ -112,10 +112,7 @@ impl session::Session for Session {
             let rest = &input[used..];
             if cx.out.is_full() && (!rest.is_empty() || self.state.has_output()) {
                 self.service.counters.add(Count::Yields, 1);
-                return Received {
-                    used,
-                    next: Next::Flush,
-                };
+                return Received { used, next: Next::Flush };
             }
             if used > seen && matches!(self.state, State::Command) {
                 seen = used + text::prefetch(&cx, rest);
@@ -208,8 +205,7 @@ impl session::Session for Session {
             None => "normal",
         };
         let Connection { peer, id, .. } = *self.connection;
-        self.service
-            .log_connection(ConnEvent::Close(reason), peer, id, now);
+        self.service.log_connection(ConnEvent::Close(reason), peer, id, now);
     }
 }
 
@@ -264,9 +260,10 @@ impl<'a> Crawl<'a> {
     fn run(self, seconds: Seconds) -> &'static [u8] {
         let mut cursor = Some(Cursor::START);
         while let Some(at) = cursor {
-            cursor = self.service.store().crawl(at, CRAWL_STEP, seconds, |_| {
-                std::ops::ControlFlow::Continue(())
-            });
+            cursor = self
+                .service
+                .store()
+                .crawl(at, CRAWL_STEP, seconds, |_| std::ops::ControlFlow::Continue(()));
         }
         b"OK\r\n"
     }
@@ -305,10 +302,7 @@ impl Conversation<'_> {
                 let len = swallow.left.min(input.len() as u64);
                 swallow.left -= len;
                 if swallow.left > 0 {
-                    return Progress {
-                        used: input.len(),
-                        next: Some(Next::Receive(Phase::Body)),
-                    };
+                    return Progress { used: input.len(), next: Some(Next::Receive(Phase::Body)) };
                 }
                 cx.out.put(&swallow.reply);
                 *self.state = State::Command;
@@ -334,16 +328,10 @@ impl Conversation<'_> {
                 let count = watcher.take(&mut lines);
                 watchers.sent.fetch_add(count, Ordering::Relaxed);
                 cx.out.put(&lines);
-                let next = if watcher.is_ended() || self.is_draining {
-                    Next::Close
-                } else {
-                    Next::Work
-                };
+                let next =
+                    if watcher.is_ended() || self.is_draining { Next::Close } else { Next::Work };
                 // A watcher only watches: its input is not read.
-                Progress {
-                    used: input.len(),
-                    next: Some(next),
-                }
+                Progress { used: input.len(), next: Some(next) }
             }
             State::Closed => Progress::then(Next::Close),
             State::Refused => Progress::then(Next::Linger),
@@ -377,10 +365,7 @@ impl Conversation<'_> {
                 *self.state = State::Command;
                 Progress::used(end + 1)
             }
-            None => Progress {
-                used: input.len(),
-                next: Some(Next::Receive(Phase::Head)),
-            },
+            None => Progress { used: input.len(), next: Some(Next::Receive(Phase::Head)) },
         }
     }
 }

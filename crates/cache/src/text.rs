@@ -275,10 +275,7 @@ mod tests {
         check("set apple 0 0 1\r\nx\r\n", None);
         check("", None);
         let longest = "k".repeat(KEY_LEN_MAX);
-        check(
-            &format!("get {longest}\r\n"),
-            Some((&longest, 4 + KEY_LEN_MAX + 2)),
-        );
+        check(&format!("get {longest}\r\n"), Some((&longest, 4 + KEY_LEN_MAX + 2)));
         check(&format!("get {longest}k\r\n"), None);
     }
 }

@@ -92,11 +92,7 @@ pub fn reply(id: u16, reply: &[u8], mut send: impl FnMut(&[u8])) -> u16 {
 
 /// The header of datagram `sequence` of `total`.
 pub fn header(id: u16, sequence: u16, total: u16) -> [u8; HEADER_LEN] {
-    let ([a, b], [c, d], [e, f]) = (
-        id.to_be_bytes(),
-        sequence.to_be_bytes(),
-        total.to_be_bytes(),
-    );
+    let ([a, b], [c, d], [e, f]) = (id.to_be_bytes(), sequence.to_be_bytes(), total.to_be_bytes());
     [a, b, c, d, e, f, 0, 0]
 }
 
@@ -107,20 +103,14 @@ mod tests {
     #[test]
     fn single_datagram_request() {
         let datagram = [&header(0xabcd, 0, 1)[..], b"get a\r\n"].concat();
-        let expected = Request {
-            id: 0xabcd,
-            payload: b"get a\r\n",
-        };
+        let expected = Request { id: 0xabcd, payload: b"get a\r\n" };
         assert_eq!(request(&datagram), Ok(expected));
         assert_eq!(request(&datagram[..7]), Err(Malformed::Short));
     }
 
     #[test]
     fn multi_datagram_request_is_refused() {
-        assert_eq!(
-            request(&header(7, 0, 2)),
-            Err(Malformed::Fragment { id: 7 })
-        );
+        assert_eq!(request(&header(7, 0, 2)), Err(Malformed::Fragment { id: 7 }));
     }
 
     #[test]
@@ -137,10 +127,7 @@ mod tests {
     fn a_reply_is_cut_and_counted() {
         let long: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
         let mut datagrams = Vec::new();
-        assert_eq!(
-            reply(9, &long, |datagram| datagrams.push(datagram.to_vec())),
-            3
-        );
+        assert_eq!(reply(9, &long, |datagram| datagrams.push(datagram.to_vec())), 3);
         let lens: Vec<_> = datagrams.iter().map(Vec::len).collect();
         assert_eq!(lens, [1400, 1400, 8 + 3000 - 2 * 1392]);
         for (at, datagram) in datagrams.iter().enumerate() {

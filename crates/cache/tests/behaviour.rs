@@ -35,23 +35,15 @@ fn ask(session: &mut Session, text: &str) -> String {
         work_here(session, test_now(), &mut out);
         next = session.receive(b"", test_now(), &mut out).next;
     }
-    assert_eq!(
-        (used, next),
-        (text.len(), Next::Receive(Phase::Idle)),
-        "{text:?}"
-    );
+    assert_eq!((used, next), (text.len(), Next::Receive(Phase::Idle)), "{text:?}");
     take(&mut out)
 }
 
 fn number(stats: &str, name: &str) -> u64 {
-    let line = stats.lines().find_map(|line| {
-        line.strip_prefix("STAT ")?
-            .strip_prefix(name)?
-            .strip_prefix(' ')
-    });
-    line.unwrap_or_else(|| panic!("{name} in {stats}"))
-        .parse()
-        .expect("a number")
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} in {stats}")).parse().expect("a number")
 }
 
 #[test]
@@ -144,10 +136,7 @@ fn aborted_value_leaves_nothing() {
     let mut session = open(&service);
     session.receive(b"set a 0 0 100000\r\nnew", test_now(), &mut Outbox::new());
     drop(session);
-    assert_eq!(
-        ask(&mut other, "get a\r\n"),
-        "VALUE a 0 3\r\nold\r\nEND\r\n"
-    );
+    assert_eq!(ask(&mut other, "get a\r\n"), "VALUE a 0 3\r\nold\r\nEND\r\n");
     assert_eq!(number(&ask(&mut other, "stats\r\n"), "curr_connections"), 1);
 }
 
@@ -157,18 +146,13 @@ fn watcher_until_the_drain() {
     let mut watcher = open(&service);
     let mut out = Outbox::new();
     let received = watcher.receive(b"watch fetchers mutations\r\n", test_now(), &mut out);
-    assert_eq!(
-        (received.next, take(&mut out).as_str()),
-        (Next::Work, "OK\r\n")
-    );
+    assert_eq!((received.next, take(&mut out).as_str()), (Next::Work, "OK\r\n"));
     ask(&mut open(&service), "set a% 0 30 1\r\nx\r\nget a% b\r\n");
     work_here(&mut watcher, test_now(), &mut out);
     watcher.receive(b"", test_now(), &mut out);
     let lines = take(&mut out);
-    let ends: Vec<_> = lines
-        .lines()
-        .map(|line| line.split_once(" type=").expect("a type").1)
-        .collect();
+    let ends: Vec<_> =
+        lines.lines().map(|line| line.split_once(" type=").expect("a type").1).collect();
     assert_eq!(
         ends,
         [
@@ -197,10 +181,7 @@ fn drain_closes_between_commands() {
 fn stats_tell_what_happened() {
     let service = service();
     let mut session = open(&service);
-    ask(
-        &mut session,
-        "set a 0 0 1\r\n1\r\nget a b\r\nincr a 1\r\ndelete a\r\ntouch a 0\r\n",
-    );
+    ask(&mut session, "set a 0 0 1\r\n1\r\nget a b\r\nincr a 1\r\ndelete a\r\ntouch a 0\r\n");
     ask(&mut session, "mg a u\r\nmn\r\nflush_all\r\n");
     let stats = ask(&mut session, "stats\r\n");
     for (name, value) in [
@@ -245,10 +226,7 @@ struct Recorder(Arc<Mutex<Vec<StopMode>>>);
 
 impl Host for Recorder {
     fn process(&self) -> Process {
-        Process {
-            bytes_read: 77,
-            ..Process::default()
-        }
+        Process { bytes_read: 77, ..Process::default() }
     }
 
     fn shut_down(&self, how: StopMode) {
@@ -259,10 +237,7 @@ impl Host for Recorder {
 #[test]
 fn host_figures_and_shutdown() {
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let settings = Settings {
-        allows_shutdown: true,
-        ..Settings::default()
-    };
+    let settings = Settings { allows_shutdown: true, ..Settings::default() };
     let store = Store::new(Config::default()).expect("a store");
     let host = Recorder(Arc::clone(&asked));
     let service = Arc::new(Service::new(store, settings, host, test_now()));
@@ -290,20 +265,7 @@ fn a_datagram_cannot_watch() {
 fn key_with_line_end_is_escaped() {
     let service = service();
     let key = b"p\r\nEND:\r\n";
-    let mut set = vec![
-        0x80,
-        1,
-        0,
-        key.len() as u8,
-        8,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        8 + key.len() as u8,
-    ];
+    let mut set = vec![0x80, 1, 0, key.len() as u8, 8, 0, 0, 0, 0, 0, 0, 8 + key.len() as u8];
     set.extend_from_slice(&[0; 20]);
     set.extend_from_slice(key);
     let mut session = open(&service);
@@ -313,10 +275,7 @@ fn key_with_line_end_is_escaped() {
     let dump = ask(&mut session, "stats cachedump 1 0\r\n");
     assert_eq!(dump, "ITEM p%0D%0AEND%3A%0D%0A [0 b; 0 s]\r\nEND\r\n");
     let dump = ask(&mut session, "lru_crawler metadump all\r\n");
-    assert!(
-        dump.starts_with("OK\r\nkey=p%0D%0AEND%3A%0D%0A exp=-1"),
-        "{dump}"
-    );
+    assert!(dump.starts_with("OK\r\nkey=p%0D%0AEND%3A%0D%0A exp=-1"), "{dump}");
     ask(&mut session, "stats detail off\r\n");
     ask(&mut session, "get late:1\r\n");
     let dump = ask(&mut session, "stats detail dump\r\n");
@@ -338,10 +297,7 @@ fn stats_count_yields_and_crawls() {
     let line = format!("get{}\r\n", " a".repeat(100));
     let received = session.receive(line.as_bytes(), test_now(), &mut Outbox::new());
     assert_eq!(received.next, Next::Flush);
-    assert_eq!(
-        number(&ask(&mut open(&service), "stats\r\n"), "conn_yields"),
-        1
-    );
+    assert_eq!(number(&ask(&mut open(&service), "stats\r\n"), "conn_yields"), 1);
 }
 
 #[test]
@@ -378,9 +334,6 @@ fn watcher_sees_the_close_reason() {
         take(&mut out);
         watcher.receive(b"", test_now(), &mut out);
         let lines = take(&mut out);
-        assert!(
-            lines.contains(&format!(" reason={reason} ")),
-            "{reason}: {lines}"
-        );
+        assert!(lines.contains(&format!(" reason={reason} ")), "{reason}: {lines}");
     }
 }

@@ -25,11 +25,7 @@ struct Request {
 
 impl Request {
     fn new(opcode: u8, key: &str) -> Request {
-        Request {
-            opcode,
-            key: key.into(),
-            ..Request::default()
-        }
+        Request { opcode, key: key.into(), ..Request::default() }
     }
 
     fn store(opcode: u8, key: &str, flags: u32, exptime: u32, value: &[u8]) -> Request {
@@ -64,13 +60,7 @@ impl Request {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        head(
-            0x80,
-            self.opcode,
-            0,
-            [&self.extras, &self.key, &self.value],
-            self.cas,
-        )
+        head(0x80, self.opcode, 0, [&self.extras, &self.key, &self.value], self.cas)
     }
 }
 
@@ -105,9 +95,8 @@ fn play_with(settings: &Settings, script: &Script) -> Replayed {
 }
 
 fn check(requests: &[Request], replies: &[Vec<u8>]) {
-    let script = requests.iter().fold(Script::new(), |script, request| {
-        script.send(request.bytes())
-    });
+    let script =
+        requests.iter().fold(Script::new(), |script, request| script.send(request.bytes()));
     play_with(&Settings::default(), &script.expect(replies.concat()));
 }
 
@@ -115,14 +104,11 @@ const NOT_FOUND: &[u8] = b"Not found";
 
 #[test]
 fn detail_needs_dump_permission() {
-    let settings = Settings {
-        allows_dump: false,
-        ..Settings::default()
-    };
+    let settings = Settings { allows_dump: false, ..Settings::default() };
     let groups = ["detail on", "detail dump", "detail off"];
-    let script = groups.iter().fold(Script::new(), |script, group| {
-        script.send(Request::new(0x10, group).bytes())
-    });
+    let script = groups
+        .iter()
+        .fold(Script::new(), |script, group| script.send(Request::new(0x10, group).bytes()));
     let refused = reply(0x10, 1, &[], "", NOT_FOUND, 0);
     play_with(&settings, &script.expect(refused.repeat(3)));
 }
@@ -198,14 +184,7 @@ fn counter_initial_value() {
             reply(0x05, 0, &[], "", &number(10), 1),
             reply(0x05, 0, &[], "", &number(15), 2),
             reply(0x06, 0, &[], "", &number(0), 4),
-            reply(
-                0x05,
-                6,
-                &[],
-                "",
-                b"Non-numeric server-side value for incr or decr",
-                0,
-            ),
+            reply(0x05, 6, &[], "", b"Non-numeric server-side value for incr or decr", 0),
         ],
     );
 }
@@ -283,16 +262,10 @@ fn users() -> Users {
 
 #[test]
 fn sasl_gates_all_commands() {
-    let settings = Settings {
-        auth: Auth::Sasl(users()),
-        ..Settings::default()
-    };
+    let settings = Settings { auth: Auth::Sasl(users()), ..Settings::default() };
     let get = Request::new(0x0c, "k");
     let refusal = |opcode| reply(opcode, 0x20, &[], "", b"Auth failure.", 0);
-    let script = Script::new()
-        .send(get.bytes())
-        .expect(refusal(0x0c))
-        .closed();
+    let script = Script::new().send(get.bytes()).expect(refusal(0x0c)).closed();
     play_with(&settings, &script);
     let script = Script::new()
         .send(Request::new(0x20, "").bytes())
@@ -314,13 +287,9 @@ fn sasl_gates_all_commands() {
 
 #[test]
 fn password_file_gates_all_commands() {
-    let settings = Settings {
-        auth: Auth::Ascii(users()),
-        ..Settings::default()
-    };
-    let good = Script::new()
-        .send("set any 0 0 10\r\njoe secret\r\nget a\r\n")
-        .expect("STORED\r\nEND\r\n");
+    let settings = Settings { auth: Auth::Ascii(users()), ..Settings::default() };
+    let good =
+        Script::new().send("set any 0 0 10\r\njoe secret\r\nget a\r\n").expect("STORED\r\nEND\r\n");
     play_with(&settings, &good);
     let nobody = "unauthenticated";
     let failed = "authentication failure";
@@ -331,10 +300,7 @@ fn password_file_gates_all_commands() {
         ("set any 0 0 -1\r\n", nobody),
         ("set any 0 0 10\r\njoe secretXX", nobody),
         ("set any 0 0 9\r\njoe wrong\r\n", failed),
-        (
-            "set any 0 0 3\r\njoe\r\n",
-            "bad authentication token format",
-        ),
+        ("set any 0 0 3\r\njoe\r\n", "bad authentication token format"),
     ] {
         // Seen: one wrong password closed the connection, and clients with a pool gave up.
         // memcached does not close.
@@ -357,16 +323,10 @@ fn statistics_can_be_reset() {
 
 #[test]
 fn the_protocol_may_be_bound() {
-    let ascii = Settings {
-        binding: Binding::Ascii,
-        ..Settings::default()
-    };
+    let ascii = Settings { binding: Binding::Ascii, ..Settings::default() };
     let script = Script::new().send("\u{80}\r\n").expect("ERROR\r\n");
     play_with(&ascii, &script);
-    let binary = Settings {
-        binding: Binding::Binary,
-        ..Settings::default()
-    };
+    let binary = Settings { binding: Binding::Binary, ..Settings::default() };
     let script = Script::new().send("get a\r\n").expect("").closed();
     play_with(&binary, &script);
 }

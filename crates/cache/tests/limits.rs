@@ -44,10 +44,7 @@ fn empty_listing_yields() {
     // walk is the job.
     let service = service();
     let set = |at: u32| format!("set k{at} 0 0 1 noreply\r\nv\r\n");
-    talk(
-        &service,
-        (0..20_000).map(set).collect::<String>().as_bytes(),
-    );
+    talk(&service, (0..20_000).map(set).collect::<String>().as_bytes());
     let mut session = Session::new(Arc::clone(&service), Peer::Unix, test_now());
     let mut out = Outbox::new();
     let mut calls = 0;
@@ -65,10 +62,7 @@ fn empty_listing_yields() {
         }
     }
     assert!((5..100).contains(&calls), "{calls} calls for 20,000 items");
-    assert!(matches!(
-        out.chunks().next(),
-        Some(Chunk::Bytes(b"END\r\n"))
-    ));
+    assert!(matches!(out.chunks().next(), Some(Chunk::Bytes(b"END\r\n"))));
 }
 
 const LIMITS: [u128; 18] = [
@@ -94,14 +88,8 @@ const LIMITS: [u128; 18] = [
 
 /// A limit, its neighbours, its triple; with signs and zeros before it.
 fn number() -> impl Strategy<Value = String> {
-    let near = |limit: u128| {
-        vec![
-            limit.saturating_sub(1),
-            limit,
-            limit + 1,
-            limit.saturating_mul(3),
-        ]
-    };
+    let near =
+        |limit: u128| vec![limit.saturating_sub(1), limit, limit + 1, limit.saturating_mul(3)];
     let numbers = select(LIMITS.map(near).concat());
     (numbers, select(vec!["", "", "", "-", "+", "000", " -"]))
         .prop_map(|(number, before)| format!("{before}{number}"))
@@ -122,20 +110,15 @@ fn meta_flag() -> impl Strategy<Value = String> {
         (select(b"CDEFJNRT".to_vec()), number())
             .prop_map(|(letter, number)| format!("{}{number}", char::from(letter))),
         word(31).prop_map(|opaque| format!("O{opaque}")),
-        select(vec![
-            "MS", "MA", "MP", "ME", "MR", "MI", "MD", "I", "P", "L"
-        ])
-        .prop_map(str::to_owned),
+        select(vec!["MS", "MA", "MP", "ME", "MR", "MI", "MD", "I", "P", "L"])
+            .prop_map(str::to_owned),
     ]
 }
 
 /// A line that no value follows.
 fn line() -> impl Strategy<Value = String> {
-    let meta = (
-        select(vec!["mg", "md", "ma", "me"]),
-        key(),
-        prop::collection::vec(meta_flag(), 0..20),
-    );
+    let meta =
+        (select(vec!["mg", "md", "ma", "me"]), key(), prop::collection::vec(meta_flag(), 0..20));
     prop_oneof![
         (select(vec!["incr", "decr", "touch"]), key(), number())
             .prop_map(|(verb, key, number)| format!("{verb} {key} {number}")),
@@ -179,16 +162,7 @@ fn storage() -> impl Strategy<Value = Vec<u8>> {
         });
     let meta = (key(), prop::collection::vec(meta_flag(), 0..20))
         .prop_map(|(key, flags)| (format!("ms {key}"), format!(" {}", flags.join(" "))));
-    let lens = select(vec![
-        0_usize,
-        1,
-        20,
-        65_535,
-        65_536,
-        196_605,
-        1 << 20,
-        3 << 20,
-    ]);
+    let lens = select(vec![0_usize, 1, 20, 65_535, 65_536, 196_605, 1 << 20, 3 << 20]);
     (prop_oneof![classic, meta], lens, any::<bool>()).prop_map(|((before, after), len, digits)| {
         let mut sent = format!("{before} {len}{after}\r\n").into_bytes();
         let fill = if digits { b' ' } else { b'x' };
@@ -226,16 +200,9 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
     )
         .prop_map(|(opcode, key, extras, body, cas, fits, fill)| {
             let opcode = opcode % 0x26;
-            let (key, extras) = if fits {
-                (key % 260, [0, 4, 8, 20][extras as usize % 4])
-            } else {
-                (key, extras)
-            };
-            let body = if fits {
-                key + extras + body % 70_000
-            } else {
-                body
-            };
+            let (key, extras) =
+                if fits { (key % 260, [0, 4, 8, 20][extras as usize % 4]) } else { (key, extras) };
+            let body = if fits { key + extras + body % 70_000 } else { body };
             let mut sent = vec![0x80, opcode];
             sent.extend_from_slice(&(key as u16).to_be_bytes());
             sent.extend_from_slice(&[extras as u8, 0, 0, 0]);
@@ -329,10 +296,7 @@ fn keys_have_250_bytes_at_most() {
         };
         assert!(says(&service, &with_key(251)).starts_with(bad), "{command}");
         let taken = says(&service, &with_key(250));
-        assert!(
-            !taken.starts_with(bad) && !taken.is_empty(),
-            "{command}: {taken}"
-        );
+        assert!(!taken.starts_with(bad) && !taken.is_empty(), "{command}: {taken}");
     }
 }
 
@@ -353,11 +317,7 @@ fn lines_have_8192_bytes_at_most() {
         let taken = says(&service, &line(8192));
         assert!(taken.starts_with(reply), "{command}: {taken}");
         let (refused, next) = talk(&service, line(8193).as_bytes());
-        assert_eq!(
-            (refused, next),
-            (too_long.into(), Next::Linger),
-            "{command}"
-        );
+        assert_eq!((refused, next), (too_long.into(), Next::Linger), "{command}");
     }
     // Before its end has come.
     let (waits, next) = talk(&service, &[b'x'; 8192]);
@@ -422,9 +382,8 @@ fn meta_limits_on_words_and_opaque() {
     let service = service();
     // Two spaces apart: only words count.
     let words = |count: usize| {
-        let flags = [
-            "b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I", "Oa", "T0", "Pa",
-        ];
+        let flags =
+            ["b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I", "Oa", "T0", "Pa"];
         let more = ["E1", "C1", "N0", "R0"];
         let all: Vec<_> = flags.iter().chain(&more).take(count).copied().collect();
         all.join("  ")

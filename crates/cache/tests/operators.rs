@@ -86,15 +86,9 @@ fn verbosity_and_flush_arguments() {
             ("shutdown", "SERVER_ERROR: shutdown not enabled"),
         ],
     );
-    let no_flush = Settings {
-        allows_flush: false,
-        ..Settings::default()
-    };
+    let no_flush = Settings { allows_flush: false, ..Settings::default() };
     let refused = "CLIENT_ERROR flush_all not allowed";
-    check(
-        no_flush,
-        &[("flush_all", refused), ("flush_all x", refused)],
-    );
+    check(no_flush, &[("flush_all", refused), ("flush_all x", refused)]);
 }
 
 #[test]
@@ -139,11 +133,7 @@ fn memory_limit_is_8_mb_at_least() {
         ("x", "ERROR\r\n", 10),
         ("11 noreply", "", 11),
     ] {
-        assert_eq!(
-            ask(&mut session, &format!("cache_memlimit {mb}")),
-            reply,
-            "{mb}"
-        );
+        assert_eq!(ask(&mut session, &format!("cache_memlimit {mb}")), reply, "{mb}");
         assert_eq!(service.store().stats().limit_maxbytes, limit << 20, "{mb}");
     }
     assert_eq!(ask(&mut session, "cache_memlimit"), "ERROR\r\n");
@@ -181,30 +171,12 @@ fn ignored_settings_are_validated() {
             ("slabs reassign 5 5", "SAME src and dst class are identical"),
             ("slabs reassign 0 1", "BADCLASS invalid src or dst class id"),
             ("slabs reassign 1 0", "BADCLASS invalid src or dst class id"),
-            (
-                "slabs reassign 64 1",
-                "BADCLASS invalid src or dst class id",
-            ),
-            (
-                "slabs reassign 1 64",
-                "BADCLASS invalid src or dst class id",
-            ),
-            (
-                "slabs reassign -1 1",
-                "BADCLASS invalid src or dst class id",
-            ),
-            (
-                "slabs reassign 1 63",
-                "NOSPARE source class has no spare pages",
-            ),
-            (
-                "slabs reassign 63 1",
-                "NOSPARE source class has no spare pages",
-            ),
-            (
-                "slabs automove 0",
-                "ERROR pages always move to the classes that need them",
-            ),
+            ("slabs reassign 64 1", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign 1 64", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign -1 1", "BADCLASS invalid src or dst class id"),
+            ("slabs reassign 1 63", "NOSPARE source class has no spare pages"),
+            ("slabs reassign 63 1", "NOSPARE source class has no spare pages"),
+            ("slabs automove 0", "ERROR pages always move to the classes that need them"),
             ("slabs automove 1", "OK"),
             ("slabs automove 2", "OK"),
             ("slabs automove 3", ERROR),
@@ -218,21 +190,13 @@ fn crawler_commands() {
     let service = service(Settings::default());
     let mut session = open(&service);
     for (line, reply, pause_us) in [
-        (
-            "enable",
-            "ERROR failed to start lru crawler thread",
-            Some(100),
-        ),
+        ("enable", "ERROR failed to start lru crawler thread", Some(100)),
         ("disable", "OK", None),
         ("disable", "ERROR failed to stop lru crawler thread", None),
         ("crawl all", "CLIENT_ERROR lru crawler disabled", None),
         ("enable", "OK", Some(100)),
         ("sleep x", BAD_FORMAT, Some(100)),
-        (
-            "sleep 1000001",
-            "CLIENT_ERROR sleep must be one second or less",
-            Some(100),
-        ),
+        ("sleep 1000001", "CLIENT_ERROR sleep must be one second or less", Some(100)),
         ("sleep 1000000", "OK", Some(1_000_000)),
         ("sleep 0", "OK", Some(0)),
         ("tocrawl x", BAD_FORMAT, Some(0)),
@@ -252,18 +216,11 @@ fn crawler_commands() {
     ] {
         let found = ask(&mut session, &format!("lru_crawler {line}"));
         assert_eq!(found.trim_end_matches("\r\n"), reply, "{line}");
-        assert_eq!(
-            service.crawl_pause(),
-            pause_us.map(Duration::from_micros),
-            "{line}"
-        );
+        assert_eq!(service.crawl_pause(), pause_us.map(Duration::from_micros), "{line}");
     }
     let settings = ask(&mut session, "stats settings");
-    for line in [
-        "STAT lru_crawler yes",
-        "STAT lru_crawler_sleep 0",
-        "STAT lru_crawler_tocrawl 77",
-    ] {
+    for line in ["STAT lru_crawler yes", "STAT lru_crawler_sleep 0", "STAT lru_crawler_tocrawl 77"]
+    {
         assert!(settings.lines().any(|found| found == line), "{line}");
     }
     let stats = ask(&mut session, "stats");
@@ -286,12 +243,7 @@ fn listings_by_class_and_count() {
     ask_after(&mut session, 3, "get b");
     let me = ask(&mut session, "me m");
     let class_of_m = me.split("cls=").nth(1).unwrap().split(' ').next().unwrap();
-    let count = |reply: &str| {
-        reply
-            .lines()
-            .filter(|line| line.len() > "END".len())
-            .count()
-    };
+    let count = |reply: &str| reply.lines().filter(|line| line.len() > "END".len()).count();
     for (line, items) in [
         ("lru_crawler metadump all", 4),
         ("lru_crawler metadump hash", 4),
@@ -307,26 +259,14 @@ fn listings_by_class_and_count() {
     ] {
         let reply = ask_after(&mut session, 5, line);
         assert_eq!(count(&reply), items, "{line}: {reply}");
-        assert!(
-            reply.ends_with("END\r\n") || reply.ends_with("EN\r\n"),
-            "{reply}"
-        );
+        assert!(reply.ends_with("END\r\n") || reply.ends_with("EN\r\n"), "{reply}");
     }
     let dump = ask_after(&mut session, 5, "lru_crawler metadump all");
-    let of_b = dump
-        .lines()
-        .find(|line| line.starts_with("key=b "))
-        .unwrap();
+    let of_b = dump.lines().find(|line| line.starts_with("key=b ")).unwrap();
     let expected = "exp=1795176050 la=1795176003 cas=2 fetch=yes cls=1 size=42 flags=0 ";
     assert_eq!(of_b, format!("key=b {expected}"));
-    let of_a = dump
-        .lines()
-        .find(|line| line.starts_with("key=a "))
-        .unwrap();
-    assert!(
-        of_a.starts_with("key=a exp=-1 la=1795176000 cas=1 fetch=no "),
-        "{of_a}"
-    );
+    let of_a = dump.lines().find(|line| line.starts_with("key=a ")).unwrap();
+    assert!(of_a.starts_with("key=a exp=-1 la=1795176000 cas=1 fetch=no "), "{of_a}");
     let dump = ask_after(&mut session, 5, "stats cachedump 1 0");
     assert!(dump.contains("ITEM b [1 b; 1795176050 s]\r\n"), "{dump}");
     assert!(dump.contains("ITEM a [1 b; 0 s]\r\n"), "{dump}");
@@ -334,10 +274,7 @@ fn listings_by_class_and_count() {
 
 #[test]
 fn listing_needs_permission() {
-    let no_dump = Settings {
-        allows_dump: false,
-        ..Settings::default()
-    };
+    let no_dump = Settings { allows_dump: false, ..Settings::default() };
     let refused = "CLIENT_ERROR stats detail not allowed";
     check(
         no_dump,
@@ -348,10 +285,7 @@ fn listing_needs_permission() {
             ("stats detail dump", refused),
             ("stats detail off", refused),
             ("stats detail", refused),
-            (
-                "stats cachedump 1 0",
-                "CLIENT_ERROR stats cachedump not allowed",
-            ),
+            ("stats cachedump 1 0", "CLIENT_ERROR stats cachedump not allowed"),
             ("lru_crawler crawl all", "OK"),
         ],
     );
@@ -361,19 +295,9 @@ fn listing_needs_permission() {
 /// set. Cure: the setting is asked, and answered as memcached answers it.
 #[test]
 fn who_may_not_watch_is_told_so() {
-    let no_watch = Settings {
-        allows_watch: false,
-        ..Settings::default()
-    };
+    let no_watch = Settings { allows_watch: false, ..Settings::default() };
     let refused = "CLIENT_ERROR watch commands not allowed";
-    check(
-        no_watch,
-        &[
-            ("watch", refused),
-            ("watch fetchers", refused),
-            ("watch nothing", refused),
-        ],
-    );
+    check(no_watch, &[("watch", refused), ("watch fetchers", refused), ("watch nothing", refused)]);
 }
 
 #[test]
@@ -390,14 +314,8 @@ fn stats_groups() {
             ("stats cachedump x 0", BAD_FORMAT),
             ("stats cachedump 1 x", BAD_FORMAT),
             ("stats cachedump 64 0", "CLIENT_ERROR Illegal slab id"),
-            (
-                "stats detail",
-                "CLIENT_ERROR usage: stats detail on|off|dump",
-            ),
-            (
-                "stats detail x",
-                "CLIENT_ERROR usage: stats detail on|off|dump",
-            ),
+            ("stats detail", "CLIENT_ERROR usage: stats detail on|off|dump"),
+            ("stats detail x", "CLIENT_ERROR usage: stats detail on|off|dump"),
             ("stats sizes", "STAT sizes_status disabled\r\nEND"),
             ("stats sizes_enable", "STAT sizes_status enabled"),
             ("set a 0 0 1\r\nx", "STORED"),
@@ -408,10 +326,7 @@ fn stats_groups() {
     );
     let service = service(Settings::default());
     let mut session = open(&service);
-    assert_eq!(
-        ask(&mut session, "stats settings x"),
-        ask(&mut session, "stats settings")
-    );
+    assert_eq!(ask(&mut session, "stats settings x"), ask(&mut session, "stats settings"));
 }
 
 #[test]
@@ -474,26 +389,11 @@ fn class_figures_have_names() {
     ask(&mut session, "touch b 0");
     let items = ask_after(&mut session, 8, "stats items");
     let of_items = |name: &str| format!("STAT items:1:{name}\r\n");
-    for line in [
-        "number 2",
-        "number_hot 2",
-        "number_warm 0",
-        "age 8",
-        "mem_requested 84",
-    ] {
+    for line in ["number 2", "number_hot 2", "number_warm 0", "age 8", "mem_requested 84"] {
         assert!(items.contains(&of_items(line)), "{line}: {items}");
     }
-    for zero in [
-        "evicted",
-        "evicted_active",
-        "hits_to_temp",
-        "age_hot",
-        "ghost_hits",
-    ] {
-        assert!(
-            items.contains(&of_items(&format!("{zero} 0"))),
-            "{zero}: {items}"
-        );
+    for zero in ["evicted", "evicted_active", "hits_to_temp", "age_hot", "ghost_hits"] {
+        assert!(items.contains(&of_items(&format!("{zero} 0"))), "{zero}: {items}");
     }
     let slabs = ask(&mut session, "stats slabs");
     for line in [

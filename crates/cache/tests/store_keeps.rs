@@ -5,19 +5,14 @@ extern crate weftwork_cache as cache;
 use cache::store::{Config, Mode, NEVER, Reservation, Store, StoreError};
 
 fn store(mib: u64) -> Store {
-    let config = Config {
-        memory_max: mib << 20,
-        ..Config::default()
-    };
+    let config = Config { memory_max: mib << 20, ..Config::default() };
     Store::new(config).unwrap()
 }
 
 fn put(store: &Store, key: &str, len: usize) {
     let value = vec![b'x'; len];
     let mut guard = store.access(2);
-    guard
-        .store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
-        .unwrap();
+    guard.store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into()).unwrap();
 }
 
 fn has(store: &Store, key: &str) -> bool {
@@ -60,12 +55,7 @@ fn uploads_leave_items_in_use() {
         let mut held = Vec::new();
         let mut refused = 0;
         for at in 0..clients {
-            match begin(
-                &store,
-                &format!("upload{at}"),
-                upload_len,
-                upload_len * 9 / 10,
-            ) {
+            match begin(&store, &format!("upload{at}"), upload_len, upload_len * 9 / 10) {
                 Ok(reservation) => held.push(reservation),
                 Err(StoreError::OutOfMemory) => refused += 1,
                 Err(other) => panic!("{other:?}"),
@@ -97,10 +87,7 @@ fn one_upload_fits_the_smallest_store() {
     let store = store(2);
     for _ in 0..3 {
         let reservation = begin(&store, "k", 1_000_000, 1_000_000).unwrap();
-        store
-            .access(2)
-            .commit(reservation, Mode::Set.into())
-            .unwrap();
+        store.access(2).commit(reservation, Mode::Set.into()).unwrap();
     }
     assert!(has(&store, "k"));
 }
@@ -116,10 +103,7 @@ fn hottest_key_stays() {
         put(&store, "hot", hot_len);
         for at in 0..stores {
             put(&store, &format!("cold{at}"), draws.len());
-            assert!(
-                (0..3).all(|_| has(&store, "hot")),
-                "{mib} MiB, {hot_len} B: lost at {at}"
-            );
+            assert!((0..3).all(|_| has(&store, "hot")), "{mib} MiB, {hot_len} B: lost at {at}");
             if at % 64 == 0 {
                 store.maintain(64, 2);
             }

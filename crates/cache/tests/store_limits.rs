@@ -18,19 +18,11 @@ const NOW: Seconds = 100;
 const READERS_MAX: usize = 61_440;
 
 fn store_of(memory_max: u64, item_len_max: u32) -> Store {
-    Store::new(Config {
-        memory_max,
-        item_len_max,
-        hash_power: 4,
-        ..Config::default()
-    })
-    .unwrap()
+    Store::new(Config { memory_max, item_len_max, hash_power: 4, ..Config::default() }).unwrap()
 }
 
 fn set(store: &Store, key: &[u8], value: &[u8]) -> Result<StoreOutcome, StoreError> {
-    store
-        .access(NOW)
-        .store(key, value, 7, NEVER, Rule::default())
+    store.access(NOW).store(key, value, 7, NEVER, Rule::default())
 }
 
 fn has(store: &Store, key: &[u8]) -> bool {
@@ -86,22 +78,12 @@ fn reference_limit_refuses_readers() {
     let store = store_of(16 * MIB, 1 << 20);
     let value = vec![b'7'; 19];
     set(&store, b"k", &value).unwrap();
-    let readers: Vec<_> = (0..READERS_MAX)
-        .map(|_| send(&store, b"k").unwrap())
-        .collect();
+    let readers: Vec<_> = (0..READERS_MAX).map(|_| send(&store, b"k").unwrap()).collect();
     assert!((0..3).all(|_| send(&store, b"k").is_none()));
     let mut guard = store.access(NOW);
-    let plus_one = Arithmetic {
-        direction: Direction::Up,
-        delta: 0,
-        cas: None,
-        new_cas: None,
-        exptime: None,
-    };
-    assert!(matches!(
-        guard.count(b"k", plus_one),
-        Ok(Counted::Stored { .. })
-    ));
+    let plus_one =
+        Arithmetic { direction: Direction::Up, delta: 0, cas: None, new_cas: None, exptime: None };
+    assert!(matches!(guard.count(b"k", plus_one), Ok(Counted::Stored { .. })));
     // A new version has references of its own.
     drop(guard);
     assert!(send(&store, b"k").is_some());
@@ -115,10 +97,7 @@ fn reference_limit_refuses_readers() {
 fn writes_end_whatever_readers_hold() {
     let store = store_of(16 * MIB, 1 << 20);
     let append = Mode::Append.into();
-    let clear = DeleteRule {
-        clear_value: true,
-        ..DeleteRule::default()
-    };
+    let clear = DeleteRule { clear_value: true, ..DeleteRule::default() };
     for write in ["append", "clear", "touch", "delete", "flush"] {
         set(&store, b"k", &[b'v'; 600_000]).unwrap();
         let readers: Vec<_> = (0..READERS_MAX)

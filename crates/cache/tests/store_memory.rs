@@ -13,18 +13,11 @@ const MIB: u64 = 1 << 20;
 const NOW: Seconds = 100;
 
 fn store_of(memory_max: u64) -> Store {
-    Store::new(Config {
-        memory_max,
-        hash_power: 4,
-        ..Config::default()
-    })
-    .unwrap()
+    Store::new(Config { memory_max, hash_power: 4, ..Config::default() }).unwrap()
 }
 
 fn set(store: &Store, key: &str, value: &[u8]) -> Result<StoreOutcome, StoreError> {
-    store
-        .access(NOW)
-        .store(key.as_bytes(), value, 0, NEVER, Rule::default())
+    store.access(NOW).store(key.as_bytes(), value, 0, NEVER, Rule::default())
 }
 
 fn value(store: &Store, key: &str) -> Option<Vec<u8>> {
@@ -39,10 +32,7 @@ fn has(store: &Store, key: &str) -> bool {
 
 fn class_of(store: &Store, len: u32) -> ClassStats {
     let classes = store.class_stats(NOW);
-    classes
-        .into_iter()
-        .find(|class| class.chunk_size >= len)
-        .expect("a class of this length")
+    classes.into_iter().find(|class| class.chunk_size >= len).expect("a class of this length")
 }
 
 #[test]
@@ -54,10 +44,7 @@ fn memory_stays_in_the_limit() {
     }
     let stats = store.stats();
     assert_eq!(stats.curr_items + stats.evictions, 150_000);
-    assert!(
-        stats.bytes <= 32 * MIB && stats.bytes > 22 * MIB,
-        "{stats:?}"
-    );
+    assert!(stats.bytes <= 32 * MIB && stats.bytes > 22 * MIB, "{stats:?}");
 }
 
 #[test]
@@ -73,44 +60,28 @@ fn full_memory_takes_large_items() {
         assert!(value(&store, &key).unwrap() == big, "{key}");
     }
     assert!(store.stats().total_malloced <= 64 * MIB);
-    let kept = (0..200)
-        .filter(|at| has(&store, &format!("big-{at}")))
-        .count();
+    let kept = (0..200).filter(|at| has(&store, &format!("big-{at}"))).count();
     assert!(kept >= 5, "only {kept} big ones are there");
 }
 
 #[test]
 fn no_eviction_refuses_stores() {
-    let config = Config {
-        memory_max: 4 * MIB,
-        evicts: false,
-        ..Config::default()
-    };
+    let config = Config { memory_max: 4 * MIB, evicts: false, ..Config::default() };
     let store = Store::new(config).unwrap();
     let stored = (0..10_000).take_while(|at| set(&store, &format!("k{at}"), &[1; 1000]).is_ok());
     let stored = stored.count();
     assert!(stored > 3_000, "{stored}");
-    assert_eq!(
-        set(&store, "one more", &[1; 1000]),
-        Err(StoreError::OutOfMemory)
-    );
+    assert_eq!(set(&store, "one more", &[1; 1000]), Err(StoreError::OutOfMemory));
     assert!((0..stored).all(|at| has(&store, &format!("k{at}"))));
     let stats = store.stats();
-    assert!(
-        stats.out_of_memory >= 2 && stats.evictions == 0,
-        "{stats:?}"
-    );
+    assert!(stats.out_of_memory >= 2 && stats.evictions == 0, "{stats:?}");
     store.access(NOW).delete(b"k0", DeleteRule::default());
     set(&store, "one more", &[1; 1000]).unwrap();
 }
 
 #[test]
 fn no_eviction_reuses_expired() {
-    let config = Config {
-        memory_max: 4 * MIB,
-        evicts: false,
-        ..Config::default()
-    };
+    let config = Config { memory_max: 4 * MIB, evicts: false, ..Config::default() };
     let store = Store::new(config).unwrap();
     let fill = |now: Seconds| {
         let stored = (0..10_000).take_while(|at| {
@@ -162,11 +133,7 @@ fn slow_reader_keeps_its_value() {
     drop(pieces);
     store.flush(NOW, NOW);
     while store.maintain(1000, NOW) {}
-    let used: u64 = store
-        .class_stats(NOW)
-        .iter()
-        .map(|class| class.used_chunks)
-        .sum();
+    let used: u64 = store.class_stats(NOW).iter().map(|class| class.used_chunks).sum();
     assert_eq!((used, store.stats().curr_items), (0, 0));
 }
 
@@ -179,18 +146,11 @@ fn dropped_reservation_frees_all() {
         let mut reservation = guard.reserve(b"reservation", len, 0, NEVER).unwrap();
         reservation.fill(&vec![1; len * 2 / 3]).unwrap();
         drop(reservation);
-        let used: u64 = store
-            .class_stats(NOW)
-            .iter()
-            .map(|class| class.used_chunks)
-            .sum();
+        let used: u64 = store.class_stats(NOW).iter().map(|class| class.used_chunks).sum();
         assert_eq!(used, 0, "{len}");
     }
     let mut guard = store.access(NOW);
-    assert_eq!(
-        guard.reserve(b"k", config_max, 0, NEVER).unwrap_err(),
-        StoreError::TooLarge
-    );
+    assert_eq!(guard.reserve(b"k", config_max, 0, NEVER).unwrap_err(), StoreError::TooLarge);
 }
 
 /// Seen (in review): a get of a long item read wherever old bytes led it. Cause: a reservation
@@ -207,11 +167,7 @@ fn overfilled_reservation_panics() {
 
 #[test]
 fn item_of_100_mb() {
-    let config = Config {
-        memory_max: 160 * MIB,
-        item_len_max: 1 << 30,
-        ..Config::default()
-    };
+    let config = Config { memory_max: 160 * MIB, item_len_max: 1 << 30, ..Config::default() };
     let store = Store::new(config).unwrap();
     let len = 100_000_000;
     let mut guard = store.access(NOW);
@@ -220,34 +176,19 @@ fn item_of_100_mb() {
     while !reservation.is_full() {
         let room = reservation.space().unwrap();
         let filled = room.len().min(65_521);
-        room[..filled]
-            .iter_mut()
-            .enumerate()
-            .for_each(|(i, byte)| *byte = ((at + i) % 251) as u8);
+        room[..filled].iter_mut().enumerate().for_each(|(i, byte)| *byte = ((at + i) % 251) as u8);
         reservation.filled(filled);
         at += filled;
     }
-    assert!(matches!(
-        guard.commit(reservation, Mode::Set.into()),
-        Ok(StoreOutcome::Stored { .. })
-    ));
+    assert!(matches!(guard.commit(reservation, Mode::Set.into()), Ok(StoreOutcome::Stored { .. })));
     let item = guard.get(b"huge").unwrap();
     let mut at = 0;
     for slice in item.slices() {
-        assert!(
-            slice
-                .iter()
-                .enumerate()
-                .all(|(i, byte)| *byte == ((at + i) % 251) as u8)
-        );
+        assert!(slice.iter().enumerate().all(|(i, byte)| *byte == ((at + i) % 251) as u8));
         at += slice.len();
     }
     assert_eq!((at, item.len(), item.flags()), (len, len, 5));
-    assert!(
-        store.stats().total_malloced < 103 * MIB,
-        "{:?}",
-        store.stats()
-    );
+    assert!(store.stats().total_malloced < 103 * MIB, "{:?}", store.stats());
 }
 
 #[test]
@@ -282,11 +223,7 @@ fn used_items_survive_a_page_move() {
     }
     assert!(store.stats().slabs_moved > 0);
     let kept = hot.iter().filter(|key| has(&store, key)).count();
-    assert!(
-        kept > 900,
-        "{kept} of 1000 hot items are left: {:?}",
-        store.stats()
-    );
+    assert!(kept > 900, "{kept} of 1000 hot items are left: {:?}", store.stats());
 }
 
 #[test]
@@ -298,10 +235,7 @@ fn memory_limit_changes() {
     assert_eq!(store.stats().total_malloced, 32 * MIB);
     store.set_memory_max(8 * MIB).unwrap();
     while store.maintain(1000, NOW) {}
-    assert_eq!(
-        (store.stats().total_malloced, store.stats().limit_maxbytes),
-        (8 * MIB, 8 * MIB)
-    );
+    assert_eq!((store.stats().total_malloced, store.stats().limit_maxbytes), (8 * MIB, 8 * MIB));
     assert!(store.stats().curr_items > 6_000, "{:?}", store.stats());
     fill();
     assert_eq!(store.stats().total_malloced, 8 * MIB);
@@ -319,15 +253,8 @@ fn flush_then_crawler_frees() {
     assert_eq!(store.access(NOW).get(b"k1").unwrap_err(), Miss::Flushed);
     set(&store, "after", b"v").unwrap();
     while store.maintain(500, NOW) {}
-    assert_eq!(
-        (store.stats().curr_items, store.stats().get_flushed),
-        (1, 1)
-    );
-    assert!(
-        store.stats().total_malloced <= 6 * MIB,
-        "{:?}",
-        store.stats()
-    );
+    assert_eq!((store.stats().curr_items, store.stats().get_flushed), (1, 1));
+    assert!(store.stats().total_malloced <= 6 * MIB, "{:?}", store.stats());
     assert!(has(&store, "after"));
 }
 
@@ -340,10 +267,7 @@ fn delayed_flush_at_its_time() {
     let seen_at = |now, key: &[u8]| store.access(now).peek(key).is_some();
     assert!(seen_at(NOW + 4, b"before") && seen_at(NOW + 4, b"between"));
     assert!(!seen_at(NOW + 5, b"before") && !seen_at(NOW + 5, b"between"));
-    store
-        .access(NOW + 5)
-        .store(b"later", b"v", 0, NEVER, Rule::default())
-        .unwrap();
+    store.access(NOW + 5).store(b"later", b"v", 0, NEVER, Rule::default()).unwrap();
     assert!(seen_at(NOW + 9, b"later"));
 }
 
@@ -353,9 +277,7 @@ fn thousand_flushes_revive_nothing() {
     for round in 0..1_000 {
         set(&store, &format!("k{round}"), b"v").unwrap();
         store.flush(NOW, NOW);
-        let alive = (0..=round)
-            .filter(|at| has(&store, &format!("k{at}")))
-            .count();
+        let alive = (0..=round).filter(|at| has(&store, &format!("k{at}"))).count();
         assert_eq!(alive, 0, "after {round} flushes");
     }
 }
@@ -364,27 +286,15 @@ fn thousand_flushes_revive_nothing() {
 fn expired_items_miss_and_count() {
     let store = store_of(8 * MIB);
     let mut guard = store.access(NOW);
-    guard
-        .store(b"soon", b"v", 0, NOW + 10, Rule::default())
-        .unwrap();
-    guard
-        .store(b"gone", b"v", 0, EXPIRED, Rule::default())
-        .unwrap();
+    guard.store(b"soon", b"v", 0, NOW + 10, Rule::default()).unwrap();
+    guard.store(b"gone", b"v", 0, EXPIRED, Rule::default()).unwrap();
     assert_eq!(guard.get(b"gone").unwrap_err(), Miss::Expired);
     assert_eq!(guard.get(b"gone").unwrap_err(), Miss::NotFound);
     assert!(store.access(NOW + 9).get(b"soon").is_ok());
-    assert_eq!(
-        store
-            .access(NOW + 10)
-            .delete(b"soon", DeleteRule::default()),
-        Deleted::NotFound
-    );
+    assert_eq!(store.access(NOW + 10).delete(b"soon", DeleteRule::default()), Deleted::NotFound);
     while store.maintain(100, NOW + 10) {}
     let stats = store.stats();
-    assert_eq!(
-        (stats.curr_items, stats.get_expired, stats.crawler_reclaimed),
-        (0, 1, 1)
-    );
+    assert_eq!((stats.curr_items, stats.get_expired, stats.crawler_reclaimed), (0, 1, 1));
 }
 
 #[test]
@@ -395,21 +305,13 @@ fn statistics_add_up() {
     }
     (0..1_500).for_each(|at| drop(value(&store, &format!("key-{at:04}"))));
     (0..100).for_each(|at| {
-        store
-            .access(NOW)
-            .delete(format!("key-{at:04}").as_bytes(), DeleteRule::default());
+        store.access(NOW).delete(format!("key-{at:04}").as_bytes(), DeleteRule::default());
     });
     let stats = store.stats();
     let classes = store.class_stats(NOW);
     let bytes: u64 = (100..1_000).map(|len| 40 + 8 + len).sum();
-    assert_eq!(
-        (stats.curr_items, stats.total_items, stats.bytes),
-        (900, 1_000, bytes)
-    );
-    assert_eq!(
-        (stats.get_hits, stats.get_misses, stats.delete_hits),
-        (1_000, 500, 100)
-    );
+    assert_eq!((stats.curr_items, stats.total_items, stats.bytes), (900, 1_000, bytes));
+    assert_eq!((stats.get_hits, stats.get_misses, stats.delete_hits), (1_000, 500, 100));
     let sum = |count: fn(&ClassStats) -> u64| classes.iter().map(count).sum::<u64>();
     assert_eq!(sum(|class| class.number), 900);
     assert_eq!(sum(|class| class.get_hits), 1_000);
@@ -417,10 +319,7 @@ fn statistics_add_up() {
     assert_eq!(sum(|class| class.mem_requested), bytes);
     let all = |class: &ClassStats| class.used_chunks + class.free_chunks + class.free_chunks_end;
     assert!(classes.iter().all(|class| all(class) == class.total_chunks));
-    assert_eq!(
-        store.sizes().iter().map(|(_, count)| count).sum::<u64>(),
-        900
-    );
+    assert_eq!(store.sizes().iter().map(|(_, count)| count).sum::<u64>(), 900);
     store.reset_stats();
     assert_eq!((store.stats().get_hits, store.stats().curr_items), (0, 900));
 }
@@ -446,8 +345,7 @@ fn crawl_visits_everything_once() {
 fn scan_leaves_hot_items() {
     let store = store_of(16 * MIB);
     let hot: Vec<_> = (0..4_000).map(|at| format!("hot-{at}")).collect();
-    hot.iter()
-        .for_each(|key| assert!(set(&store, key, &[1; 1000]).is_ok()));
+    hot.iter().for_each(|key| assert!(set(&store, key, &[1; 1000]).is_ok()));
     (0..3).for_each(|_| hot.iter().for_each(|key| drop(value(&store, key))));
     for at in 0..100_000 {
         set(&store, &format!("scan-{at}"), &[2; 1000]).unwrap();
@@ -464,34 +362,17 @@ fn meta_marks_until_the_next_store() {
     let store = store_of(8 * MIB);
     set(&store, "k", b"old").unwrap();
     let mut guard = store.access(NOW);
-    let rule = DeleteRule {
-        invalidate: true,
-        exptime: Some(NOW + 30),
-        ..DeleteRule::default()
-    };
+    let rule = DeleteRule { invalidate: true, exptime: Some(NOW + 30), ..DeleteRule::default() };
     assert_eq!(guard.delete(b"k", rule), Deleted::Deleted);
     let item = guard.get(b"k").unwrap();
     assert!(item.is_stale() && !item.is_win_taken() && item.exptime() == NOW + 30);
     assert!(item.take_win() && !item.take_win());
     let cas = item.cas();
-    let newer = Rule {
-        cas: Some(cas - 1),
-        invalidate: true,
-        ..Rule::default()
-    };
-    assert!(matches!(
-        guard.store(b"k", b"older", 0, 0, newer),
-        Ok(StoreOutcome::Stored { .. })
-    ));
+    let newer = Rule { cas: Some(cas - 1), invalidate: true, ..Rule::default() };
+    assert!(matches!(guard.store(b"k", b"older", 0, 0, newer), Ok(StoreOutcome::Stored { .. })));
     assert!(guard.get(b"k").unwrap().is_stale());
-    let explicit = Rule {
-        new_cas: Some(99),
-        ..Rule::default()
-    };
-    assert_eq!(
-        guard.store(b"k", b"new", 0, 0, explicit),
-        Ok(StoreOutcome::Stored { cas: 99 })
-    );
+    let explicit = Rule { new_cas: Some(99), ..Rule::default() };
+    assert_eq!(guard.store(b"k", b"new", 0, 0, explicit), Ok(StoreOutcome::Stored { cas: 99 }));
     let item = guard.get(b"k").unwrap();
     assert!(!item.is_stale() && !item.is_win_taken() && item.cas() == 99);
 }
@@ -500,27 +381,13 @@ fn meta_marks_until_the_next_store() {
 fn vivified_item_has_its_token_taken() {
     let store = store_of(8 * MIB);
     let mut guard = store.access(NOW);
-    let add = Rule {
-        mode: Mode::Add,
-        win_taken: true,
-        ..Rule::default()
-    };
+    let add = Rule { mode: Mode::Add, win_taken: true, ..Rule::default() };
     guard.store(b"k", b"", 0, NOW + 30, add).unwrap();
     assert!(guard.get(b"k").unwrap().is_win_taken());
-    let append = Rule {
-        mode: Mode::Append,
-        vivify: true,
-        ..Rule::default()
-    };
-    assert!(matches!(
-        guard.store(b"new", b"v", 3, 0, append),
-        Ok(StoreOutcome::Stored { .. })
-    ));
+    let append = Rule { mode: Mode::Append, vivify: true, ..Rule::default() };
+    assert!(matches!(guard.store(b"new", b"v", 3, 0, append), Ok(StoreOutcome::Stored { .. })));
     let plain = Mode::Append.into();
-    assert_eq!(
-        guard.store(b"missing", b"v", 3, 0, plain),
-        Ok(StoreOutcome::NotStored)
-    );
+    assert_eq!(guard.store(b"missing", b"v", 3, 0, plain), Ok(StoreOutcome::NotStored));
 }
 
 #[test]
@@ -568,10 +435,7 @@ fn append_in_full_memory() {
             let mut guard = store.access(NOW);
             let outcome = guard.store(b"log", &[b'x'; 100], 0, NEVER, Mode::Append.into());
             drop(guard);
-            assert!(
-                matches!(outcome, Ok(StoreOutcome::Stored { .. })),
-                "{at}: {outcome:?}"
-            );
+            assert!(matches!(outcome, Ok(StoreOutcome::Stored { .. })), "{at}: {outcome:?}");
             // Others come and go meanwhile.
             set(&store, &format!("new-{at}"), &vec![2; len]).unwrap();
         }
@@ -593,10 +457,7 @@ fn overwrite_in_full_memory() {
         }
         // The new version comes before the old one goes.
         let evicted = store.stats().evictions - before;
-        assert!(
-            evicted <= 16 && (len < 4096 || evicted <= 2),
-            "{len}: {evicted}"
-        );
+        assert!(evicted <= 16 && (len < 4096 || evicted <= 2), "{len}: {evicted}");
     }
 }
 
@@ -604,9 +465,7 @@ fn overwrite_in_full_memory() {
 fn evictable_memory_refuses_nothing() {
     // Seen: 44 of 10,716 stores of mixed lengths were refused for want of memory.
     let store = store_of(24 * MIB);
-    let lens = [
-        30, 200, 900, 4_000, 20_000, 60_000, 200_000, 400_000, 800_000, 1_000_000,
-    ];
+    let lens = [30, 200, 900, 4_000, 20_000, 60_000, 200_000, 400_000, 800_000, 1_000_000];
     std::thread::scope(|scope| {
         for thread in 0..3_usize {
             let store = &store;
@@ -627,10 +486,7 @@ fn evictable_memory_refuses_nothing() {
     // A thread that the kernel took off its processor while it read may keep memory for longer than
     // others wait.
     let stats = store.stats();
-    assert_eq!(
-        stats.out_of_memory, stats.refused_behind_readers,
-        "{stats:?}"
-    );
+    assert_eq!(stats.out_of_memory, stats.refused_behind_readers, "{stats:?}");
 }
 
 #[test]
@@ -672,10 +528,7 @@ fn stores_behind_readers_wait_2_ms() {
     let periods = began.elapsed().as_millis() / PERIOD_MS + 1;
     let stats = store.stats();
     assert!(stats.refused_behind_readers >= 100, "{stats:?}");
-    assert!(
-        u128::from(stats.reader_waits) < 50 + periods,
-        "{periods} periods: {stats:?}"
-    );
+    assert!(u128::from(stats.reader_waits) < 50 + periods, "{periods} periods: {stats:?}");
 }
 
 #[test]
@@ -692,9 +545,7 @@ fn memory_returns_to_small_items() {
     let mut now = NOW;
     for phase in ["small", "large", "small again"] {
         let lens = match phase {
-            "large" => [
-                5_000, 9_000, 20_000, 40_000, 60_000, 90_000, 120_000, 200_000,
-            ],
+            "large" => [5_000, 9_000, 20_000, 40_000, 60_000, 90_000, 120_000, 200_000],
             _ => [200, 300, 400, 500, 600, 700, 800, 1_000],
         };
         // Four times the memory, over a minute.
@@ -709,20 +560,16 @@ fn memory_returns_to_small_items() {
             }
             let mut guard = store.access(time);
             let key = format!("{phase}-{at}");
-            guard
-                .store(key.as_bytes(), &vec![1; len], 0, NEVER, Rule::default())
-                .unwrap();
+            guard.store(key.as_bytes(), &vec![1; len], 0, NEVER, Rule::default()).unwrap();
         }
         now = end;
         let pages = small_pages(now);
         match phase {
             // 0 to 5 of 150 runs with other hash seeds; 19 before.
             "large" => assert!(pages <= 8, "{pages} pages of 32 stayed small"),
-            _ => assert!(
-                pages >= 29,
-                "{pages} of 32 pages are small: {:?}",
-                store.class_stats(now)
-            ),
+            _ => {
+                assert!(pages >= 29, "{pages} of 32 pages are small: {:?}", store.class_stats(now))
+            }
         }
     }
 }
@@ -736,18 +583,13 @@ fn dead_items_before_fresh_memory() {
             for at in 0..20_000_000 / (len + 60) {
                 let key = format!("{name}{at}");
                 let mut guard = store.access(now);
-                guard
-                    .store(key.as_bytes(), &vec![1; len], 0, now + 10, Rule::default())
-                    .unwrap();
+                guard.store(key.as_bytes(), &vec![1; len], 0, now + 10, Rule::default()).unwrap();
             }
             store.stats()
         };
         let first = fill(NOW, "a");
         let second = fill(NOW + 10, "b");
-        assert!(
-            second.total_malloced <= first.total_malloced + MIB,
-            "{len}: {second:?}"
-        );
+        assert!(second.total_malloced <= first.total_malloced + MIB, "{len}: {second:?}");
         assert!(second.reclaimed > 0);
     }
 }

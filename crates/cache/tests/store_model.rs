@@ -24,48 +24,16 @@ struct Entry {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Store {
-        key: u8,
-        len: usize,
-        exptime: u32,
-        mode: Mode,
-        cas: Cas,
-    },
-    Reserve {
-        key: u8,
-        len: usize,
-        cut: usize,
-        commit: bool,
-    },
-    Number {
-        key: u8,
-        number: u64,
-    },
-    Count {
-        key: u8,
-        up: bool,
-        delta: u64,
-    },
-    Get {
-        key: u8,
-    },
-    Touch {
-        key: u8,
-        exptime: u32,
-    },
-    Delete {
-        key: u8,
-    },
-    Mark {
-        key: u8,
-        clear_value: bool,
-    },
-    Pass {
-        seconds: u32,
-    },
-    Flush {
-        delay: u32,
-    },
+    Store { key: u8, len: usize, exptime: u32, mode: Mode, cas: Cas },
+    Reserve { key: u8, len: usize, cut: usize, commit: bool },
+    Number { key: u8, number: u64 },
+    Count { key: u8, up: bool, delta: u64 },
+    Get { key: u8 },
+    Touch { key: u8, exptime: u32 },
+    Delete { key: u8 },
+    Mark { key: u8, clear_value: bool },
+    Pass { seconds: u32 },
+    Flush { delay: u32 },
     Maintain,
 }
 
@@ -137,35 +105,20 @@ fn value_of(item: &Item<'_>) -> Vec<u8> {
 fn number_of(value: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let begin = value.iter().position(|byte| !is_space(byte))?;
-    let word = value[begin..]
-        .split(|byte| is_space(byte) || *byte == 0)
-        .next()?;
+    let word = value[begin..].split(|byte| is_space(byte) || *byte == 0).next()?;
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
 impl World {
     fn new(memory_max: u64, is_tight: bool) -> World {
-        let config = Config {
-            memory_max,
-            hash_power: 4,
-            ..Config::default()
-        };
+        let config = Config { memory_max, hash_power: 4, ..Config::default() };
         let store = Store::new(config).unwrap();
-        World {
-            store,
-            model: HashMap::new(),
-            now: 10,
-            flush_at: None,
-            is_tight,
-            salt: 0,
-        }
+        World { store, model: HashMap::new(), now: 10, flush_at: None, is_tight, salt: 0 }
     }
 
     fn value(&mut self, len: usize) -> Vec<u8> {
         self.salt = self.salt.wrapping_add(1);
-        let mut value: Vec<u8> = (0..=250_u8)
-            .map(|at| at.wrapping_mul(31) ^ self.salt)
-            .collect();
+        let mut value: Vec<u8> = (0..=250_u8).map(|at| at.wrapping_mul(31) ^ self.salt).collect();
         value = value.repeat(len / value.len() + 1);
         value.truncate(len);
         value
@@ -173,19 +126,10 @@ impl World {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Store {
-                key,
-                len,
-                exptime,
-                mode,
-                cas,
-            } => self.store_one(key, len, exptime, mode, cas),
-            Op::Reserve {
-                key,
-                len,
-                cut,
-                commit,
-            } => self.reservation(key, len, cut, commit),
+            Op::Store { key, len, exptime, mode, cas } => {
+                self.store_one(key, len, exptime, mode, cas)
+            }
+            Op::Reserve { key, len, cut, commit } => self.reservation(key, len, cut, commit),
             Op::Number { key, number } => {
                 self.put(key, number.to_string().into_bytes(), NEVER, Rule::default());
             }
@@ -212,8 +156,7 @@ impl World {
             let _ = self.store.access(self.now).peek(b"nothing");
         }
         let now = self.now;
-        self.model
-            .retain(|_, entry| entry.exptime == NEVER || entry.exptime > now);
+        self.model.retain(|_, entry| entry.exptime == NEVER || entry.exptime > now);
     }
 
     /// The model's entry, updated if the store has evicted it.
@@ -232,23 +175,10 @@ impl World {
         assert_eq!(found.is_some(), expected.is_some(), "key {key}");
         if let (Some(item), Some(expected)) = (found, expected) {
             let shared: Vec<_> = item.shared().unwrap().collect();
-            assert!(
-                value_of(&item) == expected.value,
-                "key {key}: another value"
-            );
-            assert!(
-                shared.concat() == expected.value,
-                "key {key}: another shared value"
-            );
-            assert_eq!(
-                (item.flags(), item.cas()),
-                (expected.flags, expected.cas),
-                "key {key}"
-            );
-            assert_eq!(
-                (item.exptime(), item.key()),
-                (expected.exptime, &key_bytes(key)[..])
-            );
+            assert!(value_of(&item) == expected.value, "key {key}: another value");
+            assert!(shared.concat() == expected.value, "key {key}: another shared value");
+            assert_eq!((item.flags(), item.cas()), (expected.flags, expected.cas), "key {key}");
+            assert_eq!((item.exptime(), item.key()), (expected.exptime, &key_bytes(key)[..]));
         }
     }
 
@@ -275,13 +205,7 @@ impl World {
         match outcome {
             Ok(StoreOutcome::Stored { cas }) => {
                 assert_eq!(wanted, "stored", "key {key} {rule:?}");
-                self.model.insert(
-                    key,
-                    Entry {
-                        cas,
-                        ..entry.unwrap()
-                    },
-                );
+                self.model.insert(key, Entry { cas, ..entry.unwrap() });
             }
             Ok(_) => {}
             Err(StoreError::TooLarge) => {
@@ -300,21 +224,8 @@ impl World {
             Cas::Right => Some(current.unwrap_or(1)),
             Cas::Wrong => Some(current.unwrap_or(1) + 1),
         };
-        let exptime = if exptime == 0 {
-            NEVER
-        } else {
-            self.now + exptime
-        };
-        self.put(
-            key,
-            value,
-            exptime,
-            Rule {
-                mode,
-                cas,
-                ..Rule::default()
-            },
-        );
+        let exptime = if exptime == 0 { NEVER } else { self.now + exptime };
+        self.put(key, value, exptime, Rule { mode, cas, ..Rule::default() });
     }
 
     fn reservation(&mut self, key: u8, len: usize, cut: usize, commit: bool) {
@@ -334,28 +245,14 @@ impl World {
             else {
                 panic!("a set is always stored");
             };
-            self.model.insert(
-                key,
-                Entry {
-                    value,
-                    flags: 9,
-                    cas,
-                    exptime: NEVER,
-                },
-            );
+            self.model.insert(key, Entry { value, flags: 9, cas, exptime: NEVER });
         }
     }
 
     fn count(&mut self, key: u8, up: bool, delta: u64) {
         let old = self.expected(key);
         let direction = if up { Direction::Up } else { Direction::Down };
-        let by = Arithmetic {
-            direction,
-            delta,
-            cas: None,
-            new_cas: None,
-            exptime: None,
-        };
+        let by = Arithmetic { direction, delta, cas: None, new_cas: None, exptime: None };
         let counted = self.store.access(self.now).count(&key_bytes(key), by);
         let number = old.as_ref().and_then(|entry| number_of(&entry.value));
         match (counted, old) {
@@ -365,19 +262,10 @@ impl World {
             (Ok(Counted::NotANumber), Some(entry)) => {
                 assert!(number.is_none() || entry.value.len() > 500_000);
             }
-            (
-                Ok(Counted::Stored {
-                    number: counted,
-                    cas,
-                }),
-                Some(mut entry),
-            ) => {
+            (Ok(Counted::Stored { number: counted, cas }), Some(mut entry)) => {
                 let number = number.expect("a number");
-                let wanted = if up {
-                    number.wrapping_add(delta)
-                } else {
-                    number.saturating_sub(delta)
-                };
+                let wanted =
+                    if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
                 assert_eq!(counted, wanted);
                 // Not format!: a width above 65,535 panics there.
                 let mut value = wanted.to_string().into_bytes();
@@ -391,17 +279,10 @@ impl World {
     }
 
     fn touch(&mut self, key: u8, exptime: u32) {
-        let exptime = if exptime == 0 {
-            NEVER
-        } else {
-            self.now + exptime
-        };
+        let exptime = if exptime == 0 { NEVER } else { self.now + exptime };
         let expected = self.expected(key);
         let mut guard = self.store.access(self.now);
-        assert_eq!(
-            guard.touch(&key_bytes(key), exptime).is_ok(),
-            expected.is_some()
-        );
+        assert_eq!(guard.touch(&key_bytes(key), exptime).is_ok(), expected.is_some());
         if let Some(entry) = self.model.get_mut(&key) {
             entry.exptime = exptime;
         }
@@ -420,11 +301,7 @@ impl World {
 
     fn mark(&mut self, key: u8, clear_value: bool) {
         let expected = self.expected(key);
-        let rule = DeleteRule {
-            invalidate: true,
-            clear_value,
-            ..DeleteRule::default()
-        };
+        let rule = DeleteRule { invalidate: true, clear_value, ..DeleteRule::default() };
         let mut guard: Guard<'_> = self.store.access(self.now);
         let deleted = guard.delete(&key_bytes(key), rule);
         let Some(mut entry) = expected else {
@@ -459,14 +336,7 @@ fn model_store(
         (Some(old), Some(cas)) if old.cas != cas => return ("exists", None),
         _ => {}
     }
-    let new = |value| {
-        Some(Entry {
-            value,
-            flags,
-            cas: 0,
-            exptime,
-        })
-    };
+    let new = |value| Some(Entry { value, flags, cas: 0, exptime });
     match (rule.mode, old) {
         (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => ("stored", new(value)),
         (Mode::Append, Some(old)) => {

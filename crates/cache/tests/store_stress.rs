@@ -36,11 +36,7 @@ fn value_of(number: u64, len: usize) -> Vec<u8> {
 fn number_in<'a>(slices: impl Iterator<Item = &'a [u8]>) -> u64 {
     let bytes = slices.collect::<Vec<_>>().concat();
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert!(
-        bytes == value_of(number, bytes.len()),
-        "a torn value of {} bytes",
-        bytes.len()
-    );
+    assert!(bytes == value_of(number, bytes.len()), "a torn value of {} bytes", bytes.len());
     number
 }
 
@@ -90,13 +86,7 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
             let (number, pieces) = kept.swap_remove(0);
             assert_eq!(number_in(pieces.iter().map(|piece| &piece[..])), number);
         }
-        events.extend(value.map(|value| Event {
-            key,
-            value,
-            is_write,
-            began,
-            ended,
-        }));
+        events.extend(value.map(|value| Event { key, value, is_write, began, ended }));
     }
     events
 }
@@ -107,9 +97,7 @@ fn check_atomic(events: &[Event]) {
     let mut zones: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
     let mut writes: HashMap<(u64, u64), u64> = HashMap::new();
     for event in events {
-        let zone = zones
-            .entry((event.key, event.value))
-            .or_insert((u64::MAX, 0));
+        let zone = zones.entry((event.key, event.value)).or_insert((u64::MAX, 0));
         *zone = (zone.0.min(event.ended), zone.1.max(event.began));
         if event.is_write {
             writes.insert((event.key, event.value), event.began);
@@ -123,27 +111,16 @@ fn check_atomic(events: &[Event]) {
         );
     }
     for key in 0..KEYS {
-        let of_key = zones
-            .iter()
-            .filter(|((of, _), _)| *of == key)
-            .map(|(_, zone)| *zone);
+        let of_key = zones.iter().filter(|((of, _), _)| *of == key).map(|(_, zone)| *zone);
         let (mut forward, backward): (Vec<_>, Vec<_>) = of_key.partition(|(m, big_m)| m < big_m);
         forward.sort_unstable();
         for pair in forward.windows(2) {
-            assert!(
-                pair[0].1 < pair[1].0,
-                "key {key}: {:?} and {:?} overlap",
-                pair[0],
-                pair[1]
-            );
+            assert!(pair[0].1 < pair[1].0, "key {key}: {:?} and {:?} overlap", pair[0], pair[1]);
         }
         for (end, start) in backward {
             let before = forward.partition_point(|zone| zone.0 < start);
             let held = before.checked_sub(1).map(|at| forward[at]);
-            assert!(
-                held.is_none_or(|zone| end > zone.1),
-                "key {key}: an old value came back"
-            );
+            assert!(held.is_none_or(|zone| end > zone.1), "key {key}: an old value came back");
         }
     }
 }
@@ -156,20 +133,13 @@ fn histories(store: &Store, threads: u64, operations: u64) -> Vec<Event> {
             scope.spawn(move || play(store, ticks, thread + 1, operations))
         };
         let players: Vec<_> = (0..threads).map(play).collect();
-        players
-            .into_iter()
-            .flat_map(|player| player.join().unwrap())
-            .collect()
+        players.into_iter().flat_map(|player| player.join().unwrap()).collect()
     })
 }
 
 #[test]
 fn keys_are_atomic_registers() {
-    let store = Store::new(Config {
-        memory_max: 256 << 20,
-        ..Config::default()
-    })
-    .unwrap();
+    let store = Store::new(Config { memory_max: 256 << 20, ..Config::default() }).unwrap();
     let events = histories(&store, 4, 6_000);
     assert!(events.len() > 20_000, "{} events", events.len());
     check_atomic(&events);
@@ -177,11 +147,7 @@ fn keys_are_atomic_registers() {
 
 #[test]
 fn registers_with_little_memory() {
-    let store = Store::new(Config {
-        memory_max: 12 << 20,
-        ..Config::default()
-    })
-    .unwrap();
+    let store = Store::new(Config { memory_max: 12 << 20, ..Config::default() }).unwrap();
     let done = AtomicBool::new(false);
     let events = thread::scope(|scope| {
         scope.spawn(|| crowd(&store, &done));
@@ -226,17 +192,9 @@ fn crowd(store: &Store, done: &AtomicBool) {
 #[test]
 fn concurrent_counts_add_up() {
     let store = Store::new(Config::default()).unwrap();
-    store
-        .access(2)
-        .store(b"count", b"0", 0, 0, Rule::default())
-        .unwrap();
-    let by = Arithmetic {
-        direction: Direction::Up,
-        delta: 1,
-        cas: None,
-        new_cas: None,
-        exptime: None,
-    };
+    store.access(2).store(b"count", b"0", 0, 0, Rule::default()).unwrap();
+    let by =
+        Arithmetic { direction: Direction::Up, delta: 1, cas: None, new_cas: None, exptime: None };
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -256,25 +214,18 @@ fn concurrent_counts_add_up() {
 fn one_cas_has_one_winner() {
     let store = Store::new(Config::default()).unwrap();
     for round in 0..200 {
-        let StoreOutcome::Stored { cas } = store
-            .access(2)
-            .store(b"k", b"v", 0, 0, Rule::default())
-            .unwrap()
+        let StoreOutcome::Stored { cas } =
+            store.access(2).store(b"k", b"v", 0, 0, Rule::default()).unwrap()
         else {
             panic!("a set is stored");
         };
-        let rule = Rule {
-            cas: Some(cas),
-            ..Rule::default()
-        };
+        let rule = Rule { cas: Some(cas), ..Rule::default() };
         let wins: usize = thread::scope(|scope| {
             let contend =
                 |_| scope.spawn(|| store.access(2).store(b"k", b"w", 0, 0, rule).unwrap());
             let contenders: Vec<_> = (0..3).map(contend).collect();
             let outcomes = contenders.into_iter().map(|one| one.join().unwrap());
-            outcomes
-                .filter(|outcome| matches!(outcome, StoreOutcome::Stored { .. }))
-                .count()
+            outcomes.filter(|outcome| matches!(outcome, StoreOutcome::Stored { .. })).count()
         });
         assert_eq!(wins, 1, "round {round}");
     }
@@ -305,10 +256,7 @@ fn count_or_invalidation_wins() {
         scope.spawn(|| {
             for round in 1..=ROUNDS {
                 let cas = Some(cas_of(round));
-                let new = Rule {
-                    new_cas: cas,
-                    ..Rule::default()
-                };
+                let new = Rule { new_cas: cas, ..Rule::default() };
                 store.access(2).store(b"k", b"5", 0, 0, new).unwrap();
                 meet(0, 2 * round);
                 let won = if is_even(round) {
@@ -321,10 +269,7 @@ fn count_or_invalidation_wins() {
                     };
                     matches!(store.access(2).count(b"k", by), Ok(Counted::Stored { .. }))
                 } else {
-                    let rule = Rule {
-                        cas,
-                        ..Mode::Append.into()
-                    };
+                    let rule = Rule { cas, ..Mode::Append.into() };
                     let outcome = store.access(2).store(b"k", b"6", 0, 0, rule).unwrap();
                     matches!(outcome, StoreOutcome::Stored { .. })
                 };
@@ -359,17 +304,12 @@ fn touch_during_a_flush() {
     const GENERATIONS: u32 = 1 << 15;
     let (done, is_done) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        let config = Config {
-            hash_power: 6,
-            ..Config::default()
-        };
+        let config = Config { hash_power: 6, ..Config::default() };
         let store = Store::new(config).unwrap();
         let mut guard = store.access(2);
         let fill = |guard: &mut cache::store::Guard<'_>, keys: u64| {
             for key in 0..keys {
-                guard
-                    .store(&key_of(key), b"v", 0, 0, Mode::Set.into())
-                    .unwrap();
+                guard.store(&key_of(key), b"v", 0, 0, Mode::Set.into()).unwrap();
             }
         };
         // No crawler, and so many flushes that each has to do its share.
@@ -393,10 +333,7 @@ fn touch_during_a_flush() {
 #[test]
 fn concurrent_appends_are_all_there() {
     let store = Store::new(Config::default()).unwrap();
-    store
-        .access(2)
-        .store(b"log", b"", 0, 0, Rule::default())
-        .unwrap();
+    store.access(2).store(b"log", b"", 0, 0, Rule::default()).unwrap();
     thread::scope(|scope| {
         for thread in 0..3_u8 {
             let store = &store;
@@ -411,18 +348,9 @@ fn concurrent_appends_are_all_there() {
         }
     });
     let guard = store.access(2);
-    let log: Vec<u8> = guard
-        .get(b"log")
-        .unwrap()
-        .slices()
-        .flatten()
-        .copied()
-        .collect();
+    let log: Vec<u8> = guard.get(b"log").unwrap().slices().flatten().copied().collect();
     for thread in 0..3_u8 {
-        assert_eq!(
-            log.iter().filter(|byte| **byte == b'a' + thread).count(),
-            500
-        );
+        assert_eq!(log.iter().filter(|byte| **byte == b'a' + thread).count(), 500);
     }
 }
 
@@ -430,24 +358,12 @@ fn concurrent_appends_are_all_there() {
 fn a_win_token_is_given_to_one() {
     let store = Store::new(Config::default()).unwrap();
     for round in 0..200 {
-        store
-            .access(2)
-            .store(b"k", b"v", 0, 0, Rule::default())
-            .unwrap();
-        store.access(2).delete(
-            b"k",
-            DeleteRule {
-                invalidate: true,
-                ..DeleteRule::default()
-            },
-        );
+        store.access(2).store(b"k", b"v", 0, 0, Rule::default()).unwrap();
+        store.access(2).delete(b"k", DeleteRule { invalidate: true, ..DeleteRule::default() });
         let wins: usize = thread::scope(|scope| {
             let take = |_| scope.spawn(|| store.access(2).get(b"k").unwrap().take_win());
             let takers: Vec<_> = (0..3).map(take).collect();
-            takers
-                .into_iter()
-                .filter_map(|taker| taker.join().unwrap().then_some(()))
-                .count()
+            takers.into_iter().filter_map(|taker| taker.join().unwrap().then_some(())).count()
         });
         assert_eq!(wins, 1, "round {round}");
     }
@@ -455,21 +371,11 @@ fn a_win_token_is_given_to_one() {
 
 #[test]
 fn crawl_during_changes() {
-    let store = Store::new(Config {
-        hash_power: 4,
-        ..Config::default()
-    })
-    .unwrap();
+    let store = Store::new(Config { hash_power: 4, ..Config::default() }).unwrap();
     for key in 0..2_000 {
         store
             .access(2)
-            .store(
-                format!("stays-{key}").as_bytes(),
-                b"v",
-                0,
-                0,
-                Rule::default(),
-            )
+            .store(format!("stays-{key}").as_bytes(), b"v", 0, 0, Rule::default())
             .unwrap();
     }
     thread::scope(|scope| {
@@ -484,11 +390,7 @@ fn crawl_during_changes() {
         for _ in 0..5 {
             let mut seen = std::collections::HashSet::new();
             let mut visit = |item: &Item<'_>| {
-                seen.extend(
-                    item.key()
-                        .starts_with(b"stays")
-                        .then(|| item.key().to_vec()),
-                );
+                seen.extend(item.key().starts_with(b"stays").then(|| item.key().to_vec()));
                 ControlFlow::Continue(())
             };
             let mut cursor = Some(Cursor::START);

@@ -49,9 +49,7 @@ impl Bitmaps {
     /// The words up to the last with a bit in it.
     fn words(&self) -> usize {
         let mut either = self.reads.iter().zip(&self.writes);
-        either
-            .rposition(|(reads, writes)| reads | writes != 0)
-            .map_or(0, |last| last + 1)
+        either.rposition(|(reads, writes)| reads | writes != 0).map_or(0, |last| last + 1)
     }
 
     /// Descriptors whose bit is set, in ascending order.
@@ -72,10 +70,7 @@ impl Bitmaps {
                 if writes & bit != 0 {
                     readiness |= Readiness::WRITABLE;
                 }
-                Some((
-                    (word * 64) as RawFd + bit.trailing_zeros() as RawFd,
-                    readiness,
-                ))
+                Some(((word * 64) as RawFd + bit.trailing_zeros() as RawFd, readiness))
             })
         })
     }

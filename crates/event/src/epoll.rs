@@ -31,11 +31,7 @@ impl Epoll {
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new(trigger: Trigger) -> io::Result<Epoll> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Epoll {
-            epoll,
-            events: Vec::with_capacity(EVENTS_PER_WAIT),
-            trigger,
-        })
+        Ok(Epoll { epoll, events: Vec::with_capacity(EVENTS_PER_WAIT), trigger })
     }
 
     fn flags(&self, interest: Interest) -> EventFlags {
@@ -72,11 +68,7 @@ impl Dispatcher for Epoll {
         ready.clear();
         self.events.clear();
         let timeout = timeout.map(sys::rustix_timespec);
-        match epoll::wait(
-            &self.epoll,
-            spare_capacity(&mut self.events),
-            timeout.as_ref(),
-        ) {
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

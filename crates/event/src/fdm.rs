@@ -83,10 +83,7 @@ impl Fdm {
     /// If `live` is outside 3 to 10.
     #[must_use]
     pub fn new(live: u32) -> Fdm {
-        assert!(
-            (3..=10).contains(&live),
-            "N is {live}; the paper has 3 to 10"
-        );
+        assert!((3..=10).contains(&live), "N is {live}; the paper has 3 to 10");
         Fdm {
             live,
             calls: 0,
@@ -124,9 +121,7 @@ impl Fdm {
     fn call(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         self.calls += 1;
         let n = u64::from(self.live);
-        let due = (0..SETS)
-            .take_while(|set| self.calls.is_multiple_of(n.pow(*set as u32)))
-            .count();
+        let due = (0..SETS).take_while(|set| self.calls.is_multiple_of(n.pow(*set as u32))).count();
         self.polled.clear();
         let mut starts = [0; SETS];
         for (start, set) in starts.iter_mut().zip(&self.sets[..due]) {
@@ -155,32 +150,19 @@ impl Fdm {
         let entry = &mut self.sets[place.set].entries[place.at];
         let mut readiness = Readiness::from_poll(revents as u32);
         if revents != 0 && revents & ERRORS == 0 {
-            entry.live_counter = if entry.live_counter < top - 1 {
-                top - 1
-            } else {
-                top
-            };
+            entry.live_counter = if entry.live_counter < top - 1 { top - 1 } else { top };
         } else {
             entry.live_counter = entry.live_counter.saturating_sub(1);
         }
-        if revents == 0
-            && entry
-                .deadline
-                .take_if(|deadline| *deadline <= now)
-                .is_some()
-        {
+        if revents == 0 && entry.deadline.take_if(|deadline| *deadline <= now).is_some() {
             readiness |= Readiness::TIMED_OUT;
         }
         if !readiness.is_nothing() {
-            ready.push(Ready {
-                token: entry.token,
-                readiness,
-            });
+            ready.push(Ready { token: entry.token, readiness });
         }
         if revents & libc::POLLNVAL != 0 {
             let fd = self.sets[place.set].fds[place.at].fd;
-            self.take_out(fd)
-                .expect("a descriptor of a set has a place");
+            self.take_out(fd).expect("a descriptor of a set has a place");
         } else if entry.live_counter == 0 && place.set + 1 < SETS && !entry.is_pinned {
             self.move_to(place.set + 1, place);
         } else if entry.live_counter >= top && place.set != ACTIVE {
@@ -211,10 +193,7 @@ impl Fdm {
     }
 
     fn set_place(&mut self, fd: RawFd, place: Place) {
-        *self
-            .places
-            .get_mut(fd)
-            .expect("a descriptor of a set has a place") = place;
+        *self.places.get_mut(fd).expect("a descriptor of a set has a place") = place;
     }
 }
 
@@ -300,19 +279,12 @@ mod tests {
             let (near, far) = UnixStream::pair().unwrap();
             let mut fdm = Fdm::new(live);
             fdm.add(far.as_fd(), Token(1), Interest::READ).unwrap();
-            World {
-                fdm,
-                near,
-                far,
-                ready: Vec::new(),
-            }
+            World { fdm, near, far, ready: Vec::new() }
         }
 
         /// One call of the paper; whether it reported the descriptor.
         fn call(&mut self) -> bool {
-            self.fdm
-                .wait(&mut self.ready, Some(Duration::ZERO))
-                .unwrap();
+            self.fdm.wait(&mut self.ready, Some(Duration::ZERO)).unwrap();
             !self.ready.is_empty()
         }
 
@@ -350,10 +322,7 @@ mod tests {
                 assert_eq!(world.fdm.population(), [0, 0, 1], "N = {n}");
                 world.write();
                 let calls = (1..=n * n).find(|_| world.call());
-                assert!(
-                    calls.is_some(),
-                    "N = {n}, {offset} calls after the last look"
-                );
+                assert!(calls.is_some(), "N = {n}, {offset} calls after the last look");
             }
         }
     }
@@ -372,10 +341,7 @@ mod tests {
     #[test]
     fn the_pinned_stay_active() {
         let mut world = World::new(3);
-        world
-            .fdm
-            .modify(world.far.as_fd(), Token(1), Interest::READ.pinned())
-            .unwrap();
+        world.fdm.modify(world.far.as_fd(), Token(1), Interest::READ.pinned()).unwrap();
         world.calls(50);
         assert_eq!(world.fdm.population(), [1, 0, 0]);
     }
@@ -383,10 +349,7 @@ mod tests {
     #[test]
     fn a_deadline_is_reported_once() {
         let mut world = World::new(3);
-        world
-            .fdm
-            .set_deadline(world.far.as_fd(), Some(Instant::now()))
-            .unwrap();
+        world.fdm.set_deadline(world.far.as_fd(), Some(Instant::now())).unwrap();
         assert!(world.call() && world.ready[0].readiness.is_timed_out());
         assert!((0..9).all(|_| !world.call()));
     }

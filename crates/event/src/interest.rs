@@ -13,33 +13,18 @@ pub struct Interest {
 
 impl Interest {
     /// Reads that would not block.
-    pub const READ: Interest = Interest {
-        reads: true,
-        writes: false,
-        pinned: false,
-    };
+    pub const READ: Interest = Interest { reads: true, writes: false, pinned: false };
     /// Writes that would not block.
-    pub const WRITE: Interest = Interest {
-        reads: false,
-        writes: true,
-        pinned: false,
-    };
+    pub const WRITE: Interest = Interest { reads: false, writes: true, pinned: false };
     /// Both.
-    pub const BOTH: Interest = Interest {
-        reads: true,
-        writes: true,
-        pinned: false,
-    };
+    pub const BOTH: Interest = Interest { reads: true, writes: true, pinned: false };
 
     /// The same for a descriptor that is looked at by every wait, however seldom it is ready: a
     /// listener, a [`Waker`](crate::Waker). Only [`Fdm`](crate::Fdm) and [`Lap`](crate::Lap) look
     /// at some descriptors less often than at others.
     #[must_use]
     pub const fn pinned(self) -> Interest {
-        Interest {
-            pinned: true,
-            ..self
-        }
+        Interest { pinned: true, ..self }
     }
 
     /// True if it includes reads.
@@ -60,11 +45,7 @@ impl Interest {
 
     /// Event bits of `poll(2)`. epoll and io_uring give these bits the same values.
     pub(crate) const fn poll_events(self) -> i16 {
-        let reads = if self.reads {
-            libc::POLLIN | libc::POLLRDHUP
-        } else {
-            0
-        };
+        let reads = if self.reads { libc::POLLIN | libc::POLLRDHUP } else { 0 };
         let writes = if self.writes { libc::POLLOUT } else { 0 };
         reads | writes
     }

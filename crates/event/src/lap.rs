@@ -133,8 +133,7 @@ impl Lap {
         let hot = self.hot.len();
         self.polled.clear();
         self.polled.extend_from_slice(&self.hot.fds);
-        self.polled
-            .extend_from_slice(&self.cold.fds[start..start + length]);
+        self.polled.extend_from_slice(&self.cold.fds[start..start + length]);
         let found = sys::poll(&mut self.polled, timeout)?;
         self.cursor = start + length;
         if found == 0 {
@@ -145,14 +144,7 @@ impl Lap {
         for at in (0..length).rev() {
             let revents = self.polled[hot + at].revents;
             if revents != 0 {
-                self.report(
-                    Place {
-                        is_hot: false,
-                        at: start + at,
-                    },
-                    revents,
-                    ready,
-                );
+                self.report(Place { is_hot: false, at: start + at }, revents, ready);
             }
         }
         for at in (0..hot).rev() {
@@ -168,22 +160,14 @@ impl Lap {
     }
 
     fn report(&mut self, place: Place, revents: i16, ready: &mut Vec<Ready>) {
-        let set = if place.is_hot {
-            &mut self.hot
-        } else {
-            &mut self.cold
-        };
+        let set = if place.is_hot { &mut self.hot } else { &mut self.cold };
         let fd = set.fds[place.at].fd;
         let entry = &mut set.entries[place.at];
         entry.credit = CREDIT;
-        ready.push(Ready {
-            token: entry.token,
-            readiness: Readiness::from_poll(revents as u32),
-        });
+        ready.push(Ready { token: entry.token, readiness: Readiness::from_poll(revents as u32) });
         if revents & libc::POLLNVAL != 0 {
             // It was closed while it was watched. Without this each wait would return at once.
-            self.take_out(fd)
-                .expect("a descriptor of a set has a place");
+            self.take_out(fd).expect("a descriptor of a set has a place");
         } else if !place.is_hot {
             self.warm(place.at);
         }
@@ -239,52 +223,27 @@ impl Lap {
             self.cold.swap(hole, self.cursor);
             if hole != self.cursor {
                 let fd = self.cold.fds[hole].fd;
-                self.set_place(
-                    fd,
-                    Place {
-                        is_hot: false,
-                        at: hole,
-                    },
-                );
+                self.set_place(fd, Place { is_hot: false, at: hole });
             }
             hole = self.cursor;
         }
         let taken = self.cold.swap_remove(hole);
         if let Some(fd) = self.cold.fd_at(hole) {
-            self.set_place(
-                fd,
-                Place {
-                    is_hot: false,
-                    at: hole,
-                },
-            );
+            self.set_place(fd, Place { is_hot: false, at: hole });
         }
         taken
     }
 
     fn set_place(&mut self, fd: RawFd, place: Place) {
-        *self
-            .places
-            .get_mut(fd)
-            .expect("a descriptor of a set has a place") = place;
+        *self.places.get_mut(fd).expect("a descriptor of a set has a place") = place;
     }
 }
 
 impl Dispatcher for Lap {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        self.places.insert(
-            fd,
-            Place {
-                is_hot: true,
-                at: self.hot.len(),
-            },
-        )?;
-        let entry = Entry {
-            token,
-            credit: FIRST_CREDIT,
-            is_pinned: interest.is_pinned(),
-        };
+        self.places.insert(fd, Place { is_hot: true, at: self.hot.len() })?;
+        let entry = Entry { token, credit: FIRST_CREDIT, is_pinned: interest.is_pinned() };
         self.hot.push(fd, interest.poll_events(), entry);
         Ok(())
     }
@@ -298,11 +257,7 @@ impl Dispatcher for Lap {
         let at = self.places.get_mut(fd)?.at;
         self.hot.fds[at].events = interest.poll_events();
         let entry = &mut self.hot.entries[at];
-        *entry = Entry {
-            token,
-            credit: CREDIT,
-            is_pinned: interest.is_pinned(),
-        };
+        *entry = Entry { token, credit: CREDIT, is_pinned: interest.is_pinned() };
         Ok(())
     }
 
@@ -361,8 +316,7 @@ mod tests {
             let mut lap = Lap::new(Lap::DELAY);
             lap.add(busy.1.as_fd(), HOT, Interest::READ).unwrap();
             for (token, (_, far)) in cold.iter().enumerate() {
-                lap.add(far.as_fd(), Token(token as u64), Interest::READ)
-                    .unwrap();
+                lap.add(far.as_fd(), Token(token as u64), Interest::READ).unwrap();
             }
             let mut world = World {
                 lap,
@@ -380,9 +334,7 @@ mod tests {
         }
 
         fn check_places(&mut self) {
-            let Lap {
-                hot, cold, places, ..
-            } = &mut self.lap;
+            let Lap { hot, cold, places, .. } = &mut self.lap;
             assert_eq!(places.iter().count(), hot.len() + cold.len());
             for (set, is_hot) in [(hot, true), (cold, false)] {
                 assert_eq!(set.fds.len(), set.entries.len());
@@ -399,8 +351,7 @@ mod tests {
             self.ready.clear();
             self.lap.look(self.now, &mut self.ready).unwrap();
             let looked_at = self.lap.polled.iter();
-            self.seen_at
-                .extend(looked_at.map(|polled| (polled.fd, self.now)));
+            self.seen_at.extend(looked_at.map(|polled| (polled.fd, self.now)));
             let others = self.ready.iter().filter(|ready| ready.token != HOT);
             others.map(|ready| ready.token.0).collect()
         }
@@ -417,10 +368,7 @@ mod tests {
                 // because a slice ends at the end of the set.
                 let seen =
                     (0..looks_per_delay + 2).any(|_| world.look(pause).contains(&(silent as u64)));
-                assert!(
-                    seen,
-                    "{looks_per_delay} looks per delay, descriptor {silent}"
-                );
+                assert!(seen, "{looks_per_delay} looks per delay, descriptor {silent}");
                 (&world.cold[silent].1).read_exact(&mut [0]).unwrap();
                 for _ in 0..CREDIT {
                     world.look(Duration::ZERO);
@@ -462,18 +410,12 @@ mod tests {
         let mut looks = 0;
         while !world.look(Lap::DELAY / LOOKS_PER_DELAY).contains(&first) {
             looks += 1;
-            assert!(
-                looks <= 2 * LOOKS_PER_DELAY + 2,
-                "not seen in {looks} looks"
-            );
+            assert!(looks <= 2 * LOOKS_PER_DELAY + 2, "not seen in {looks} looks");
             // The set grows by a fifth.
             for _ in 0..world.cold.len() / 5 {
                 let silent = UnixStream::pair().unwrap();
                 let token = Token(world.cold.len() as u64);
-                world
-                    .lap
-                    .add(silent.1.as_fd(), token, Interest::READ)
-                    .unwrap();
+                world.lap.add(silent.1.as_fd(), token, Interest::READ).unwrap();
                 world.cold.push(silent);
             }
             for _ in 0..FIRST_CREDIT {
@@ -510,10 +452,7 @@ mod tests {
                     }
                     3 if !world.cold.is_empty() => {
                         let (_, far) = &world.cold[pick(world.cold.len())];
-                        world
-                            .lap
-                            .modify(far.as_fd(), Token(1), Interest::READ)
-                            .unwrap();
+                        world.lap.modify(far.as_fd(), Token(1), Interest::READ).unwrap();
                     }
                     4 if !world.cold.is_empty() => {
                         let at = pick(world.cold.len());
@@ -561,10 +500,7 @@ mod tests {
     fn the_pinned_stay_hot() {
         let mut world = World::new(1);
         let (_near, far) = UnixStream::pair().unwrap();
-        world
-            .lap
-            .add(far.as_fd(), Token(7), Interest::READ.pinned())
-            .unwrap();
+        world.lap.add(far.as_fd(), Token(7), Interest::READ.pinned()).unwrap();
         for _ in 0..3 * usize::from(CREDIT) {
             world.look(Duration::ZERO);
         }

@@ -28,10 +28,7 @@ impl Poll {
     fn take_out(&mut self, at: usize) {
         self.set.swap_remove(at);
         if let Some(moved) = self.set.fd_at(at) {
-            *self
-                .places
-                .get_mut(moved)
-                .expect("each descriptor of the set has a place") = at;
+            *self.places.get_mut(moved).expect("each descriptor of the set has a place") = at;
         }
     }
 }
@@ -71,10 +68,7 @@ impl Dispatcher for Poll {
             }
             left -= 1;
             let readiness = Readiness::from_poll(polled.revents as u32);
-            ready.push(Ready {
-                token: self.set.entries[at],
-                readiness,
-            });
+            ready.push(Ready { token: self.set.entries[at], readiness });
             if polled.revents & libc::POLLNVAL != 0 {
                 // It was closed while it was watched. Without this each wait would return at once.
                 self.places.remove(polled.fd)?;

@@ -171,11 +171,7 @@ impl RtSig {
     }
 
     fn takes_at_most(&self) -> usize {
-        if self.has_overflowed {
-            SIGNALS_PER_OVERFLOW
-        } else {
-            SIGNALS_PER_WAIT
-        }
+        if self.has_overflowed { SIGNALS_PER_OVERFLOW } else { SIGNALS_PER_WAIT }
     }
 
     fn on_signal(&mut self, signal: Signal, ready: &mut Vec<Ready>) {
@@ -212,10 +208,7 @@ impl RtSig {
         }
         watched.reported_by = self.waits;
         watched.reported_at = ready.len();
-        ready.push(Ready {
-            token: watched.token,
-            readiness,
-        });
+        ready.push(Ready { token: watched.token, readiness });
     }
 
     /// The next wait asks about `fd`, which is watched.
@@ -292,11 +285,7 @@ impl RtSig {
 }
 
 fn asks(fd: RawFd, watched: &Watched) -> pollfd {
-    pollfd {
-        fd,
-        events: watched.events,
-        revents: 0,
-    }
+    pollfd { fd, events: watched.events, revents: 0 }
 }
 
 impl Dispatcher for RtSig {
@@ -385,10 +374,7 @@ impl Drop for RtSig {
         }
         for _ in 0..SIGNALS_PER_OVERFLOW {
             self.batch.clear();
-            if !matches!(
-                self.queue.next(&mut self.batch, Some(Duration::ZERO)),
-                Ok(Next::Some)
-            ) {
+            if !matches!(self.queue.next(&mut self.batch, Some(Duration::ZERO)), Ok(Next::Some)) {
                 break;
             }
         }

@@ -34,21 +34,12 @@ impl Select {
 
     /// One of the descriptors was closed while it was watched: `select` fails without saying which.
     fn forget_closed(&mut self, ready: &mut Vec<Ready>) {
-        let closed: Vec<_> = self
-            .tokens
-            .iter()
-            .filter(|(fd, _)| !sys::is_open(*fd))
-            .collect();
+        let closed: Vec<_> = self.tokens.iter().filter(|(fd, _)| !sys::is_open(*fd)).collect();
         let closed: Vec<_> = closed.into_iter().map(|(fd, token)| (fd, *token)).collect();
         for (fd, token) in closed {
-            ready.push(Ready {
-                token,
-                readiness: Readiness::ERROR,
-            });
+            ready.push(Ready { token, readiness: Readiness::ERROR });
             self.wanted.clear(fd);
-            self.tokens
-                .remove(fd)
-                .expect("it was just found in the table");
+            self.tokens.remove(fd).expect("it was just found in the table");
         }
     }
 }
@@ -90,10 +81,7 @@ impl Dispatcher for Select {
             Err(error) => return Err(error),
         }
         for (fd, readiness) in self.found.iter() {
-            ready.push(Ready {
-                token: *self.tokens.get_mut(fd)?,
-                readiness,
-            });
+            ready.push(Ready { token: *self.tokens.get_mut(fd)?, readiness });
         }
         Ok(())
     }

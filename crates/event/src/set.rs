@@ -16,10 +16,7 @@ pub(crate) struct Set<E> {
 
 impl<E> Default for Set<E> {
     fn default() -> Set<E> {
-        Set {
-            fds: Vec::new(),
-            entries: Vec::new(),
-        }
+        Set { fds: Vec::new(), entries: Vec::new() }
     }
 }
 
@@ -30,11 +27,7 @@ impl<E> Set<E> {
 
     /// Appends a descriptor; returns its index.
     pub(crate) fn push(&mut self, fd: RawFd, events: i16, entry: E) -> usize {
-        self.fds.push(pollfd {
-            fd,
-            events,
-            revents: 0,
-        });
+        self.fds.push(pollfd { fd, events, revents: 0 });
         self.entries.push(entry);
         self.fds.len() - 1
     }

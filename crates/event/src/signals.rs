@@ -53,11 +53,7 @@ impl Queue {
         let signals = signal_set(&[signal, libc::SIGIO]);
         block(&signals)?;
         let signalfd = is_batched.then(|| signalfd(&signals)).transpose()?;
-        Ok(Queue {
-            signal,
-            signals,
-            signalfd,
-        })
+        Ok(Queue { signal, signals, signalfd })
     }
 
     /// Takes the next signal, or the next few if they are batched, and appends them to `batch`.
@@ -74,9 +70,7 @@ impl Queue {
 
     fn wait(&self, batch: &mut Vec<Signal>, timeout: Option<Duration>) -> io::Result<Next> {
         let timeout = timeout.map(sys::timespec);
-        let limit = timeout
-            .as_ref()
-            .map_or(null(), |it| it as *const libc::timespec);
+        let limit = timeout.as_ref().map_or(null(), |it| it as *const libc::timespec);
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         // SAFETY: the kernel reads the set and the time-out, which live until the end of this
         // function, and writes one siginfo_t (sigtimedwait(2)).
@@ -99,11 +93,7 @@ impl Queue {
     ) -> io::Result<Next> {
         let fd = signalfd.as_raw_fd();
         if timeout != Some(Duration::ZERO) {
-            let mut one = [pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            }];
+            let mut one = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
             sys::poll(&mut one, timeout)?;
         }
         type Info = libc::signalfd_siginfo;
@@ -122,19 +112,12 @@ impl Queue {
     }
 
     fn signal(&self, signal: i32, fd: RawFd, band: u32) -> Signal {
-        if signal == self.signal {
-            Signal::Ready { fd, band }
-        } else {
-            Signal::Overflow
-        }
+        if signal == self.signal { Signal::Ready { fd, band } } else { Signal::Overflow }
     }
 
     /// Makes the descriptor queue a signal to this thread when it becomes ready.
     pub(crate) fn arm(&self, fd: RawFd) -> io::Result<()> {
-        let owner = Owner {
-            kind: F_OWNER_TID,
-            id: this_thread(),
-        };
+        let owner = Owner { kind: F_OWNER_TID, id: this_thread() };
         // The kernel notes the number that it puts into the signal when the flag goes from off to
         // on. It may be on: then the file was watched under another number, or elsewhere.
         disarm(fd)?;
@@ -248,9 +231,5 @@ fn nothing_taken() -> io::Result<Next> {
 }
 
 fn done(returned: i32) -> io::Result<i32> {
-    if returned == -1 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(returned)
-    }
+    if returned == -1 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }

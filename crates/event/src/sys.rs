@@ -13,9 +13,7 @@ use rustix::event::Timespec;
 /// `poll(2)`, with the time-out to the nanosecond. Interrupted means that nothing is ready.
 pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(timespec);
-    let limit = timeout
-        .as_ref()
-        .map_or(null(), |it| it as *const libc::timespec);
+    let limit = timeout.as_ref().map_or(null(), |it| it as *const libc::timespec);
     // SAFETY: the kernel reads and writes `fds.len()` entries of the slice, which this borrows
     // uniquely, and reads the time-out, which lives until the end of this function (ppoll(2)).
     let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit, null()) };
@@ -29,11 +27,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<
 
 /// Readiness of one descriptor now, as the bits of `poll(2)`.
 pub(crate) fn look_at(fd: RawFd, events: i16) -> io::Result<u32> {
-    let mut one = [pollfd {
-        fd,
-        events,
-        revents: 0,
-    }];
+    let mut one = [pollfd { fd, events, revents: 0 }];
     poll(&mut one, Some(Duration::ZERO))?;
     Ok(one[0].revents as u32)
 }
@@ -45,15 +39,9 @@ pub(crate) fn select(
     writes: &mut [u64],
     timeout: Option<Duration>,
 ) -> io::Result<usize> {
-    assert_eq!(
-        reads.len(),
-        writes.len(),
-        "two bitmaps of different lengths"
-    );
+    assert_eq!(reads.len(), writes.len(), "two bitmaps of different lengths");
     let mut limit = timeout.map(timeval);
-    let limit = limit
-        .as_mut()
-        .map_or(null_mut(), |it| it as *mut libc::timeval);
+    let limit = limit.as_mut().map_or(null_mut(), |it| it as *mut libc::timeval);
     let descriptors = (reads.len() * 64) as i32;
     // SAFETY: the kernel reads and writes one bit for each of `descriptors` in both bitmaps, which
     // are as long and are borrowed uniquely; `fd_set` is only the C library's name for such a map.
@@ -76,11 +64,7 @@ fn some_unless_interrupted(returned: i32) -> io::Result<Option<usize>> {
         return Ok(Some(count));
     }
     let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::Interrupted {
-        Ok(None)
-    } else {
-        Err(error)
-    }
+    if error.kind() == io::ErrorKind::Interrupted { Ok(None) } else { Err(error) }
 }
 
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
@@ -93,10 +77,7 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
 
 pub(crate) fn rustix_timespec(duration: Duration) -> Timespec {
     let duration = duration.min(DURATION_MAX);
-    Timespec {
-        tv_sec: duration.as_secs() as i64,
-        tv_nsec: duration.subsec_nanos().into(),
-    }
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
 /// Rounds up: a wait of 400 ns cut to 0 would spin until the deadline.

@@ -73,10 +73,7 @@ impl PollRequest {
     }
 
     fn named(name: u64) -> PollRequest {
-        PollRequest {
-            fd: name as u32 as RawFd,
-            number: (name >> 32) as u32,
-        }
+        PollRequest { fd: name as u32 as RawFd, number: (name >> 32) as u32 }
     }
 }
 
@@ -88,9 +85,7 @@ impl Uring {
     /// `EPERM` or `ENOSYS` where io_uring is denied, `EMFILE`, `ENOMEM`.
     pub fn new() -> io::Result<Uring> {
         let mut best = IoUring::builder();
-        best.setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_clamp();
+        best.setup_single_issuer().setup_defer_taskrun().setup_clamp();
         let mut plain = IoUring::builder();
         plain.setup_clamp();
         // Linux before 6.1 does not know the flags.
@@ -136,10 +131,7 @@ impl Uring {
     /// Submits a poll of `fd`, for which there is room.
     fn begin(&mut self, fd: RawFd, events: i16) -> PollRequest {
         self.polls = self.polls.wrapping_add(1);
-        let poll = PollRequest {
-            fd,
-            number: self.polls,
-        };
+        let poll = PollRequest { fd, number: self.polls };
         let entry = opcode::PollAdd::new(Fd(fd), events as u32).multi(true);
         self.push(&entry.build().user_data(poll.name()));
         poll
@@ -205,10 +197,7 @@ impl Uring {
         } else {
             watched.reported_by = self.waits;
             watched.reported_at = ready.len();
-            ready.push(Ready {
-                token: watched.token,
-                readiness,
-            });
+            ready.push(Ready { token: watched.token, readiness });
         }
         // The kernel ends a multishot poll when its completions overflow, or on an error. A
         // descriptor that cannot be polled at all would end each at once: it rests until `modify`.
@@ -241,13 +230,8 @@ impl Dispatcher for Uring {
         self.reserve(2)?;
         self.end(old);
         let events = interest.poll_events();
-        *self.watched.get_mut(fd)? = Watched {
-            token,
-            events,
-            poll: self.begin(fd, events),
-            reported_by: 0,
-            reported_at: 0,
-        };
+        *self.watched.get_mut(fd)? =
+            Watched { token, events, poll: self.begin(fd, events), reported_by: 0, reported_at: 0 };
         Ok(())
     }
 

@@ -28,22 +28,15 @@ struct World {
 
 impl World {
     fn new(mechanism: Mechanism) -> World {
-        World {
-            dispatcher: mechanism.open().unwrap(),
-            ready: Vec::new(),
-        }
+        World { dispatcher: mechanism.open().unwrap(), ready: Vec::new() }
     }
 
     fn add(&mut self, fd: impl AsFd, token: u64, interest: Interest) {
-        self.dispatcher
-            .add(fd.as_fd(), Token(token), interest)
-            .unwrap();
+        self.dispatcher.add(fd.as_fd(), Token(token), interest).unwrap();
     }
 
     fn modify(&mut self, fd: impl AsFd, token: u64, interest: Interest) {
-        self.dispatcher
-            .modify(fd.as_fd(), Token(token), interest)
-            .unwrap();
+        self.dispatcher.modify(fd.as_fd(), Token(token), interest).unwrap();
     }
 
     fn remove(&mut self, fd: impl AsFd) {
@@ -51,9 +44,7 @@ impl World {
     }
 
     fn look(&mut self) {
-        self.dispatcher
-            .wait(&mut self.ready, Some(Duration::ZERO))
-            .unwrap();
+        self.dispatcher.wait(&mut self.ready, Some(Duration::ZERO)).unwrap();
     }
 
     /// Waits until `token` is reported.
@@ -133,11 +124,7 @@ fn modify_reports_readiness_again(mechanism: Mechanism) {
     world.expect(1);
     world.modify(&far, 2, Interest::READ);
     world.expect(2);
-    assert!(
-        world.ready.iter().all(|ready| ready.token == Token(2)),
-        "{:?}",
-        world.ready
-    );
+    assert!(world.ready.iter().all(|ready| ready.token == Token(2)), "{:?}", world.ready);
 }
 
 fn level_repeats_and_one_shot_does_not(mechanism: Mechanism) {
@@ -195,18 +182,12 @@ fn only_the_interest_is_reported(mechanism: Mechanism) {
     near.write_all(b"x").unwrap();
     for _ in 0..3 {
         let readiness = world.expect(1).readiness;
-        assert!(
-            readiness.is_writable() && !readiness.is_readable(),
-            "{readiness:?}"
-        );
+        assert!(readiness.is_writable() && !readiness.is_readable(), "{readiness:?}");
         world.modify(&far, 1, Interest::WRITE);
     }
     world.modify(&far, 1, Interest::READ);
     let readiness = world.expect(1).readiness;
-    assert!(
-        readiness.is_readable() && !readiness.is_writable(),
-        "{readiness:?}"
-    );
+    assert!(readiness.is_readable() && !readiness.is_writable(), "{readiness:?}");
 }
 
 fn a_half_closed_peer_is_readable(mechanism: Mechanism) {
@@ -273,10 +254,7 @@ fn a_reset_is_readable(mechanism: Mechanism) {
 
 fn a_refused_connection_is_writable(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
-    let refused = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
@@ -298,10 +276,7 @@ fn listeners_report_each_connection(mechanism: Mechanism) {
         let _near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         world.expect(1);
         listener.accept().unwrap();
-        assert_eq!(
-            listener.accept().unwrap_err().kind(),
-            io::ErrorKind::WouldBlock
-        );
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         if world.dispatcher.trigger() == Trigger::OneShot {
             world.modify(&listener, 1, Interest::READ.pinned());
         }
@@ -337,12 +312,7 @@ fn a_reused_number_inherits_no_readiness(mechanism: Mechanism) {
         world.add(&successor, token, Interest::READ);
         for _ in 0..2 {
             world.look();
-            assert_eq!(
-                world.ready,
-                [],
-                "of the successor of {}",
-                successor.as_raw_fd()
-            );
+            assert_eq!(world.ready, [], "of the successor of {}", successor.as_raw_fd());
         }
         world.remove(&successor);
     }
@@ -354,17 +324,9 @@ fn misuse_is_an_error(mechanism: Mechanism) {
     let code = |result: io::Result<()>| result.unwrap_err().raw_os_error().unwrap();
     let dispatcher = &mut world.dispatcher;
     assert_eq!(code(dispatcher.remove(far.as_fd())), libc::ENOENT);
-    assert_eq!(
-        code(dispatcher.modify(far.as_fd(), Token(1), Interest::READ)),
-        libc::ENOENT
-    );
-    dispatcher
-        .add(far.as_fd(), Token(1), Interest::READ)
-        .unwrap();
-    assert_eq!(
-        code(dispatcher.add(far.as_fd(), Token(1), Interest::READ)),
-        libc::EEXIST
-    );
+    assert_eq!(code(dispatcher.modify(far.as_fd(), Token(1), Interest::READ)), libc::ENOENT);
+    dispatcher.add(far.as_fd(), Token(1), Interest::READ).unwrap();
+    assert_eq!(code(dispatcher.add(far.as_fd(), Token(1), Interest::READ)), libc::EEXIST);
     dispatcher.remove(far.as_fd()).unwrap();
     assert_eq!(code(dispatcher.remove(far.as_fd())), libc::ENOENT);
 }
@@ -398,16 +360,9 @@ fn waits_do_not_end_early(mechanism: Mechanism) {
     world.look();
     for timeout in [Duration::from_micros(300), Duration::from_micros(2500)] {
         let began = Instant::now();
-        world
-            .dispatcher
-            .wait(&mut world.ready, Some(timeout))
-            .unwrap();
+        world.dispatcher.wait(&mut world.ready, Some(timeout)).unwrap();
         assert_eq!(world.ready, []);
-        assert!(
-            began.elapsed() >= timeout,
-            "{:?} of {timeout:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() >= timeout, "{:?} of {timeout:?}", began.elapsed());
     }
 }
 
@@ -425,10 +380,7 @@ fn the_longest_time_out_sleeps(mechanism: Mechanism) {
     let mut waits = 0;
     while world.ready.is_empty() {
         waits += 1;
-        world
-            .dispatcher
-            .wait(&mut world.ready, Some(Duration::MAX))
-            .unwrap();
+        world.dispatcher.wait(&mut world.ready, Some(Duration::MAX)).unwrap();
     }
     assert_eq!(world.ready[0].token, Token(1));
     assert!(waits <= 3, "{waits} waits for one event");
@@ -453,10 +405,7 @@ fn remove_then_close_ends_the_connection(mechanism: Mechanism) {
         drop(far);
         // The kernel may let go of it a moment later.
         let until = Instant::now() + BOUND;
-        while near
-            .read(&mut [0])
-            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-        {
+        while near.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             assert!(Instant::now() < until, "the peer does not see the end");
             world.look();
         }
@@ -482,14 +431,8 @@ fn non_descriptors_are_refused(mechanism: Mechanism) {
     let none = rustix::fs::CWD;
     let code = |result: io::Result<()>| result.unwrap_err().raw_os_error();
     let dispatcher = &mut world.dispatcher;
-    assert_eq!(
-        code(dispatcher.add(none, Token(1), Interest::READ)),
-        Some(libc::EBADF)
-    );
-    for changed in [
-        dispatcher.modify(none, Token(1), Interest::READ),
-        dispatcher.remove(none),
-    ] {
+    assert_eq!(code(dispatcher.add(none, Token(1), Interest::READ)), Some(libc::EBADF));
+    for changed in [dispatcher.modify(none, Token(1), Interest::READ), dispatcher.remove(none)] {
         let code = code(changed);
         assert!(matches!(code, Some(libc::EBADF | libc::ENOENT)), "{code:?}");
     }
@@ -510,10 +453,7 @@ fn a_storm_of_signals_loses_nothing(mechanism: Mechanism) {
     }
     let until = Instant::now() + GLANCE;
     while Instant::now() < until {
-        world
-            .dispatcher
-            .wait(&mut world.ready, Some(GLANCE))
-            .unwrap();
+        world.dispatcher.wait(&mut world.ready, Some(GLANCE)).unwrap();
         assert!(world.ready.iter().all(|ready| !ready.readiness.is_error()));
     }
 }
@@ -544,10 +484,7 @@ impl Storm {
                 }
             }
         });
-        Storm {
-            is_over,
-            sender: Some(sender),
-        }
+        Storm { is_over, sender: Some(sender) }
     }
 }
 
@@ -584,21 +521,11 @@ fn many(mechanism: Mechanism, count: usize) {
         assert_eq!(drain(&pairs[token].1), 1);
         again(&mut world, token);
     }
-    pairs
-        .iter()
-        .for_each(|(near, _)| (&mut &*near).write_all(b"x").unwrap());
+    pairs.iter().for_each(|(near, _)| (&mut &*near).write_all(b"x").unwrap());
     let mut missing = vec![true; count];
     while missing.contains(&true) {
-        world
-            .dispatcher
-            .wait(&mut world.ready, Some(BOUND))
-            .unwrap();
-        assert_ne!(
-            world.ready,
-            [],
-            "{} not reported",
-            missing.iter().filter(|it| **it).count()
-        );
+        world.dispatcher.wait(&mut world.ready, Some(BOUND)).unwrap();
+        assert_ne!(world.ready, [], "{} not reported", missing.iter().filter(|it| **it).count());
         for token in world.ready.iter().map(|ready| ready.token.0 as usize) {
             missing[token] = false;
         }
@@ -609,10 +536,7 @@ fn six_thousand_descriptors(mechanism: Mechanism) {
     let needed = 2 * 6000 + 500;
     let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if limits.current.is_some_and(|now| now < needed) {
-        let raised = rustix::process::Rlimit {
-            current: limits.maximum,
-            ..limits
-        };
+        let raised = rustix::process::Rlimit { current: limits.maximum, ..limits };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     }
     // A machine whose limit is lower still shows the same with what it has.

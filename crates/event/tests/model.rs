@@ -58,14 +58,7 @@ impl Place {
         asked.set(PollFlags::IN, interest.reads());
         asked.set(PollFlags::OUT, interest.writes());
         let mut fds = [PollFd::new(&self.far, asked)];
-        poll(
-            &mut fds,
-            Some(&rustix::event::Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            }),
-        )
-        .unwrap();
+        poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
         let said = fds[0].revents();
         let hangup = said.contains(PollFlags::HUP);
         let error = said.contains(PollFlags::ERR);
@@ -89,11 +82,7 @@ impl Model {
 
     fn interest(&mut self) -> Interest {
         let interest = [Interest::READ, Interest::WRITE, Interest::BOTH][self.pick(3)];
-        if self.pick(8) == 0 {
-            interest.pinned()
-        } else {
-            interest
-        }
+        if self.pick(8) == 0 { interest.pinned() } else { interest }
     }
 
     fn step(&mut self) {
@@ -106,16 +95,12 @@ impl Model {
         let place = &mut self.places[at];
         match (action, place.watched) {
             (0 | 1, None) => {
-                self.dispatcher
-                    .add(place.far.as_fd(), token, interest)
-                    .unwrap();
+                self.dispatcher.add(place.far.as_fd(), token, interest).unwrap();
                 place.watched = Some((token, interest));
                 place.was_ready = (false, false);
             }
             (0, Some(_)) => {
-                self.dispatcher
-                    .modify(place.far.as_fd(), token, interest)
-                    .unwrap();
+                self.dispatcher.modify(place.far.as_fd(), token, interest).unwrap();
                 place.watched = Some((token, interest));
                 place.was_ready = (false, false);
             }
@@ -175,9 +160,7 @@ impl Model {
     }
 
     fn look(&mut self) {
-        self.dispatcher
-            .wait(&mut self.ready, Some(Duration::ZERO))
-            .unwrap();
+        self.dispatcher.wait(&mut self.ready, Some(Duration::ZERO)).unwrap();
         let mut tokens: Vec<_> = self.ready.iter().map(|ready| ready.token).collect();
         tokens.sort_unstable();
         let count = tokens.len();
@@ -190,28 +173,18 @@ impl Model {
                 .places
                 .iter_mut()
                 .find(|place| place.watched.is_some_and(|(token, _)| token == ready.token));
-            let Some(place) = place else {
-                panic!("{ready:?}: that token is watched no more")
-            };
+            let Some(place) = place else { panic!("{ready:?}: that token is watched no more") };
             let (_, interest) = place.watched.unwrap();
             if self.dispatcher.trigger() == Trigger::Level {
                 let (readable, writable) = place.oracle(interest, tells_hangup);
                 let said = ready.readiness;
-                assert!(
-                    readable || !said.is_readable(),
-                    "{said:?} where nothing is readable"
-                );
-                assert!(
-                    writable || !said.is_writable(),
-                    "{said:?} where nothing is writable"
-                );
+                assert!(readable || !said.is_readable(), "{said:?} where nothing is readable");
+                assert!(writable || !said.is_writable(), "{said:?} where nothing is writable");
             }
             place.is_due.0 &= !ready.readiness.is_readable();
             place.is_due.1 &= !ready.readiness.is_writable();
             if is_one_shot {
-                self.dispatcher
-                    .modify(place.far.as_fd(), ready.token, interest)
-                    .unwrap();
+                self.dispatcher.modify(place.far.as_fd(), ready.token, interest).unwrap();
             }
         }
     }
@@ -248,10 +221,7 @@ impl Model {
 fn run(mechanism: Mechanism, seed: u64) {
     let dispatcher = match mechanism.open() {
         Err(error) if mechanism == Mechanism::Uring => {
-            assert!(
-                matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)),
-                "{error}"
-            );
+            assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{error}");
             // Past the test harness, which would swallow it.
             let said = format!("io_uring is denied here, and not tested: {error}\n");
             let _ = std::io::stderr().write_all(said.as_bytes());
@@ -277,13 +247,8 @@ fn run(mechanism: Mechanism, seed: u64) {
 
 #[test]
 fn every_dispatcher_agrees_with_poll() {
-    let replayed = std::env::var("EVENT_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let first = std::time::SystemTime::UNIX_EPOCH
-        .elapsed()
-        .unwrap()
-        .as_nanos() as u64;
+    let replayed = std::env::var("EVENT_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seeds = replayed.map_or(first..first + 2, |seed| seed..seed + 1);
     for seed in seeds {
         for mechanism in Mechanism::ALL {

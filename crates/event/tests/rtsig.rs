@@ -23,14 +23,7 @@ fn queue_overflow_loses_no_readiness() {
     let limits = getrlimit(Resource::Sigpending);
     for queue in [64, 1024, 2048] {
         let current = limits.maximum.map_or(queue, |most| most.min(queue));
-        setrlimit(
-            Resource::Sigpending,
-            Rlimit {
-                current: Some(current),
-                ..limits
-            },
-        )
-        .unwrap();
+        setrlimit(Resource::Sigpending, Rlimit { current: Some(current), ..limits }).unwrap();
         for overflow in [Overflow::Poll, Overflow::Select, Overflow::Signalfd] {
             overflows(overflow, queue as usize);
         }
@@ -41,9 +34,7 @@ fn overflows(overflow: Overflow, queue: usize) {
     let mut dispatcher = RtSig::new(overflow).unwrap();
     let pairs: Vec<_> = (0..WATCHED).map(|_| UnixStream::pair().unwrap()).collect();
     for (token, (_, far)) in pairs.iter().enumerate() {
-        dispatcher
-            .add(far.as_fd(), Token(token as u64), Interest::READ)
-            .unwrap();
+        dispatcher.add(far.as_fd(), Token(token as u64), Interest::READ).unwrap();
     }
     let mut ready = Vec::new();
     dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
@@ -58,32 +49,17 @@ fn overflows(overflow: Overflow, queue: usize) {
     let mut seen = [false; WATCHED];
     for _ in 0..100 {
         dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
-        ready
-            .iter()
-            .for_each(|ready| seen[ready.token.0 as usize] = true);
+        ready.iter().for_each(|ready| seen[ready.token.0 as usize] = true);
     }
-    assert_eq!(
-        seen,
-        [true; WATCHED],
-        "{overflow:?}, {queue} signals: {:?}",
-        dispatcher.counts()
-    );
+    assert_eq!(seen, [true; WATCHED], "{overflow:?}, {queue} signals: {:?}", dispatcher.counts());
     let counts = dispatcher.counts();
-    assert!(
-        counts.overflows >= 1,
-        "{overflow:?}, {queue} signals: {counts:?}"
-    );
+    assert!(counts.overflows >= 1, "{overflow:?}, {queue} signals: {counts:?}");
     // And afterwards signals arrive as before.
     assert_eq!(ready, []);
     (&pairs[0].0).write_all(b"x").unwrap();
-    dispatcher
-        .wait(&mut ready, Some(Duration::from_secs(20)))
-        .unwrap();
+    dispatcher.wait(&mut ready, Some(Duration::from_secs(20))).unwrap();
     // It may come with others: another process's signals count against the limit as well.
-    assert!(
-        ready.iter().any(|ready| ready.token == Token(0)),
-        "{overflow:?}: {ready:?}"
-    );
+    assert!(ready.iter().any(|ready| ready.token == Token(0)), "{overflow:?}: {ready:?}");
 }
 
 #[test]
@@ -101,22 +77,15 @@ fn a_second_one_per_thread_is_refused() {
 fn a_renumbered_file_is_reported() {
     let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
     let (mut near, far) = UnixStream::pair().unwrap();
-    dispatcher
-        .add(far.as_fd(), Token(1), Interest::READ)
-        .unwrap();
+    dispatcher.add(far.as_fd(), Token(1), Interest::READ).unwrap();
     let duplicate = far.try_clone().unwrap();
     drop(far); // A caller's mistake: it was not removed.
-    dispatcher
-        .add(duplicate.as_fd(), Token(2), Interest::READ)
-        .unwrap();
+    dispatcher.add(duplicate.as_fd(), Token(2), Interest::READ).unwrap();
     let mut ready = Vec::new();
     dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
     near.write_all(b"x").unwrap();
     dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
-    assert!(
-        ready.iter().any(|ready| ready.token == Token(2)),
-        "{ready:?}"
-    );
+    assert!(ready.iter().any(|ready| ready.token == Token(2)), "{ready:?}");
 }
 
 /// Seen: a child that ended in the ordinary way dropped its copy of the dispatcher, and with that
@@ -125,9 +94,7 @@ fn a_renumbered_file_is_reported() {
 fn a_fork_leaves_the_parents_dispatcher_alone() {
     let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
     let (mut near, far) = UnixStream::pair().unwrap();
-    dispatcher
-        .add(far.as_fd(), Token(1), Interest::READ)
-        .unwrap();
+    dispatcher.add(far.as_fd(), Token(1), Interest::READ).unwrap();
     let mut ready = Vec::new();
     dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
     // SAFETY: the child makes system calls and frees memory, which the C libraries allow after a
@@ -153,26 +120,17 @@ fn a_fork_leaves_the_parents_dispatcher_alone() {
 fn many_changes_between_waits_lose_nothing() {
     let limits = getrlimit(Resource::Nofile);
     let current = limits.maximum.map_or(1024, |most| most.min(1024));
-    let lowered = Rlimit {
-        current: Some(current),
-        ..limits
-    };
+    let lowered = Rlimit { current: Some(current), ..limits };
     setrlimit(Resource::Nofile, lowered).unwrap();
     let mut dispatcher = RtSig::new(Overflow::Poll).unwrap();
     let (mut near, far) = UnixStream::pair().unwrap();
     near.write_all(b"x").unwrap();
     for _ in 0..current {
-        dispatcher
-            .add(far.as_fd(), Token(1), Interest::READ)
-            .unwrap();
-        dispatcher
-            .modify(far.as_fd(), Token(2), Interest::READ)
-            .unwrap();
+        dispatcher.add(far.as_fd(), Token(1), Interest::READ).unwrap();
+        dispatcher.modify(far.as_fd(), Token(2), Interest::READ).unwrap();
         dispatcher.remove(far.as_fd()).unwrap();
     }
-    dispatcher
-        .add(far.as_fd(), Token(3), Interest::READ)
-        .unwrap();
+    dispatcher.add(far.as_fd(), Token(3), Interest::READ).unwrap();
     let mut ready = Vec::new();
     dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
     assert_eq!(ready.len(), 1, "{ready:?}");

@@ -22,9 +22,7 @@ pub(crate) fn count_steps(limit: u64) -> BTreeMap<u32, u32> {
     for residue in 0..4 {
         let jobs = jobs.clone();
         fiber::spawn(move || {
-            (1..limit)
-                .filter(|n| n % 4 == residue)
-                .for_each(|n| jobs.send(n).unwrap());
+            (1..limit).filter(|n| n % 4 == residue).for_each(|n| jobs.send(n).unwrap());
         });
     }
     for _ in 0..8 {
@@ -43,11 +41,7 @@ pub(crate) fn count_steps(limit: u64) -> BTreeMap<u32, u32> {
 fn steps(mut n: u64) -> u32 {
     let mut steps = 0;
     while n != 1 {
-        n = if n.is_multiple_of(2) {
-            n / 2
-        } else {
-            3 * n + 1
-        };
+        n = if n.is_multiple_of(2) { n / 2 } else { 3 * n + 1 };
         steps += 1;
     }
     steps

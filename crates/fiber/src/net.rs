@@ -207,9 +207,7 @@ macro_rules! handle {
             /// # Errors
             /// What `dup(2)` reports.
             pub fn try_clone(&self) -> std::io::Result<$name> {
-                Ok($name {
-                    socket: self.socket.try_clone()?,
-                })
+                Ok($name { socket: self.socket.try_clone()? })
             }
 
             /// Takes the error that the socket has kept, if any (SO_ERROR).
@@ -262,9 +260,7 @@ macro_rules! handle {
 
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
-                $name {
-                    socket: Socket::new(fd, crate::net::socket::SocketKind::$kind),
-                }
+                $name { socket: Socket::new(fd, crate::net::socket::SocketKind::$kind) }
             }
         }
 
@@ -289,9 +285,7 @@ macro_rules! listener {
             pub fn accept(&self) -> std::io::Result<$stream> {
                 let connection = crate::io::accept::accept(&self.state)?;
                 let kind = crate::net::socket::SocketKind::$kind;
-                Ok($stream {
-                    socket: Socket::with_mode(connection, true, kind),
-                })
+                Ok($stream { socket: Socket::with_mode(connection, true, kind) })
             }
 
             /// The connections, one after the other, as that of `std`; but it ends when the
@@ -322,9 +316,7 @@ macro_rules! listener {
 
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
-                $name {
-                    state: ListenerState::new(fd, crate::net::socket::next_id()),
-                }
+                $name { state: ListenerState::new(fd, crate::net::socket::next_id()) }
             }
         }
 

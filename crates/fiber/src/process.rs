@@ -226,11 +226,7 @@ impl Child {
         drop(self.stdin.take());
         let (stdout, stderr) = read_both(self.stdout.take(), self.stderr.take());
         let status = self.wait()?;
-        Ok(Output {
-            status,
-            stdout: stdout?,
-            stderr: stderr?,
-        })
+        Ok(Output { status, stdout: stdout?, stderr: stderr? })
     }
 }
 
@@ -271,8 +267,6 @@ fn read_both(
 
 impl fmt::Debug for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Child")
-            .field("id", &self.id())
-            .finish_non_exhaustive()
+        f.debug_struct("Child").field("id", &self.id()).finish_non_exhaustive()
     }
 }

@@ -109,9 +109,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let runtime = Runtime::builder()
-        .start()
-        .expect("failed to start a fiber runtime");
+    let runtime = Runtime::builder().start().expect("failed to start a fiber runtime");
     runtime.run(f)
 }
 
@@ -131,8 +129,7 @@ impl Runtime {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_with(Builder::new(), f)
-            .expect("failed to spawn a fiber")
+        self.spawn_with(Builder::new(), f).expect("failed to spawn a fiber")
     }
 
     /// Starts a fiber with a builder's settings.
@@ -258,11 +255,7 @@ impl Runtime {
     /// Counters of each processor, by number. Those of processors that were removed stay, and one
     /// that gets the same number goes on counting there.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
-        self.cluster
-            .open_slots()
-            .iter()
-            .map(|processor| processor.counters.snapshot())
-            .collect()
+        self.cluster.open_slots().iter().map(|processor| processor.counters.snapshot()).collect()
     }
 
     /// Waits up to `patience` for all fibers to finish, then [cancels](crate::Fiber::cancel) those
@@ -289,10 +282,7 @@ impl Runtime {
             return Shutdown { cancelled: 0, left };
         }
         let wait = |patience| self.cluster.wait_until_empty(Some(after(patience)));
-        let mut outcome = Shutdown {
-            cancelled: wait(patience),
-            left: 0,
-        };
+        let mut outcome = Shutdown { cancelled: wait(patience), left: 0 };
         let mut left = outcome.cancelled;
         if left > 0 {
             self.cancel_all();
@@ -434,11 +424,7 @@ impl RuntimeBuilder {
 }
 
 fn with_processors(count: usize, places: usize, backend: BackendKind) -> io::Result<Runtime> {
-    let runtime = Runtime {
-        cluster: Cluster::new(places, backend),
-        denied: None,
-        monitor: None,
-    };
+    let runtime = Runtime { cluster: Cluster::new(places, backend), denied: None, monitor: None };
     crate::inspect::debugger::register(&runtime.cluster);
     for _ in 0..count {
         // If one fails, dropping the runtime stops the others.

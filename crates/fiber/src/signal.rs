@@ -76,11 +76,8 @@ static FORMER: [AtomicPtr<libc::sigaction>; SIGNALS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; SIGNALS];
 
 /// Held while dispositions change.
-static REGISTERED: Mutex<Registered> = Mutex::new(Registered {
-    users: [0; SIGNALS],
-    is_beneath: [false; SIGNALS],
-    idle: Vec::new(),
-});
+static REGISTERED: Mutex<Registered> =
+    Mutex::new(Registered { users: [0; SIGNALS], is_beneath: [false; SIGNALS], idle: Vec::new() });
 
 struct Registered {
     /// By signal: how many `Signals` wait for it.
@@ -92,14 +89,8 @@ struct Registered {
 }
 
 /// Signals of which a handler cannot return, and those that cannot be caught.
-const FORBIDDEN: [i32; 6] = [
-    libc::SIGKILL,
-    libc::SIGSTOP,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGSEGV,
-    libc::SIGBUS,
-];
+const FORBIDDEN: [i32; 6] =
+    [libc::SIGKILL, libc::SIGSTOP, libc::SIGILL, libc::SIGFPE, libc::SIGSEGV, libc::SIGBUS];
 
 impl Signals {
     /// Waits for these from now on.
@@ -125,13 +116,9 @@ impl Signals {
                 return Err(error);
             }
         };
-        let waiting = Signals {
-            listener,
-            wake_receiver,
-        };
-        let result = signals
-            .into_iter()
-            .try_for_each(|signal| waiting.add(&mut registered, signal));
+        let waiting = Signals { listener, wake_receiver };
+        let result =
+            signals.into_iter().try_for_each(|signal| waiting.add(&mut registered, signal));
         // If one failed, dropping `waiting` takes the others back.
         drop(registered);
         result.map(|()| waiting)
@@ -264,9 +251,7 @@ fn uninstall(registered: &mut Registered, signal: i32) {
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the address of this thread's own. The interrupted code finds it as it was.
     let errno = unsafe { *libc::__errno_location() };
-    let former = usize::try_from(signal)
-        .ok()
-        .and_then(|index| FORMER.get(index));
+    let former = usize::try_from(signal).ok().and_then(|index| FORMER.get(index));
     // SAFETY: null or leaked.
     if let Some(former) = former.and_then(|it| unsafe { it.load(Ordering::Acquire).as_ref() }) {
         call(former, signal, info, context);
@@ -367,14 +352,7 @@ impl Listener {
         }
         // A full socket holds enough bytes to wake the receiver.
         // SAFETY: sends one byte of a live local through a descriptor that is never closed.
-        unsafe {
-            libc::send(
-                self.wake_sender.as_raw_fd(),
-                [1u8].as_ptr().cast(),
-                1,
-                WAKE_FLAGS,
-            )
-        };
+        unsafe { libc::send(self.wake_sender.as_raw_fd(), [1u8].as_ptr().cast(), 1, WAKE_FLAGS) };
     }
 }
 

@@ -150,10 +150,6 @@ impl Poison {
     }
 
     fn check<G>(&self, guard: G) -> LockResult<G> {
-        if self.is_set() {
-            Err(PoisonError::new(guard))
-        } else {
-            Ok(guard)
-        }
+        if self.is_set() { Err(PoisonError::new(guard)) } else { Ok(guard) }
     }
 }

@@ -156,23 +156,11 @@ impl Processor {
         let mut until_time = PINNED_PER_TIME;
         let mut has_run_pinned = false;
         // A fiber that may leave a processor that goes does so instead of running.
-        let mut movable_left = if self.retiring.is_begun() {
-            0
-        } else {
-            MOVABLE_PER_TURN
-        };
+        let mut movable_left = if self.retiring.is_begun() { 0 } else { MOVABLE_PER_TURN };
         loop {
-            let pinned = if self.is_past_batch.get() {
-                0
-            } else {
-                self.batch_left()
-            };
+            let pinned = if self.is_past_batch.get() { 0 } else { self.batch_left() };
             has_shared = has_shared || self.share(pinned);
-            let limit = if pinned > 0 && !was_cut {
-                pinned_since
-            } else {
-                began
-            };
+            let limit = if pinned > 0 && !was_cut { pinned_since } else { began };
             if movable_left > 0 && queue.oldest(self.index) < limit {
                 movable_left -= 1;
                 self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
@@ -257,10 +245,7 @@ impl Processor {
     /// that it helps.
     fn run_movable(&self, waiting_since: u64) {
         let mut visitor = self.visitor.borrow_mut();
-        let popped = self
-            .cluster
-            .queue
-            .pop(&mut visitor, stamp::now, waiting_since);
+        let popped = self.cluster.queue.pop(&mut visitor, stamp::now, waiting_since);
         drop(visitor);
         let Some((fiber, origin)) = popped else {
             return; // Others have been faster.
@@ -406,10 +391,7 @@ impl Processor {
         self.naps_left.set(self.naps_left.get().min(NAPS));
         for _ in 0..SPIN_ROUNDS {
             if self.shared().has_messages()
-                || self
-                    .cluster
-                    .queue
-                    .has_since(stamp::now().saturating_sub(self.keep_ticks))
+                || self.cluster.queue.has_since(stamp::now().saturating_sub(self.keep_ticks))
                 || self.has_work()
             {
                 break;
@@ -555,13 +537,8 @@ impl Processor {
         }
         let now = self.epoch.elapsed().as_millis() as u64;
         let mut expired = Vec::new();
-        self.timers
-            .borrow_mut()
-            .advance(now, |expiry| expired.push(expiry));
-        self.shared()
-            .counters
-            .timers_expired
-            .add(expired.len() as u64);
+        self.timers.borrow_mut().advance(now, |expiry| expired.push(expiry));
+        self.shared().counters.timers_expired.add(expired.len() as u64);
         for expiry in expired {
             match expiry {
                 Expiry::Unpark(fiber) => fiber.unpark(),

@@ -252,11 +252,8 @@ fn ring_without_waiters_takes_nothing() {
     };
     let began = Instant::now();
     let impatient = Arc::clone(&listener);
-    let impatient = on(
-        &one,
-        0,
-        Box::new(move || drop(fiber::timeout(PATIENCE, || impatient.accept()))),
-    );
+    let impatient =
+        on(&one, 0, Box::new(move || drop(fiber::timeout(PATIENCE, || impatient.accept()))));
     let patient = Arc::clone(&listener);
     let patient = on(
         &one,
@@ -269,11 +266,7 @@ fn ring_without_waiters_takes_nothing() {
         }),
     );
     let (served, is_served) = mpsc::channel();
-    let _waits = on(
-        &other,
-        0,
-        Box::new(move || served.send(others.accept().map(drop)).unwrap()),
-    );
+    let _waits = on(&other, 0, Box::new(move || served.send(others.accept().map(drop)).unwrap()));
     // The first processor hears of the connection and of the end of its fiber's patience at once.
     let hog = Builder::new().processor(0);
     let hog = one.spawn_with(hog, move || {
@@ -307,9 +300,7 @@ fn queued_connections_share_turns() {
         rustix::net::listen(&listener, CLIENTS as i32).unwrap();
         let listener = Arc::new(TcpListener::from(listener));
         let address = listener.local_addr().unwrap();
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| Client::connect(address).unwrap())
-            .collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect(address).unwrap()).collect();
         let turns = |runtime: &Runtime| runtime.counters().iter().map(|of| of.turns).sum::<u64>();
         let before = turns(&runtime);
         let accept_all = move || {
@@ -342,9 +333,7 @@ fn batch_of_connections_is_uniform() {
         let runtime = builder.start().unwrap();
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
         let address = listener.local_addr().unwrap();
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| Client::connect(address).unwrap())
-            .collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect(address).unwrap()).collect();
         let accept_all = move || {
             let accept = || {
                 let listener = Arc::clone(&listener);

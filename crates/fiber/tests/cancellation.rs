@@ -220,9 +220,7 @@ fn a_wait_for_a_channel_ends() {
 }
 
 fn a_park_ends_at_its_deadline() {
-    let parks: [fn(); 2] = [fiber::park, || {
-        fiber::park_timeout(Duration::from_secs(3600))
-    }];
+    let parks: [fn(); 2] = [fiber::park, || fiber::park_timeout(Duration::from_secs(3600))];
     for park in parks {
         fiber::timeout(Duration::from_millis(2), || {
             while fiber::checkpoint().is_ok() {
@@ -365,9 +363,7 @@ fn timed_waits_for_locks_and_channels_end_and_the_others_go_on() {
     assert!(cancelled_in(move || wanted.lock_timeout(LONG).is_err()));
     drop(held);
     let semaphore = Semaphore::new(0);
-    assert!(cancelled_in(move || semaphore
-        .acquire_timeout(LONG)
-        .is_none()));
+    assert!(cancelled_in(move || semaphore.acquire_timeout(LONG).is_none()));
     // The deadline of `timeout` counts as well.
     let soon = Duration::from_millis(10);
     assert!(!fiber::timeout(soon, || Event::new().wait_timeout(LONG)));

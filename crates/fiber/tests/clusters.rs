@@ -18,12 +18,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Two runtimes, over every pair of back ends, with one and with two processors each.
 fn each_pair(test: impl Fn(&Runtime, &Runtime)) {
     use BackendChoice::{Epoll, Uring};
-    for (here, there) in [
-        (Uring, Uring),
-        (Epoll, Epoll),
-        (Uring, Epoll),
-        (Epoll, Uring),
-    ] {
+    for (here, there) in [(Uring, Uring), (Epoll, Epoll), (Uring, Epoll), (Epoll, Uring)] {
         for processors in [1, 2] {
             let start = |choice| {
                 let builder = Runtime::builder().processors(processors);
@@ -31,16 +26,8 @@ fn each_pair(test: impl Fn(&Runtime, &Runtime)) {
             };
             let (a, b) = (start(here), start(there));
             test(&a, &b);
-            assert_eq!(
-                a.shutdown(PATIENCE),
-                0,
-                "left in the first of {here:?} and {there:?}"
-            );
-            assert_eq!(
-                b.shutdown(PATIENCE),
-                0,
-                "left in the second of {here:?} and {there:?}"
-            );
+            assert_eq!(a.shutdown(PATIENCE), 0, "left in the first of {here:?} and {there:?}");
+            assert_eq!(b.shutdown(PATIENCE), 0, "left in the second of {here:?} and {there:?}");
         }
     }
 }
@@ -84,11 +71,7 @@ fn spawn_into_another_cluster() {
             Flow::Done
         };
         let builder = Builder::new().cluster(&to_b);
-        builder
-            .spawn_stackless(Script(look, 0))
-            .unwrap()
-            .join()
-            .unwrap();
+        builder.spawn_stackless(Script(look, 0)).unwrap().join().unwrap();
         assert_eq!(*seen.lock().unwrap(), Some(to_b));
     });
 }
@@ -140,22 +123,13 @@ fn cancel_reaches_call_elsewhere() {
 #[test]
 fn closed_cluster_refuses_fibers() {
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
-        let start = || {
-            Runtime::builder()
-                .processors(1)
-                .backend(choice)
-                .start()
-                .unwrap()
-        };
+        let start = || Runtime::builder().processors(1).backend(choice).start().unwrap();
         let (a, b) = (start(), start());
         let gone = b.cluster();
         assert_eq!(b.shutdown(PATIENCE), 0);
         let spawned = Builder::new().cluster(&gone).spawn(|| ());
         assert_eq!(spawned.unwrap_err().kind(), ErrorKind::NotConnected);
-        assert_eq!(
-            gone.add_processor().unwrap_err().kind(),
-            ErrorKind::NotConnected
-        );
+        assert_eq!(gone.add_processor().unwrap_err().kind(), ErrorKind::NotConnected);
         assert_eq!((a.shutdown(PATIENCE), gone.fiber_count()), (0, 0));
     }
 }

@@ -105,18 +105,13 @@ fn many_connections_at_once() {
             })
         })
         .collect();
-    clients
-        .into_iter()
-        .for_each(|client| client.join().unwrap());
+    clients.into_iter().for_each(|client| client.join().unwrap());
     server.join().unwrap();
 }
 
 fn a_connection_between_processors() {
     let (near, far) = pair();
-    let server = fiber::Builder::new()
-        .processor(1)
-        .spawn(move || echo(far))
-        .unwrap();
+    let server = fiber::Builder::new().processor(1).spawn(move || echo(far)).unwrap();
     let client = fiber::Builder::new().processor(0).spawn(move || {
         for byte in 0..=255 {
             (&near).write_all(&[byte]).unwrap();
@@ -131,13 +126,9 @@ fn a_connection_between_processors() {
 
 fn read_past_its_timeout_fails_and_loses_nothing() {
     let (mut near, mut far) = pair();
-    near.set_read_timeout(Some(Duration::from_millis(20)))
-        .unwrap();
+    near.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let start = Instant::now();
-    assert_eq!(
-        near.read(&mut [0; 8]).unwrap_err().kind(),
-        ErrorKind::TimedOut
-    );
+    assert_eq!(near.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::TimedOut);
     assert!(start.elapsed() >= Duration::from_millis(20));
     far.write_all(b"late").unwrap();
     let mut got = [0; 4];
@@ -150,12 +141,9 @@ fn read_past_its_timeout_fails_and_loses_nothing() {
 
 fn write_to_a_peer_that_does_not_read_times_out() {
     let (mut near, _far) = pair();
-    near.set_write_timeout(Some(Duration::from_millis(30)))
-        .unwrap();
+    near.set_write_timeout(Some(Duration::from_millis(30))).unwrap();
     let chunk = vec![7; 1 << 20];
-    let error = (0..100)
-        .find_map(|_| near.write_all(&chunk).err())
-        .expect("buffers are finite");
+    let error = (0..100).find_map(|_| near.write_all(&chunk).err()).expect("buffers are finite");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
@@ -163,8 +151,7 @@ fn write_to_a_peer_that_does_not_read_times_out() {
 /// left the next wait for room was for an edge that had been told of. Cure: it looks first.
 fn a_wait_for_room_ends_when_the_peer_has_read() {
     let (mut near, mut far) = pair();
-    near.set_write_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
+    near.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
     while near.write(&vec![0; 65536]).is_ok() {}
     let reader = fiber::spawn(move || while let Ok(1..) = far.read(&mut [0; 1000]) {});
     for _ in 0..3 {
@@ -300,20 +287,13 @@ fn timeout_bounds_what_runs_inside() {
     let result = fiber::timeout(Duration::from_millis(20), || near.read(&mut [0; 1]));
     assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
     far.write_all(b"x").unwrap();
-    assert_eq!(
-        near.read(&mut [0; 1]).unwrap(),
-        1,
-        "the deadline ended with its call"
-    );
+    assert_eq!(near.read(&mut [0; 1]).unwrap(), 1, "the deadline ended with its call");
 }
 
 fn receive_lends_a_buffer_and_sees_the_end() {
     let (near, mut far) = pair();
     let soon = Some(Instant::now() + Duration::from_millis(10));
-    assert_eq!(
-        near.receive(soon, <[u8]>::len).unwrap_err().kind(),
-        ErrorKind::TimedOut
-    );
+    assert_eq!(near.receive(soon, <[u8]>::len).unwrap_err().kind(), ErrorKind::TimedOut);
     far.write_all(b"some bytes").unwrap();
     assert_eq!(near.receive(None, <[u8]>::to_vec).unwrap(), b"some bytes");
     // Data and end together: the end must not get lost behind the data.
@@ -343,9 +323,7 @@ fn more_receivers_than_lent_buffers() {
         .collect();
     fiber::sleep(Duration::from_millis(20));
     for (stream, _) in &far {
-        stream
-            .send(&[IoSlice::new(b"0123456789")], false, None)
-            .unwrap();
+        stream.send(&[IoSlice::new(b"0123456789")], false, None).unwrap();
     }
     for (stream, receiver) in far {
         drop(stream);
@@ -365,10 +343,7 @@ fn send_and_compare(file: &std::fs::File, content: &[u8]) {
         let sender = scope.spawn(move || {
             let mut at = 0;
             loop {
-                match near
-                    .send_cached_file(file.as_fd(), at, u64::MAX >> 1, None)
-                    .unwrap()
-                {
+                match near.send_cached_file(file.as_fd(), at, u64::MAX >> 1, None).unwrap() {
                     0 => break,
                     len => at += len,
                 }
@@ -377,12 +352,7 @@ fn send_and_compare(file: &std::fs::File, content: &[u8]) {
         far.read_to_end(&mut got).unwrap();
         sender.join().unwrap();
     });
-    assert!(
-        got == content,
-        "{} bytes came of {}",
-        got.len(),
-        content.len()
-    );
+    assert!(got == content, "{} bytes came of {}", got.len(), content.len());
 }
 
 fn a_file_is_sent_whole() {
@@ -403,8 +373,7 @@ fn what_follows_the_end_of_a_file_is_sent() {
     let much = pattern(8_000_000);
     fiber::scope(|scope| {
         scope.spawn(|| {
-            near.set_write_timeout(Some(Duration::from_secs(20)))
-                .unwrap();
+            near.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
             near.write_all(&much).unwrap();
             let sent = near.send_cached_file(file.as_fd(), 0, 1 << 20, None);
             assert_eq!(sent.unwrap(), 7);
@@ -442,10 +411,7 @@ fn closing_a_listener_wakes_all_acceptors() {
     for acceptor in acceptors {
         assert_eq!(acceptor.join().unwrap(), ErrorKind::NotConnected);
     }
-    assert_eq!(
-        listener.accept().unwrap_err().kind(),
-        ErrorKind::NotConnected
-    );
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::NotConnected);
 }
 
 fn many_acceptors_share_a_listener() {
@@ -461,10 +427,7 @@ fn many_acceptors_share_a_listener() {
                     served.fetch_add(1, Ordering::Relaxed);
                 }
             };
-            fiber::Builder::new()
-                .processor(number)
-                .spawn(serve)
-                .unwrap()
+            fiber::Builder::new().processor(number).spawn(serve).unwrap()
         })
         .collect();
     // More connections at a time than acceptors: the others wait their turn.
@@ -477,13 +440,9 @@ fn many_acceptors_share_a_listener() {
             })
         })
         .collect();
-    clients
-        .into_iter()
-        .for_each(|client| client.join().unwrap());
+    clients.into_iter().for_each(|client| client.join().unwrap());
     listener.close();
-    acceptors
-        .into_iter()
-        .for_each(|acceptor| acceptor.join().unwrap());
+    acceptors.into_iter().for_each(|acceptor| acceptor.join().unwrap());
     assert_eq!(served.load(Ordering::Relaxed), 100);
 }
 
@@ -552,12 +511,8 @@ fn what_comes_to_a_descriptor_that_other_code_reads_is_not_missed() {
 
 fn vectored_writes_keep_their_order() {
     let (near, mut far) = pair();
-    let slices = [
-        IoSlice::new(b"one "),
-        IoSlice::new(b""),
-        IoSlice::new(b"two "),
-        IoSlice::new(b"three"),
-    ];
+    let slices =
+        [IoSlice::new(b"one "), IoSlice::new(b""), IoSlice::new(b"two "), IoSlice::new(b"three")];
     assert_eq!((&near).write_vectored(&slices).unwrap(), 13);
     drop(near);
     let mut got = String::new();
@@ -602,9 +557,8 @@ fn a_busy_stream_does_not_starve_others() {
             received += far.receive(None, <[u8]>::len).unwrap();
         }
     });
-    let turns = fiber::Builder::new()
-        .processor(0)
-        .spawn(|| (0..100).for_each(|_| fiber::yield_now()));
+    let turns =
+        fiber::Builder::new().processor(0).spawn(|| (0..100).for_each(|_| fiber::yield_now()));
     turns.unwrap().join().unwrap();
     drain.unwrap().join().unwrap();
     flood.unwrap().join().unwrap();
@@ -641,9 +595,7 @@ fn a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others() {
         let mut turn = 0;
         let mut turn_began = 0;
         while at < LEN {
-            at += near
-                .send_cached_file(file.as_fd(), at, PIECE_LEN, None)
-                .unwrap();
+            at += near.send_cached_file(file.as_fd(), at, PIECE_LEN, None).unwrap();
             let now = seen.load(Ordering::Relaxed);
             if now != turn {
                 (turn, turn_began) = (now, at);
@@ -679,10 +631,7 @@ fn sleepers_wake_in_order() {
     // are rounded to milliseconds.
     let order = order.lock().unwrap();
     let round = Duration::from_millis(2);
-    assert!(
-        order.is_sorted_by(|first, next| *first < *next + round),
-        "{order:?}"
-    );
+    assert!(order.is_sorted_by(|first, next| *first < *next + round), "{order:?}");
 }
 
 fn two_directions_of_one_stream() {
@@ -727,10 +676,7 @@ fn receive_and_send_file_together() {
     let sender = {
         let near = Arc::clone(&near);
         let send = move || {
-            while near
-                .send_cached_file(file.as_fd(), 0, 1 << 20, None)
-                .is_ok()
-            {}
+            while near.send_cached_file(file.as_fd(), 0, 1 << 20, None).is_ok() {}
         };
         runtime.spawn_with(on(1), send).unwrap()
     };
@@ -751,9 +697,7 @@ fn receive_and_send_file_together() {
         (&peer).read_exact(&mut part).unwrap();
         // The peer reads no more until the processor of the sender has gone on.
         let before = ticks.load(Ordering::Relaxed);
-        until("the processor goes on", || {
-            ticks.load(Ordering::Relaxed) > before + 1
-        });
+        until("the processor goes on", || ticks.load(Ordering::Relaxed) > before + 1);
     }
     ticker.cancel();
     near.shutdown(Shutdown::Both).unwrap();

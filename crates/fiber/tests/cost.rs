@@ -56,9 +56,7 @@ const OPERATIONS: &[Operation] = &[
         let mutex = Mutex::new(0);
         runtime.run(move || repeat(|| *mutex.lock().unwrap() += 1));
     }),
-    operation("send + receive", 2, |runtime| {
-        runtime.run(sends_and_receives)
-    }),
+    operation("send + receive", 2, |runtime| runtime.run(sends_and_receives)),
     operation("send + receive, nothing waits", 1, |runtime| {
         let (sender, receiver) = mpsc::sync_channel(8);
         runtime.run(move || {
@@ -72,9 +70,7 @@ const OPERATIONS: &[Operation] = &[
         runtime.run(|| repeat(|| fiber::spawn(|| {}).join().unwrap()));
     }),
     operation("stackless step", 1, |runtime| runtime.run(steps)),
-    operation("remote unpark", 1, |runtime| {
-        unparks_remotely(runtime, true)
-    }),
+    operation("remote unpark", 1, |runtime| unparks_remotely(runtime, true)),
     operation("remote unpark of a sleeper", 1, |runtime| {
         unparks_remotely(runtime, false);
     }),
@@ -171,9 +167,7 @@ impl Stackless for Steps {
 }
 
 fn steps() {
-    fiber::spawn_stackless(Steps {
-        left: WARM_UP + MARKS,
-    });
+    fiber::spawn_stackless(Steps { left: WARM_UP + MARKS });
     loop {
         fiber::park();
     }

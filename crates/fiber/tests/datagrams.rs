@@ -134,10 +134,7 @@ fn receive_past_its_timeout_fails_and_loses_nothing() {
     let start = Instant::now();
     let mut buffer = [0; 8];
     assert_eq!(b.recv(&mut buffer).unwrap_err().kind(), ErrorKind::TimedOut);
-    assert_eq!(
-        b.recv_from(&mut buffer).unwrap_err().kind(),
-        ErrorKind::TimedOut
-    );
+    assert_eq!(b.recv_from(&mut buffer).unwrap_err().kind(), ErrorKind::TimedOut);
     assert!(start.elapsed() >= Duration::from_millis(20));
     a.send(b"late").unwrap();
     b.set_read_timeout(None).unwrap();
@@ -191,9 +188,7 @@ fn many_fibers_serve_one_socket() {
     for _ in 0..8 {
         stopper.send_to(b"", address).unwrap();
     }
-    servers
-        .into_iter()
-        .for_each(|server| server.join().unwrap());
+    servers.into_iter().for_each(|server| server.join().unwrap());
 }
 
 fn nobody_listens_is_an_error_of_the_next_call() {
@@ -534,9 +529,8 @@ fn unix_datagrams_are_cut_peeked_and_may_be_empty() {
     to_peer.connect_addr(&name).unwrap();
     let peer = to_peer.peer_addr().unwrap();
     assert_eq!(peer.as_abstract_name(), name.as_abstract_name());
-    let sends: [&SendBytes; 2] = [&|bytes| to_peer.send(bytes), &|bytes| {
-        to_name.send_to_addr(bytes, &name)
-    }];
+    let sends: [&SendBytes; 2] =
+        [&|bytes| to_peer.send(bytes), &|bytes| to_name.send_to_addr(bytes, &name)];
     for send in sends {
         assert_eq!(send(b"").unwrap(), 0);
         assert_eq!(send(b"0123456789").unwrap(), 10);
@@ -573,19 +567,12 @@ fn a_unix_datagram_that_nobody_receives_is_an_error() {
 fn names_are_looked_up() {
     let addresses = fiber::net::resolve("localhost:80").unwrap();
     assert!(!addresses.is_empty());
-    assert!(
-        addresses
-            .iter()
-            .all(|a| a.ip().is_loopback() && a.port() == 80)
-    );
+    assert!(addresses.iter().all(|a| a.ip().is_loopback() && a.port() == 80));
     let error = fiber::net::resolve("no such name:80").unwrap_err();
     assert_ne!(error.kind(), ErrorKind::Other, "{error}");
     assert!(fiber::net::resolve("a name without a port").is_err());
     let known = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
-    assert_eq!(
-        fiber::net::resolve(&[known, known][..]).unwrap(),
-        [known; 2]
-    );
+    assert_eq!(fiber::net::resolve(&[known, known][..]).unwrap(), [known; 2]);
 }
 
 fn all_addresses_are_tried() {

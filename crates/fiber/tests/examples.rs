@@ -129,9 +129,5 @@ fn scanner_finds_open_port() {
 fn what_is_produced_is_consumed_once() {
     let counts = fiber::run(|| producer_consumer::count_steps(1000));
     assert_eq!(counts.values().sum::<u32>(), 999);
-    assert_eq!(
-        (counts[&0], counts[&1]),
-        (1, 1),
-        "1 is there already, and 2 is a step away"
-    );
+    assert_eq!((counts[&0], counts[&1]), (1, 1), "1 is there already, and 2 is a step away");
 }

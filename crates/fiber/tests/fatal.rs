@@ -44,14 +44,8 @@ fn overflow_names_the_fiber() {
     }
     let message = dies_of(libc::SIGABRT, "overflow_names_the_fiber");
     assert!(message.contains("fiber 'greedy'"), "{message}");
-    assert!(
-        message.contains("has overflowed its stack of 60 KiB"),
-        "{message}"
-    );
-    assert!(
-        message.contains("fatal.rs:"),
-        "where it was spawned: {message}"
-    );
+    assert!(message.contains("has overflowed its stack of 60 KiB"), "{message}");
+    assert!(message.contains("fatal.rs:"), "where it was spawned: {message}");
     assert!(message.contains("stack_size"), "{message}");
 }
 
@@ -97,10 +91,7 @@ fn result_drop_panic_aborts() {
         });
     }
     let message = dies_of(libc::SIGABRT, "result_drop_panic_aborts");
-    assert!(
-        message.contains("the result of a fiber panicked"),
-        "{message}"
-    );
+    assert!(message.contains("the result of a fiber panicked"), "{message}");
 }
 
 /// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread it
@@ -109,9 +100,7 @@ fn result_drop_panic_aborts() {
 fn a_panic_names_the_fiber() {
     if is_child() {
         fiber::run(|| {
-            let unlucky = fiber::Builder::new()
-                .name("unlucky")
-                .spawn(|| panic!("broken"));
+            let unlucky = fiber::Builder::new().name("unlucky").spawn(|| panic!("broken"));
             assert!(unlucky.unwrap().join().is_err());
             assert!(fiber::spawn(|| panic!("broken too")).join().is_err());
         });
@@ -122,22 +111,10 @@ fn a_panic_names_the_fiber() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{message}");
     let lines: Vec<_> = message.lines().filter(|line| !line.is_empty()).collect();
-    let named: Vec<_> = lines
-        .iter()
-        .filter(|line| line.starts_with("fiber "))
-        .collect();
-    assert!(
-        named[0].starts_with("fiber 'unlucky' (number "),
-        "{message}"
-    );
-    assert!(
-        named[0].contains("fatal.rs:"),
-        "where it was spawned: {message}"
-    );
-    assert!(
-        named[1].starts_with("fiber '<unnamed>' (number "),
-        "{message}"
-    );
+    let named: Vec<_> = lines.iter().filter(|line| line.starts_with("fiber ")).collect();
+    assert!(named[0].starts_with("fiber 'unlucky' (number "), "{message}");
+    assert!(named[0].contains("fatal.rs:"), "where it was spawned: {message}");
+    assert!(named[1].starts_with("fiber '<unnamed>' (number "), "{message}");
     assert_eq!(named.len(), 2, "a thread is no fiber: {message}");
     for said in ["broken", "broken too", "of a thread"] {
         assert!(lines.contains(&said), "what std says: {message}");

@@ -21,10 +21,7 @@ fn runtime(processors: usize) -> Runtime {
 fn join_brings_the_result() {
     let sum = fiber::run(|| {
         let parts: Vec<_> = (0..100u64).map(|n| fiber::spawn(move || n * n)).collect();
-        parts
-            .into_iter()
-            .map(|part| part.join().unwrap())
-            .sum::<u64>()
+        parts.into_iter().map(|part| part.join().unwrap()).sum::<u64>()
     });
     assert_eq!(sum, 328_350);
 }
@@ -60,10 +57,7 @@ fn unpark_before_park() {
         fiber::park();
         let start = Instant::now();
         fiber::park_timeout(Duration::from_millis(10));
-        assert!(
-            start.elapsed() >= Duration::from_millis(10),
-            "the second token was not kept"
-        );
+        assert!(start.elapsed() >= Duration::from_millis(10), "the second token was not kept");
     });
 }
 
@@ -212,10 +206,7 @@ fn started_fiber_keeps_its_thread() {
             .collect();
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
     });
-    assert!(
-        threads.lock().unwrap().len() > 1,
-        "all fibers started on one processor"
-    );
+    assert!(threads.lock().unwrap().len() > 1, "all fibers started on one processor");
 }
 
 #[test]
@@ -247,10 +238,7 @@ fn offload_borrows_and_passes_panics() {
         assert_ne!(here, there);
         assert_eq!(text, "borrowed!");
         let result = std::panic::catch_unwind(|| fiber::offload(|| panic!("offloaded")));
-        assert_eq!(
-            result.unwrap_err().downcast_ref::<&str>(),
-            Some(&"offloaded")
-        );
+        assert_eq!(result.unwrap_err().downcast_ref::<&str>(), Some(&"offloaded"));
     });
 }
 
@@ -265,10 +253,7 @@ fn a_hundred_thousand_sleepers() {
             })
         })
         .collect();
-    let sum: u64 = sleepers
-        .into_iter()
-        .map(|sleeper| sleeper.join().unwrap())
-        .sum();
+    let sum: u64 = sleepers.into_iter().map(|sleeper| sleeper.join().unwrap()).sum();
     assert_eq!(sum, 4_999_950_000);
 }
 
@@ -276,18 +261,11 @@ fn a_hundred_thousand_sleepers() {
 fn deep_recursion_fits_a_larger_stack() {
     fn depth(n: usize) -> usize {
         let room = std::hint::black_box([n; 64]);
-        if n == 0 {
-            0
-        } else {
-            1 + depth(n - 1) + room[0] - n
-        }
+        if n == 0 { 0 } else { 1 + depth(n - 1) + room[0] - n }
     }
     fiber::run(|| {
         let builder = Builder::new().name("deep").stack_size(16 << 20);
-        assert_eq!(
-            builder.spawn(|| depth(10_000)).unwrap().join().unwrap(),
-            10_000
-        );
+        assert_eq!(builder.spawn(|| depth(10_000)).unwrap().join().unwrap(), 10_000);
     });
 }
 
@@ -296,10 +274,7 @@ fn deep_recursion_fits_a_larger_stack() {
 fn deep_call_on_processor_stack() {
     #[inline(never)]
     fn deep() -> usize {
-        std::hint::black_box([7u8; 200_000])
-            .iter()
-            .map(|&byte| byte as usize)
-            .sum()
+        std::hint::black_box([7u8; 200_000]).iter().map(|&byte| byte as usize).sum()
     }
     fiber::run(|| {
         let small = Builder::new().stack_size(16 * 1024);
@@ -341,11 +316,7 @@ fn io_in_destructor_of_panicking_fiber() {
         }
     }
     for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
-        let runtime = Runtime::builder()
-            .processors(1)
-            .backend(choice)
-            .start()
-            .unwrap();
+        let runtime = Runtime::builder().processors(1).backend(choice).start().unwrap();
         runtime.run(|| {
             let (near, mut far) = fiber::net::UnixStream::pair().unwrap();
             let fiber = fiber::spawn(move || {
@@ -364,9 +335,7 @@ fn io_in_destructor_of_panicking_fiber() {
 fn counters_add_up() {
     let runtime = runtime(2);
     runtime.run(|| {
-        (0..50)
-            .map(|_| fiber::spawn(|| ()))
-            .for_each(|fiber| fiber.join().unwrap());
+        (0..50).map(|_| fiber::spawn(|| ())).for_each(|fiber| fiber.join().unwrap());
     });
     // A fiber that was joined has yet to be counted out.
     patience::until("none is left", || runtime.fiber_count() == 0);

@@ -126,18 +126,9 @@ fn metadata_agrees_with_std() {
         let (path, link) = (directory.join("file"), directory.join("link"));
         fs::write(&path, "12345").unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let (ours, stds) = (
-            fs::metadata(&link).unwrap(),
-            std::fs::metadata(&link).unwrap(),
-        );
-        assert_eq!(
-            (ours.len(), ours.ino(), ours.dev()),
-            (5, stds.ino(), stds.dev())
-        );
-        assert_eq!(
-            (ours.mode(), ours.uid(), ours.gid()),
-            (stds.mode(), stds.uid(), stds.gid())
-        );
+        let (ours, stds) = (fs::metadata(&link).unwrap(), std::fs::metadata(&link).unwrap());
+        assert_eq!((ours.len(), ours.ino(), ours.dev()), (5, stds.ino(), stds.dev()));
+        assert_eq!((ours.mode(), ours.uid(), ours.gid()), (stds.mode(), stds.uid(), stds.gid()));
         assert_eq!(ours.nlink(), 1);
         assert_eq!(ours.modified().unwrap(), stds.modified().unwrap());
         assert_eq!(ours.accessed().unwrap(), stds.accessed().unwrap());
@@ -145,15 +136,9 @@ fn metadata_agrees_with_std() {
         assert!(ours.is_file() && !ours.is_dir() && !ours.is_symlink());
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert!(fs::metadata(directory).unwrap().is_dir());
-        assert_eq!(
-            File::open(&link).unwrap().metadata().unwrap().ino(),
-            stds.ino()
-        );
+        assert_eq!(File::open(&link).unwrap().metadata().unwrap().ino(), stds.ino());
         assert_eq!(fs::read_link(&link).unwrap(), path);
-        assert_eq!(
-            fs::canonicalize(&link).unwrap(),
-            path.canonicalize().unwrap()
-        );
+        assert_eq!(fs::canonicalize(&link).unwrap(), path.canonicalize().unwrap());
     });
 }
 
@@ -185,10 +170,7 @@ fn a_directory_lists_all_its_entries() {
 fn directories_are_made_and_removed() {
     in_directory(|directory| {
         let deep = directory.join("a/b/c");
-        assert_eq!(
-            fs::create_dir(&deep).unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
+        assert_eq!(fs::create_dir(&deep).unwrap_err().kind(), ErrorKind::NotFound);
         fs::create_dir_all(&deep).unwrap();
         fs::create_dir_all(&deep).unwrap();
         assert!(deep.is_dir());
@@ -312,10 +294,7 @@ fn errors_are_those_of_std() {
         let error = File::open("a\0b").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let file = File::create(&nothing).unwrap();
-        assert!(
-            file.read_at(&mut [0; 4], 0).is_err(),
-            "not open for reading"
-        );
+        assert!(file.read_at(&mut [0; 4], 0).is_err(), "not open for reading");
     });
 }
 
@@ -325,10 +304,7 @@ fn many_fibers_write_one_file() {
         fiber::scope(|scope| {
             for number in 0..50u64 {
                 let file = &file;
-                scope.spawn(move || {
-                    file.write_all_at(&number.to_le_bytes(), number * 8)
-                        .unwrap()
-                });
+                scope.spawn(move || file.write_all_at(&number.to_le_bytes(), number * 8).unwrap());
             }
         });
         for number in 0..50u64 {

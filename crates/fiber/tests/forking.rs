@@ -18,11 +18,7 @@ fn in_a_process(test: &str, check: impl Fn(&str)) {
     for backend in ["uring", "epoll"] {
         let arguments = ["--exact", test, "--nocapture", "--test-threads=1"];
         let mut command = Command::new(&program);
-        let output = command
-            .args(arguments)
-            .env("FORKS", backend)
-            .output()
-            .unwrap();
+        let output = command.args(arguments).env("FORKS", backend).output().unwrap();
         let said = format!("{backend}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{said}");
         check(&said);
@@ -34,13 +30,7 @@ fn runtime() -> Option<Runtime> {
         "uring" => BackendChoice::Uring,
         _ => BackendChoice::Epoll,
     };
-    Some(
-        Runtime::builder()
-            .processors(2)
-            .backend(backend)
-            .start()
-            .unwrap(),
-    )
+    Some(Runtime::builder().processors(2).backend(backend).start().unwrap())
 }
 
 /// Forks; runs `child` there, and returns here how it ended.
@@ -79,17 +69,10 @@ fn child_cannot_use_parent_runtime() {
         std::process::exit(0);
     }
     in_a_process("child_cannot_use_parent_runtime", |said| {
-        for refused in [
-            "cannot spawn a fiber",
-            "cannot wait for a fiber",
-            "cannot join a fiber",
-        ] {
+        for refused in ["cannot spawn a fiber", "cannot wait for a fiber", "cannot join a fiber"] {
             assert!(said.contains(refused), "{refused}: {said}");
         }
-        assert!(
-            said.contains("exec, or start a runtime of its own"),
-            "{said}"
-        );
+        assert!(said.contains("exec, or start a runtime of its own"), "{said}");
     });
 }
 
@@ -145,9 +128,8 @@ fn forking_fiber_is_thread_in_child() {
     if let Some(runtime) = runtime() {
         let status = runtime.run(|| {
             // Others are ready, and must not run twice.
-            let others: Vec<_> = (0..10)
-                .map(|_| fiber::spawn(|| eprintln!("another fiber ran")))
-                .collect();
+            let others: Vec<_> =
+                (0..10).map(|_| fiber::spawn(|| eprintln!("another fiber ran"))).collect();
             let status = fork(|| {
                 assert!(fiber::current().is_none());
                 let (mut a, mut b) = fiber::net::UnixStream::pair().unwrap();
@@ -241,10 +223,7 @@ fn child_cannot_touch_parent_fibers() {
             });
             assert_eq!(status.code(), Some(0));
         }
-        assert!(
-            !sleeps.fiber().is_cancel_requested(),
-            "the child's request came here"
-        );
+        assert!(!sleeps.fiber().is_cancel_requested(), "the child's request came here");
         parks.fiber().unpark();
         assert_eq!(parks.join().unwrap(), "unparked");
         sleeps.cancel();
@@ -265,12 +244,8 @@ fn child_cannot_touch_parent_fibers() {
 fn child_skips_parent_scope() {
     if let Some(runtime) = runtime() {
         let sleep = || fiber::sleep(Duration::from_secs(3600));
-        let status = runtime.run(|| {
-            [
-                fork_in_scope(|| ()),
-                fork_in_scope(|| panic!("in the child")),
-            ]
-        });
+        let status =
+            runtime.run(|| [fork_in_scope(|| ()), fork_in_scope(|| panic!("in the child"))]);
         assert_eq!(status.map(|status| status.code()), [Some(1), Some(1)]);
         let status = runtime.run(move || {
             let mut set = fiber::JoinSet::new();
@@ -284,11 +259,7 @@ fn child_skips_parent_scope() {
         std::process::exit(0);
     }
     in_a_process("child_skips_parent_scope", |said| {
-        for refused in [
-            "cannot wait for scoped fibers",
-            "in the child",
-            "cannot join a fiber",
-        ] {
+        for refused in ["cannot wait for scoped fibers", "in the child", "cannot join a fiber"] {
             assert!(said.contains(refused), "{refused}: {said}");
         }
     });

@@ -28,13 +28,11 @@ fn on_each_back_end(test: impl Fn() + Clone + Send + Sync + 'static) {
 fn edges() -> impl Strategy<Value = u64> {
     const ENDS: [u64; 7] = [0, 1 << 10, 1 << 16, 1 << 31, 1 << 32, 1 << 62, 1 << 63];
     let end = prop::sample::select(&ENDS[..]);
-    (end, 0u64..3, any::<bool>()).prop_map(|(end, by, is_below)| {
-        if is_below {
-            end.wrapping_sub(by)
-        } else {
-            end + by
-        }
-    })
+    (end, 0u64..3, any::<bool>()).prop_map(
+        |(end, by, is_below)| {
+            if is_below { end.wrapping_sub(by) } else { end + by }
+        },
+    )
 }
 
 fn durations() -> impl Strategy<Value = Duration> {
@@ -242,10 +240,7 @@ fn any_number_of_slices() {
             let written = (&near).write_vectored(&slices).unwrap();
             assert_eq!(written, count.min(1024), "{count} slices");
             drop(near);
-            assert_eq!(
-                io::copy(&mut &far, &mut io::sink()).unwrap(),
-                written as u64
-            );
+            assert_eq!(io::copy(&mut &far, &mut io::sink()).unwrap(), written as u64);
         }
     });
 }
@@ -266,8 +261,7 @@ fn buffer_longer_than_a_transfer() {
         (&far).write_all(b"weft").unwrap();
         assert_eq!((&near).read(&mut buffer).unwrap(), 4);
         assert_eq!(&buffer[..10], b"weft456789");
-        near.set_write_timeout(Some(Duration::from_millis(1)))
-            .unwrap();
+        near.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
         let written = (&near).write(&buffer);
         assert!(written.is_ok_and(|len| len > 0), "what fits");
     });
@@ -307,9 +301,7 @@ fn ten_thousand_wait_and_each_is_served() {
         semaphore.release(MANY);
         event.set();
         barrier.wait();
-        waiters
-            .into_iter()
-            .for_each(|waiter| waiter.join().unwrap());
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
         assert_eq!(semaphore.available(), MANY + 1);
     });
 }

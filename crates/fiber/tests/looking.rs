@@ -50,9 +50,7 @@ fn wait_in_a_function_of_mine() {
 fn dump_shows_parked_fiber() {
     let runtime = runtime(2);
     let builder = Builder::new().name("parked");
-    let parked = runtime
-        .spawn_with(builder, wait_in_a_function_of_mine)
-        .unwrap();
+    let parked = runtime.spawn_with(builder, wait_in_a_function_of_mine).unwrap();
     let dump = dump_when(&runtime, |dump| {
         named(dump, "parked").is_some_and(|fiber| fiber.backtrace.is_some())
     });
@@ -62,15 +60,9 @@ fn dump_shows_parked_fiber() {
     assert!(seen.spawned_at.contains("looking.rs"), "{dump}");
     assert!(seen.processor.is_some_and(|index| index < 2), "{dump}");
     let stack = seen.stack.unwrap();
-    assert!(
-        (4096..=stack.usable_len).contains(&stack.touched_len),
-        "{stack:?}"
-    );
+    assert!((4096..=stack.usable_len).contains(&stack.touched_len), "{stack:?}");
     let backtrace = seen.backtrace.as_deref().unwrap();
-    assert!(
-        backtrace.contains("wait_in_a_function_of_mine"),
-        "{backtrace}"
-    );
+    assert!(backtrace.contains("wait_in_a_function_of_mine"), "{backtrace}");
     // It waits on as if nothing had asked.
     assert!(!parked.is_finished());
     parked.fiber().unpark();
@@ -95,9 +87,7 @@ fn dumps_disturb_no_receive() {
         let writer = std::thread::spawn(move || {
             use std::io::Write;
             let mut stream = std::net::TcpStream::connect(address).unwrap();
-            bytes
-                .chunks(100)
-                .for_each(|piece| stream.write_all(piece).unwrap());
+            bytes.chunks(100).for_each(|piece| stream.write_all(piece).unwrap());
         });
         for _ in 0..100 {
             runtime.inspector().dump_with_backtraces();
@@ -114,33 +104,21 @@ fn each_wait_is_named() {
     let spawn = |name: &'static str, f: Box<dyn FnOnce() + Send>| {
         runtime.spawn_with(Builder::new().name(name), f).unwrap()
     };
-    let sleeper = spawn(
-        "sleeper",
-        Box::new(|| fiber::sleep(Duration::from_secs(3600))),
-    );
+    let sleeper = spawn("sleeper", Box::new(|| fiber::sleep(Duration::from_secs(3600))));
     let acceptor = spawn("acceptor", Box::new(move || drop(listener.accept())));
     let sleeping = sleeper.fiber().id();
     let joiner = spawn("joiner", Box::new(move || drop(sleeper.join())));
     let dump = dump_when(&runtime, |dump| {
-        ["sleeper", "acceptor", "joiner"]
-            .iter()
-            .all(|name| waits(dump, name))
+        ["sleeper", "acceptor", "joiner"].iter().all(|name| waits(dump, name))
     });
     let reason = |name| named(&dump, name).unwrap().waits_for.clone().unwrap();
     assert_eq!(reason("sleeper"), "timer");
-    assert!(
-        reason("acceptor").starts_with("accept on descriptor "),
-        "{}",
-        reason("acceptor")
-    );
+    assert!(reason("acceptor").starts_with("accept on descriptor "), "{}", reason("acceptor"));
     assert_eq!(reason("joiner"), format!("the end of {sleeping}"));
     let text = dump.to_string();
     assert!(text.starts_with("3 fibers\n"), "{text}");
     let json = dump.to_json();
-    assert!(
-        json.contains(r#""name":"sleeper","state":"waiting","waits_for":"timer""#),
-        "{json}"
-    );
+    assert!(json.contains(r#""name":"sleeper","state":"waiting","waits_for":"timer""#), "{json}");
     drop((joiner, acceptor));
 }
 
@@ -186,18 +164,13 @@ fn stall_report_names_the_function() {
     let is_over = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_over);
     let builder = Builder::new().name("hog");
-    let hog = runtime
-        .spawn_with(builder, move || hog_the_processor(&seen))
-        .unwrap();
+    let hog = runtime.spawn_with(builder, move || hog_the_processor(&seen)).unwrap();
     let stall = stalls.recv_timeout(Duration::from_secs(20)).unwrap();
     is_over.store(true, Ordering::Relaxed);
     hog.join().unwrap();
     assert_eq!(stall.name.as_deref(), Some("hog"));
     assert!(stall.duration >= Duration::from_millis(10));
-    assert!(
-        stall.spawned_at.as_deref().unwrap().contains("looking.rs"),
-        "{stall}"
-    );
+    assert!(stall.spawned_at.as_deref().unwrap().contains("looking.rs"), "{stall}");
     assert!(stall.backtrace.contains("hog_the_processor"), "{stall}");
     assert!(runtime.stall_count() >= 1);
 }
@@ -214,10 +187,7 @@ fn wait_for_cpu_is_no_stall() {
         libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
     };
     let ran = || {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the time is written to.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -42,10 +42,7 @@ fn use_up_memory() {
     let pages: u64 = now.split(' ').next().unwrap().parse().unwrap();
     let limit = Some(pages * 4096 + (1 << 20));
     let maximum = rustix::process::getrlimit(rustix::process::Resource::As).maximum;
-    let limits = rustix::process::Rlimit {
-        current: limit,
-        maximum,
-    };
+    let limits = rustix::process::Rlimit { current: limit, maximum };
     rustix::process::setrlimit(rustix::process::Resource::As, limits).unwrap();
 }
 
@@ -53,10 +50,8 @@ fn stackless_without_a_stack() {
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut near = near;
     let dropped = Arc::new(AtomicBool::new(false));
-    let steps = GivesWay {
-        stream: TcpStream::from(OwnedFd::from(far)),
-        dropped: Arc::clone(&dropped),
-    };
+    let steps =
+        GivesWay { stream: TcpStream::from(OwnedFd::from(far)), dropped: Arc::clone(&dropped) };
     let waits = fiber::spawn_stackless(steps);
     // It has had a stack for its beginning, and waits for input without one.
     (0..3).for_each(|_| fiber::yield_now());

@@ -62,11 +62,7 @@ fn probe<R>(wait: impl FnOnce() -> R) -> R {
     });
     let result = wait();
     assert_eq!(thread_id(), thread, "it moved");
-    assert_eq!(
-        MARK.with(Cell::get),
-        first,
-        "it sees another thread's storage"
-    );
+    assert_eq!(MARK.with(Cell::get), first, "it sees another thread's storage");
     result
 }
 
@@ -157,10 +153,7 @@ fn a_pinned_fiber_may_keep_what_is_not_send() {
 }
 
 fn a_migratable_fiber_goes_on_elsewhere_when_its_processor_computes() {
-    let (is_there, is_free) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let (is_there, is_free) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (there, free) = (Arc::clone(&is_there), Arc::clone(&is_free));
     // SAFETY: it holds nothing across its waits but Arcs.
     let builder = unsafe { Builder::new().migratable() };
@@ -232,9 +225,7 @@ fn a_timed_park_of_a_fiber_that_moves_ends() {
         })
     });
     let parkers: Vec<_> = parkers.map(Result::unwrap).collect();
-    parkers
-        .into_iter()
-        .for_each(|parker| parker.join().unwrap());
+    parkers.into_iter().for_each(|parker| parker.join().unwrap());
     is_over.store(true, Ordering::Relaxed);
     bustle.into_iter().for_each(|one| one.join().unwrap());
 }

@@ -13,9 +13,7 @@ use fiber::{is_cancellation, offload, offload_counters, set_offload_threads_max,
 
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // A call's fiber may go on before its thread has noted the end.
     while offload_counters().active > 0 {
         thread::sleep(Duration::from_millis(1));
@@ -39,12 +37,7 @@ impl Drop for RepairAtEnd {
 impl Disk {
     fn hang(&self) {
         let repaired = self.0.0.lock().unwrap();
-        drop(
-            self.0
-                .1
-                .wait_while(repaired, |repaired| !*repaired)
-                .unwrap(),
-        );
+        drop(self.0.1.wait_while(repaired, |repaired| !*repaired).unwrap());
     }
 
     fn repair(&self) {
@@ -155,10 +148,7 @@ fn calls_beyond_limit_are_queued() {
             assert!(call.join().unwrap() <= 3);
         }
         let after = offload_counters();
-        assert_eq!(
-            (after.waiting, after.waiting_max.max(7)),
-            (0, after.waiting_max)
-        );
+        assert_eq!((after.waiting, after.waiting_max.max(7)), (0, after.waiting_max));
         assert!(after.wait_longest >= during.waiting_oldest);
     });
     set_offload_threads_max(32);
@@ -171,10 +161,7 @@ fn the_panic_of_a_call_is_its_fibers() {
         let fiber = fiber::spawn(|| try_offload(|| panic!("over there")));
         let payload = fiber.join().unwrap_err();
         assert_eq!(payload.downcast_ref::<&str>(), Some(&"over there"));
-        assert_eq!(
-            fiber::spawn(|| try_offload(|| 7)).join().unwrap().unwrap(),
-            7
-        );
+        assert_eq!(fiber::spawn(|| try_offload(|| 7)).join().unwrap().unwrap(), 7);
     });
     assert_eq!(try_offload(|| 7).unwrap(), 7, "on a plain thread");
 }
@@ -194,11 +181,7 @@ fn name_lookup_keeps_deadline() {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
         disk.repair();
         hung.join().unwrap();
-        assert!(
-            !fiber::net::resolve_name("localhost", 80)
-                .unwrap()
-                .is_empty()
-        );
+        assert!(!fiber::net::resolve_name("localhost", 80).unwrap().is_empty());
     });
     set_offload_threads_max(32);
 }

@@ -85,11 +85,7 @@ fn a_pipe_read_past_its_timeout_fails() {
 
 fn a_child_answers_through_its_pipes() {
     let mut command = Command::new("cat");
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     for round in 0..20u32 {
         to.write_all(&round.to_le_bytes()).unwrap();
@@ -107,10 +103,7 @@ fn both_streams_of_a_child_are_read_at_once() {
     let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero; exit 3";
     let output = Command::new("sh").args(["-c", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
-    assert_eq!(
-        (output.stdout.len(), output.stderr.len()),
-        (300_000, 300_000)
-    );
+    assert_eq!((output.stdout.len(), output.stderr.len()), (300_000, 300_000));
 }
 
 fn a_wait_holds_no_processor() {
@@ -149,10 +142,7 @@ fn output_ends_when_told() {
     let ended = late.join().unwrap();
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
     let ended = cancelled.join().unwrap();
-    assert!(
-        ended.as_ref().is_err_and(fiber::is_cancellation),
-        "{ended:?}"
-    );
+    assert!(ended.as_ref().is_err_and(fiber::is_cancellation), "{ended:?}");
 }
 
 fn a_killed_child_says_so() {

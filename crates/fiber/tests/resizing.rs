@@ -19,9 +19,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Keeps the other tests waiting: some count the descriptors and threads of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Runs a test over both back ends, alone.
@@ -37,11 +35,7 @@ fn each_backend(processors: usize, test: impl Fn(&Runtime)) {
 
 fn remove(runtime: &Runtime, index: usize) {
     let retirement = runtime.remove_processor(index).unwrap();
-    assert!(
-        retirement.wait(PATIENCE),
-        "{retirement:?}\n{}",
-        runtime.dump()
-    );
+    assert!(retirement.wait(PATIENCE), "{retirement:?}\n{}", runtime.dump());
 }
 
 /// Sends back what comes, until the end.
@@ -69,9 +63,7 @@ impl Stackless for Echo<UnixStream> {
 }
 
 fn converse(stream: &mut (impl Read + Write), seed: usize) {
-    let sent: Vec<u8> = (0..100 + seed % 400)
-        .map(|i| (i * 7 + seed) as u8)
-        .collect();
+    let sent: Vec<u8> = (0..100 + seed % 400).map(|i| (i * 7 + seed) as u8).collect();
     let mut got = vec![0; sent.len()];
     stream.write_all(&sent).unwrap();
     stream.read_exact(&mut got).unwrap();
@@ -167,10 +159,7 @@ fn pinned_fiber_keeps_its_processor() {
         until("it is counted", || retirement.pinned() == 1);
         assert!(!retirement.wait(Duration::from_millis(20)));
         let listed = runtime.processors();
-        assert!(
-            !listed[0].is_retiring && listed[1].is_retiring,
-            "{listed:?}"
-        );
+        assert!(!listed[0].is_retiring && listed[1].is_retiring, "{listed:?}");
         let dump = runtime.dump();
         let shown = dump.fibers.iter().find(|one| one.processor == Some(1));
         assert_eq!(shown.unwrap().name.as_deref(), Some("stays"));
@@ -212,11 +201,7 @@ fn waiting_stackless_fibers_relocate() {
         until("it is cancelled", || cancelled.load(Ordering::SeqCst) == 1);
         drop(nears);
         steps.into_iter().for_each(|one| one.join().unwrap());
-        assert_eq!(
-            cancelled.load(Ordering::SeqCst),
-            1,
-            "others were told to end"
-        );
+        assert_eq!(cancelled.load(Ordering::SeqCst), 1, "others were told to end");
     });
 }
 
@@ -289,9 +274,7 @@ fn movable_waits_relocate() {
                 assert_eq!(error.kind(), ErrorKind::TimedOut);
             })),
         ];
-        until("all wait", || {
-            waiting.load(Ordering::SeqCst) == fibers.len()
-        });
+        until("all wait", || waiting.load(Ordering::SeqCst) == fibers.len());
         std::thread::sleep(Duration::from_millis(20));
         remove(runtime, 1);
         let removed = Instant::now();
@@ -338,9 +321,7 @@ fn last_fiber_relocates() {
         remove(runtime, 1);
         until("it sleeps elsewhere", || waits() == Some(Some(0)));
         handles.iter().for_each(|handle| handle.fiber().cancel());
-        handles
-            .into_iter()
-            .for_each(|handle| handle.join().unwrap());
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
     });
 }
 
@@ -374,9 +355,7 @@ fn lent_buffer_returns_first() {
             .into();
         std::thread::sleep(Duration::from_millis(20));
         free.set();
-        retirements
-            .iter()
-            .for_each(|one| assert!(one.wait(PATIENCE), "{one:?}"));
+        retirements.iter().for_each(|one| assert!(one.wait(PATIENCE), "{one:?}"));
         drop(near);
         steps.join().unwrap();
         assert_eq!(fiber::resources().buffers_left, 0);
@@ -477,9 +456,7 @@ fn concurrent_add_and_remove() {
         std::thread::scope(|scope| {
             (0..3).for_each(|_| drop(scope.spawn(|| change(15))));
         });
-        until("they have gone", || {
-            runtime.processors().len() == runtime.processor_count()
-        });
+        until("they have gone", || runtime.processors().len() == runtime.processor_count());
         assert_eq!(runtime.processor_count(), 1);
     });
 }
@@ -529,9 +506,7 @@ fn under_load_nothing_is_lost() {
                 0 => Builder::new(),
                 _ => migratable(),
             };
-            runtime
-                .spawn_with(builder.processor(number), accept)
-                .unwrap()
+            runtime.spawn_with(builder.processor(number), accept).unwrap()
         };
         let acceptors: Vec<_> = (0..4).map(accept).collect();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -569,9 +544,7 @@ fn under_load_nothing_is_lost() {
             now => now < curtain + PATIENCE,
         };
         while waits(is_enough(&removed, going.len())) {
-            dice = dice
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
+            dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let roll = (dice >> 33) as usize;
             if roll.is_multiple_of(2) && runtime.processor_count() < 6 {
                 match runtime.add_processor() {
@@ -593,27 +566,17 @@ fn under_load_nothing_is_lost() {
         listener.close();
         acceptors.into_iter().for_each(|one| one.join().unwrap());
         for retirement in &going {
-            assert!(
-                retirement.wait(PATIENCE),
-                "{retirement:?}\n{}",
-                runtime.dump()
-            );
+            assert!(retirement.wait(PATIENCE), "{retirement:?}\n{}", runtime.dump());
         }
         let talked = talked.load(Ordering::Relaxed);
-        assert!(
-            is_enough(&removed, going.len()),
-            "{} went, {talked} talks",
-            going.len()
-        );
+        assert!(is_enough(&removed, going.len()), "{} went, {talked} talks", going.len());
     });
 }
 
 #[test]
 fn shutdown_during_removal() {
     each_backend(3, |runtime| {
-        runtime
-            .spawn_with(Builder::new().processor(2), || fiber::sleep(LONG))
-            .unwrap();
+        runtime.spawn_with(Builder::new().processor(2), || fiber::sleep(LONG)).unwrap();
         drop(runtime.remove_processor(2).unwrap());
         drop(runtime.remove_processor(1).unwrap());
         runtime.cancel_all();
@@ -660,10 +623,8 @@ fn add_after_failures() {
             let unlimited = rustix::process::getrlimit(rustix::process::Resource::Nofile);
             let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
             // One more, which is not enough.
-            let limited = rustix::process::Rlimit {
-                current: Some(next + 1),
-                maximum: unlimited.maximum,
-            };
+            let limited =
+                rustix::process::Rlimit { current: Some(next + 1), maximum: unlimited.maximum };
             rustix::process::setrlimit(rustix::process::Resource::Nofile, limited).unwrap();
             let refused = runtime.add_processor();
             rustix::process::setrlimit(rustix::process::Resource::Nofile, unlimited).unwrap();

@@ -25,9 +25,7 @@ impl Stackless for Echo {
         if input.is_empty() {
             Flow::Done
         } else {
-            self.0
-                .write_all(&input)
-                .map_or(Flow::Done, |()| Flow::Receive)
+            self.0.write_all(&input).map_or(Flow::Done, |()| Flow::Receive)
         }
     }
 }

@@ -17,9 +17,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// One after the other: some of these tests count what the whole process has.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn each_runtime(mut test: impl FnMut(Runtime)) {
@@ -48,13 +46,7 @@ fn fiber_that_finishes_in_time() {
             });
         }
         let outcome = runtime.shutdown_with(LONG, LONG);
-        assert_eq!(
-            outcome,
-            Shutdown {
-                cancelled: 0,
-                left: 0
-            }
-        );
+        assert_eq!(outcome, Shutdown { cancelled: 0, left: 0 });
         assert!(!cancelled.load(Ordering::SeqCst));
     });
 }
@@ -120,13 +112,7 @@ fn received_input_is_answered() {
         client.write_all(b"last").unwrap();
         has_begun.recv().unwrap();
         let outcome = runtime.shutdown_with(Duration::from_millis(1), LONG);
-        assert_eq!(
-            outcome,
-            Shutdown {
-                cancelled: 1,
-                left: 0
-            }
-        );
+        assert_eq!(outcome, Shutdown { cancelled: 1, left: 0 });
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, "last");
@@ -145,13 +131,7 @@ fn fiber_that_ignores_cancel_is_left() {
         }
         let soon = Duration::from_millis(20);
         let outcome = runtime.shutdown_with(soon, soon);
-        assert_eq!(
-            outcome,
-            Shutdown {
-                cancelled: 1,
-                left: 1
-            }
-        );
+        assert_eq!(outcome, Shutdown { cancelled: 1, left: 1 });
     });
 }
 
@@ -165,9 +145,8 @@ fn no_descriptor_stays_behind() {
             let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
             let address = listener.local_addr().unwrap();
             // Some are accepted, some are with the kernel or the runtime when the listener goes.
-            let connections: Vec<_> = (0..20)
-                .map(|_| TcpStream::connect(address).unwrap())
-                .collect();
+            let connections: Vec<_> =
+                (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
             let accepted: Vec<_> = (0..5).map(|_| listener.accept().unwrap()).collect();
             drop((listener, connections, accepted));
             fiber::spawn(|| fiber::sleep(LONG));

@@ -66,10 +66,7 @@ fn outlives_the_runtime(lend: fn(&OfThread, &Borrower, &ClusterHandle)) {
         let (runtime, other) = (start(choice, 1), start(choice, 1));
         let elsewhere = other.cluster();
         let ((tell, told), (stop, stops)) = (mpsc::channel(), mpsc::channel());
-        let borrower = Borrower {
-            tell,
-            stop: Mutex::new(stops),
-        };
+        let borrower = Borrower { tell, stop: Mutex::new(stops) };
         let threads_before = fiber::resources().threads_left;
         runtime.spawn(move || OF_THREAD.with(|lent| lend(lent, &borrower, &elsewhere)));
         let is_gone = told.recv_timeout(PATIENCE).unwrap();
@@ -170,17 +167,12 @@ fn forgotten_input_returns_buffer() {
         let runtime = start(choice, 1);
         let forgotten = Arc::new(AtomicUsize::new(0));
         let (mut near, stream) = stream();
-        let steps = Forgets {
-            stream,
-            forgotten: Arc::clone(&forgotten),
-        };
+        let steps = Forgets { stream, forgotten: Arc::clone(&forgotten) };
         let steps = runtime.spawn_stackless_with(Builder::new(), steps);
         for round in 1..=FORGOTTEN {
             // A buffer's worth, so that each takes one.
             near.write_all(&[7; 16 * 1024]).unwrap();
-            until("it is received", || {
-                forgotten.load(Ordering::SeqCst) >= round
-            });
+            until("it is received", || forgotten.load(Ordering::SeqCst) >= round);
         }
         assert_eq!(runtime.counters()[0].buffers_exhausted, 0);
         drop(near);
@@ -359,9 +351,7 @@ fn large_closure_runs() {
     assert_eq!(runtime.shutdown(PATIENCE), 0);
     let kept = Arc::new(());
     let keeps = Arc::clone(&kept);
-    let refused = Builder::new()
-        .cluster(&cluster)
-        .spawn(move || (large.0, keeps));
+    let refused = Builder::new().cluster(&cluster).spawn(move || (large.0, keeps));
     assert!(refused.is_err());
     assert_eq!(Arc::strong_count(&kept), 1);
 }

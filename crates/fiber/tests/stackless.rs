@@ -213,10 +213,7 @@ fn a_panic_is_carried_to_who_joins() {
     near.write_all(b"x").unwrap();
     let payload = steps.join().unwrap_err();
     assert_eq!(payload.downcast_ref::<u32>(), Some(&7));
-    assert!(
-        !matches!(near.read(&mut [0; 1]), Ok(1..)),
-        "the stream is closed"
-    );
+    assert!(!matches!(near.read(&mut [0; 1]), Ok(1..)), "the stream is closed");
 }
 
 fn what_comes_before_the_first_input() {
@@ -324,10 +321,7 @@ fn stackless_yields_and_parks() {
         }
     }
     let count = Arc::new(AtomicUsize::new(0));
-    let counting = Counting {
-        left: 1000,
-        count: Arc::clone(&count),
-    };
+    let counting = Counting { left: 1000, count: Arc::clone(&count) };
     let steps = fiber::spawn_stackless(counting);
     while !steps.is_finished() {
         steps.fiber().unpark();
@@ -358,9 +352,7 @@ fn stackless_leaves_busy_processor() {
         let runtime = builder.backend(choice).start().unwrap();
         runtime.run(|| {
             // Both processors have taken fibers by the time that one of them is kept busy.
-            let steps: Vec<_> = (0..100)
-                .map(|_| fiber::spawn_stackless(Wandering(100)))
-                .collect();
+            let steps: Vec<_> = (0..100).map(|_| fiber::spawn_stackless(Wandering(100))).collect();
             fiber::yield_now();
             let deadline = Instant::now() + Duration::from_secs(20);
             while !steps.iter().all(fiber::JoinHandle::is_finished) {
@@ -369,10 +361,7 @@ fn stackless_leaves_busy_processor() {
             }
         });
         let counters = runtime.counters();
-        let taken = counters
-            .iter()
-            .map(|c| c.fibers_helped + c.fibers_stolen)
-            .sum::<u64>();
+        let taken = counters.iter().map(|c| c.fibers_helped + c.fibers_stolen).sum::<u64>();
         assert!(taken > 0, "nothing left the busy processor");
     }
 }
@@ -439,10 +428,7 @@ fn burst_does_not_delay_input() {
             burst.into_iter().for_each(|one| one.join().unwrap());
             steps.join().unwrap();
             let seen = seen.load(Ordering::SeqCst);
-            assert!(
-                seen < BURST / 2,
-                "{seen} of {BURST} fibers ran before, on {choice:?}"
-            );
+            assert!(seen < BURST / 2, "{seen} of {BURST} fibers ran before, on {choice:?}");
         });
         let cut: u64 = runtime.counters().iter().map(|c| c.turns_cut).sum();
         assert!(cut > 0, "no turn was cut short");
@@ -491,11 +477,7 @@ fn who_holds_input_for_long_starves_nobody() {
         // By stackless fibers, and by fibers that wait in the middle.
         holders.push(if at % 2 == 0 {
             let stream = far;
-            fiber::spawn_stackless(Holds {
-                stream,
-                begin,
-                may_end,
-            })
+            fiber::spawn_stackless(Holds { stream, begin, may_end })
         } else {
             fiber::spawn(move || {
                 let hold = |input: &[u8]| {

@@ -207,11 +207,7 @@ fn connecting_where_nothing_listens_fails() {
 fn socket2(address: &str) -> (OwnedFd, std::net::SocketAddr) {
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
     let address: std::net::SocketAddr = address.parse().unwrap();
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket(family, SocketType::STREAM, None).unwrap();
     bind(&socket, &address).unwrap();
     let address = getsockname(&socket).unwrap().try_into().unwrap();
@@ -236,11 +232,7 @@ fn connecting_ends_in_time() {
 }
 
 /// A Unix listener whose queue is full, of connections that are returned with it.
-fn full_listener() -> (
-    std_unix::UnixListener,
-    std_unix::SocketAddr,
-    [std_unix::UnixStream; 2],
-) {
+fn full_listener() -> (std_unix::UnixListener, std_unix::SocketAddr, [std_unix::UnixStream; 2]) {
     let name = abstract_name();
     let listener = std_unix::UnixListener::bind_addr(&name).unwrap();
     // Of one connection and the one that the kernel adds.
@@ -262,9 +254,7 @@ fn a_connect_beside_a_full_queue_waits() {
     let mut connected = connecting.join().unwrap().unwrap();
     connected.write_all(b"there").unwrap();
     let mut got = [0; 5];
-    (&listener.accept().unwrap().0)
-        .read_exact(&mut got)
-        .unwrap();
+    (&listener.accept().unwrap().0).read_exact(&mut got).unwrap();
     assert_eq!(&got, b"there");
 }
 
@@ -500,10 +490,7 @@ fn interrupt_this_process() {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
-        assert_eq!(
-            libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut()),
-            0
-        );
+        assert_eq!(libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut()), 0);
     }
 }
 
@@ -577,9 +564,7 @@ fn packets_of_a_pipe_are_read_one_by_one() {
 /// Reads what `write` writes, in two reads of the same buffer.
 fn read_two(reader: &mut PipeReader, wanted: [&[u8]; 2], write: impl FnOnce()) {
     // So that the processor knows the descriptor.
-    reader
-        .set_read_timeout(Some(Duration::from_millis(5)))
-        .unwrap();
+    reader.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let mut buffer = [0; 64];
     assert_eq!(kind_of(reader.read(&mut buffer)), ErrorKind::TimedOut);
     write();
@@ -615,14 +600,8 @@ fn a_fifo_is_opened_when_the_other_side_is() {
     use fiber::fs::{File, OpenOptions};
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fifo");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &path,
-        rustix::fs::FileType::Fifo,
-        0o600.into(),
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
     for writer_first in [true, false] {
         let (write_path, read_path) = (path.clone(), path.clone());
         let write = move || {
@@ -667,15 +646,11 @@ fn dropped_duplicate_leaves_epoll() {
     let registrations = || -> usize {
         let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
         let info = infos.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-        info.map(|text| text.lines().filter(|line| line.starts_with("tfd:")).count())
-            .sum()
+        info.map(|text| text.lines().filter(|line| line.starts_with("tfd:")).count()).sum()
     };
     let added = runtime.run(move || {
         let (near, _far) = UnixStream::pair().unwrap();
-        assert_eq!(
-            kind_of(near.receive(soon(), <[u8]>::len)),
-            ErrorKind::TimedOut
-        );
+        assert_eq!(kind_of(near.receive(soon(), <[u8]>::len)), ErrorKind::TimedOut);
         let before = registrations();
         for _ in 0..50 {
             let duplicate = near.try_clone().unwrap();

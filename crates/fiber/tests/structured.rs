@@ -19,9 +19,7 @@ const LONG: Duration = Duration::from_secs(3600);
 fn a_set_brings_results_as_they_come() {
     fiber::run(|| {
         let mut set = JoinSet::new();
-        let gates: Vec<_> = (0..5)
-            .map(|n| set.spawn(move || (fiber::park(), n).1))
-            .collect();
+        let gates: Vec<_> = (0..5).map(|n| set.spawn(move || (fiber::park(), n).1)).collect();
         assert_eq!((set.len(), set.try_join_next().is_none()), (5, true));
         for n in [3, 1, 4, 0, 2] {
             gates[n].unpark();

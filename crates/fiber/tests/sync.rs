@@ -65,11 +65,7 @@ fn everywhere(fibers: usize, threads: usize, work: impl Fn(usize) + Send + Sync 
         })
         .collect();
     fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
-    fiber::offload(|| {
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap())
-    });
+    fiber::offload(|| threads.into_iter().for_each(|thread| thread.join().unwrap()));
 }
 
 /// Lets the fibers that are ready go as far as they get, on whatever processor.
@@ -167,14 +163,8 @@ fn a_time_out_takes_nothing() {
 
     let shelf = RwLock::new(());
     let reading = shelf.read().unwrap();
-    assert!(matches!(
-        shelf.write_timeout(SHORT),
-        Err(TryLockError::WouldBlock)
-    ));
-    assert!(
-        shelf.read_timeout(SHORT).is_ok(),
-        "the writer is gone from the line"
-    );
+    assert!(matches!(shelf.write_timeout(SHORT), Err(TryLockError::WouldBlock)));
+    assert!(shelf.read_timeout(SHORT).is_ok(), "the writer is gone from the line");
     drop(reading);
     assert!(shelf.try_write().is_ok());
 }
@@ -262,9 +252,7 @@ fn notify_one_wakes_who_has_waited_longest() {
         until(|| pair.0.lock().unwrap().1.len() == served);
     }
     assert_eq!(pair.0.lock().unwrap().1, [0, 1, 2]);
-    waiters
-        .into_iter()
-        .for_each(|waiter| waiter.join().unwrap());
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
 }
 
 fn a_condition_times_out() {
@@ -301,9 +289,7 @@ fn permits_are_given_in_order() {
         "one permit, but for the first in line, who wants two"
     );
     semaphore.release(1);
-    waiters
-        .into_iter()
-        .for_each(|waiter| waiter.join().unwrap());
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     assert_eq!(*order.lock().unwrap(), [2, 1]);
     assert_eq!(semaphore.available(), 2);
 }
@@ -352,10 +338,7 @@ fn a_barrier_lets_all_go_at_once_again_and_again() {
             if barrier.wait().is_leader() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
-            assert!(
-                arrived.load(Ordering::Relaxed) >= round * 6,
-                "somebody went early"
-            );
+            assert!(arrived.load(Ordering::Relaxed) >= round * 6, "somebody went early");
             barrier.wait();
         }
     });
@@ -477,11 +460,7 @@ fn a_closed_channel_says_so() {
     fiber::sleep(SHORT);
     drop(receiver);
     assert!(waiting.join().unwrap(), "who waits to send hears it");
-    assert_eq!(
-        Arc::strong_count(&witness),
-        1,
-        "what nobody will receive is dropped"
-    );
+    assert_eq!(Arc::strong_count(&witness), 1, "what nobody will receive is dropped");
     assert!(sender.send(witness).is_err());
 }
 
@@ -587,11 +566,7 @@ fn select_falls_to_its_default() {
         default(SHORT) => true,
     };
     assert!(full);
-    assert_eq!(
-        receiver.try_iter().collect::<Vec<_>>(),
-        [6],
-        "what was not selected is not sent"
-    );
+    assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [6], "what was not selected is not sent");
 }
 
 fn select_hears_of_a_closed_channel() {

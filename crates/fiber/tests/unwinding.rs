@@ -192,9 +192,7 @@ fn storm(name: &str, turn: impl Fn(usize) + Send + Sync + 'static) {
     let fibers: Vec<_> = (0..FIBERS)
         .map(|n| runtime.spawn_with(Builder::new().name(name.to_owned()), work(n, true)))
         .collect();
-    let threads: Vec<_> = (0..2)
-        .map(|n| thread::spawn(work(FIBERS + n, false)))
-        .collect();
+    let threads: Vec<_> = (0..2).map(|n| thread::spawn(work(FIBERS + n, false))).collect();
     ends(runtime, move || {
         fibers.into_iter().for_each(|f| f.unwrap().join().unwrap());
         threads.into_iter().for_each(|t| t.join().unwrap());
@@ -301,13 +299,7 @@ fn endless_wait_is_refused() {
         joined.take().unwrap().join().unwrap();
         fresh.join().unwrap();
         drop(lock.lock().unwrap());
-        [
-            timed_out,
-            lock_refused,
-            wait_refused,
-            fresh_refused,
-            run_refused,
-        ]
+        [timed_out, lock_refused, wait_refused, fresh_refused, run_refused]
     });
     ends(runtime, move || assert_eq!(told.join().unwrap(), [true; 5]));
 }
@@ -338,9 +330,7 @@ fn fibers_are_started_while_one_unwinds() {
     });
     ends(runtime, move || {
         unwinds.join().unwrap();
-        until("all have run", || {
-            count.load(Ordering::SeqCst) == ways.len()
-        });
+        until("all have run", || count.load(Ordering::SeqCst) == ways.len());
     });
 }
 

@@ -78,9 +78,7 @@ impl Connection {
             loop {
                 let input = &held[used..];
                 let now = Instant::now();
-                let taken = self
-                    .endpoint
-                    .receive(input, now, &mut self.head, &mut self.out);
+                let taken = self.endpoint.receive(input, now, &mut self.head, &mut self.out);
                 used += taken.used;
                 match taken.event {
                     Some(event) => self.handle(event),
@@ -101,17 +99,12 @@ impl Connection {
             StreamEvent::Request { stream, .. } => {
                 let path = std::str::from_utf8(self.head.path()).unwrap_or_default();
                 let len = path[1..].parse().unwrap_or(400);
-                let len = if self.head.method() == b"HEAD" {
-                    0
-                } else {
-                    len
-                };
+                let len = if self.head.method() == b"HEAD" { 0 } else { len };
                 self.reply(stream, 200, len);
             }
             StreamEvent::HeadTooLong { stream } => self.reply(stream, 431, 0),
             StreamEvent::BodyTooLong { stream } => {
-                self.endpoint
-                    .reset(stream, ErrorCode::NO_ERROR, &mut self.out);
+                self.endpoint.reset(stream, ErrorCode::NO_ERROR, &mut self.out);
             }
             StreamEvent::BodyEnded { .. } | StreamEvent::Reset { .. } => {}
             StreamEvent::Failed { code, why, .. } => eprintln!("{code}: {why}"),

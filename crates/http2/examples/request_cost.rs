@@ -33,14 +33,8 @@ const BROWSER: &[(&str, &str)] = &[
     (":scheme", "https"),
     (":authority", "www.example.org"),
     (":path", "/hello.txt"),
-    (
-        "user-agent",
-        "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
-    ),
-    (
-        "accept",
-        "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8",
-    ),
+    ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
+    ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"),
     ("accept-language", "en-US,en;q=0.5"),
     ("accept-encoding", "gzip, deflate, br, zstd"),
     ("referer", "https://www.example.org/"),
@@ -81,11 +75,7 @@ fn measure(name: &str, fields: &[(&str, &str)], indexed: bool, streams: u32, bod
     let limits = Arc::new(EndpointLimits::default());
     let mut endpoint = Endpoint::new(limits, now, &mut out);
     let mut request = RequestHead::new(32 * 1024, 100);
-    let wide = [
-        &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4][..],
-        &0x7fff_ffff_u32.to_be_bytes(),
-    ]
-    .concat();
+    let wide = [&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4][..], &0x7fff_ffff_u32.to_be_bytes()].concat();
     endpoint.receive(&[PREFACE, &wide].concat(), now, &mut request, &mut out);
 
     let mut client = Encoder::new(4096);

@@ -111,10 +111,7 @@ pub(crate) struct AbuseMeter {
 
 impl AbuseMeter {
     pub(crate) fn new(now: Instant) -> AbuseMeter {
-        AbuseMeter {
-            used: [0; ABUSES],
-            filled: now,
-        }
+        AbuseMeter { used: [0; ABUSES], filled: now }
     }
 
     /// Charges one of a kind.

@@ -266,11 +266,7 @@ impl History {
     fn open(&mut self, id: u32) {
         let distance = (id - self.last_id) / 2;
         // The first stream is 1, not 0.
-        let shift = if self.last_id == 0 {
-            id.div_ceil(2)
-        } else {
-            distance
-        };
+        let shift = if self.last_id == 0 { id.div_ceil(2) } else { distance };
         self.opened = self.opened.checked_shl(shift).unwrap_or(0) | 1;
         self.reset_by_us = self.reset_by_us.checked_shl(shift).unwrap_or(0);
         self.last_id = id;
@@ -706,13 +702,10 @@ impl Endpoint {
             let len = data_len.checked_sub(1 + u32::from(padding));
             data_len = len.ok_or(protocol("padding longer than its frame"))?;
         }
-        self.receive_window =
-            self.receive_window
-                .checked_sub(head.len)
-                .ok_or(Fault::Connection(
-                    ErrorCode::FLOW_CONTROL_ERROR,
-                    "DATA beyond the window",
-                ))?;
+        self.receive_window = self
+            .receive_window
+            .checked_sub(head.len)
+            .ok_or(Fault::Connection(ErrorCode::FLOW_CONTROL_ERROR, "DATA beyond the window"))?;
         let ends = head.has(flag::END_STREAM);
         if data_len == 0 && !ends {
             self.charge(Abuse::EmptyData, call.now)?;
@@ -728,11 +721,7 @@ impl Endpoint {
             self.receive_window += self.receive_credit;
             self.receive_credit = 0;
         }
-        self.reading = Reading::Data {
-            left: head.len,
-            id: head.stream,
-            ends,
-        };
+        self.reading = Reading::Data { left: head.len, id: head.stream, ends };
         let used = frame::HEAD_LEN;
         Ok(Some(Step { used, event }))
     }
@@ -756,10 +745,8 @@ impl Endpoint {
             return Err(Fault::Stream(ErrorCode::STREAM_CLOSED, CLOSED_TEXT));
         }
         let window = stream.receive_window.checked_sub(head.len);
-        stream.receive_window = window.ok_or(Fault::Stream(
-            ErrorCode::FLOW_CONTROL_ERROR,
-            "DATA beyond the window",
-        ))?;
+        stream.receive_window =
+            window.ok_or(Fault::Stream(ErrorCode::FLOW_CONTROL_ERROR, "DATA beyond the window"))?;
         stream.received += u64::from(data_len);
         let ends = head.has(flag::END_STREAM);
         stream.check_length(ends)?;

@@ -183,18 +183,7 @@ mod tests {
         for name in ["a", "content-type", ":path", "x!#$%&'*+-.^_`|~9"] {
             assert!(is_valid(name.as_bytes(), b""), "{name}");
         }
-        for name in [
-            "",
-            ":",
-            "A",
-            "content-Type",
-            "a:b",
-            "::a",
-            "a b",
-            "a\0",
-            "a\x7f",
-            "\u{e9}",
-        ] {
+        for name in ["", ":", "A", "content-Type", "a:b", "::a", "a b", "a\0", "a\x7f", "\u{e9}"] {
             assert!(!is_valid(name.as_bytes(), b""), "{name}");
         }
         for byte in b"\"(),/;<=>?@[\\]{}" {
@@ -207,9 +196,7 @@ mod tests {
         for value in ["", "a", "a b", "a\tb", "\u{e9}"] {
             assert!(is_valid(b"a", value.as_bytes()), "{value}");
         }
-        for value in [
-            " a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\x1bb", "a\x7f", " ",
-        ] {
+        for value in [" a", "a ", "\ta", "a\t", "a\rb", "a\nb", "a\0b", "a\x1bb", "a\x7f", " "] {
             assert!(!is_valid(b"a", value.as_bytes()), "{value:?}");
         }
     }

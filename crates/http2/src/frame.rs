@@ -103,10 +103,9 @@ impl FrameHead {
             kind::RST_STREAM | kind::WINDOW_UPDATE if self.len != 4 => {
                 Err(frame_size("RST_STREAM or WINDOW_UPDATE not of 4 bytes"))
             }
-            kind::PRIORITY if self.len != 5 => Err(Fault::Stream(
-                ErrorCode::FRAME_SIZE_ERROR,
-                "PRIORITY not of 5 bytes",
-            )),
+            kind::PRIORITY if self.len != 5 => {
+                Err(Fault::Stream(ErrorCode::FRAME_SIZE_ERROR, "PRIORITY not of 5 bytes"))
+            }
             kind::PING if self.len != 8 => Err(frame_size("PING not of 8 bytes")),
             kind::GOAWAY if self.len < 8 => Err(frame_size("GOAWAY below 8 bytes")),
             kind::PRIORITY_UPDATE if self.len < 4 => {
@@ -130,9 +129,7 @@ pub(crate) fn u31(bytes: &[u8]) -> u32 {
 
 /// The first four bytes.
 pub(crate) fn u32_at(bytes: &[u8]) -> u32 {
-    let &[a, b, c, d, ..] = bytes else {
-        unreachable!("the length was checked: {}", bytes.len())
-    };
+    let &[a, b, c, d, ..] = bytes else { unreachable!("the length was checked: {}", bytes.len()) };
     u32::from_be_bytes([a, b, c, d])
 }
 
@@ -208,12 +205,7 @@ pub(crate) fn put_window(stream: u32, increment: u32, out: &mut Vec<u8>) {
 /// Appends a frame's head.
 #[inline]
 pub(crate) fn put_head(len: u32, kind: u8, flags: u8, stream: u32, out: &mut Vec<u8>) {
-    let head = FrameHead {
-        len,
-        kind,
-        flags,
-        stream,
-    };
+    let head = FrameHead { len, kind, flags, stream };
     head.write(out);
 }
 
@@ -223,12 +215,7 @@ mod tests {
 
     #[test]
     fn head_is_read_as_written() {
-        let head = FrameHead {
-            len: 0x01_02_03,
-            kind: kind::PING,
-            flags: 0xa5,
-            stream: U31_MAX,
-        };
+        let head = FrameHead { len: 0x01_02_03, kind: kind::PING, flags: 0xa5, stream: U31_MAX };
         let mut out = Vec::new();
         head.write(&mut out);
         assert_eq!(out, [1, 2, 3, 6, 0xa5, 0x7f, 255, 255, 255]);
@@ -240,12 +227,7 @@ mod tests {
 
     #[test]
     fn padding_is_cut_off() {
-        let padded = FrameHead {
-            len: 0,
-            kind: kind::HEADERS,
-            flags: flag::PADDED,
-            stream: 1,
-        };
+        let padded = FrameHead { len: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
         assert_eq!(without_padding(padded, b"\x02ab\0\0"), Ok(&b"ab"[..]));
         assert_eq!(without_padding(padded, b"\x04ab\0\0"), Ok(&b""[..]));
         let too_long = protocol("padding longer than its frame");

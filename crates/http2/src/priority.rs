@@ -14,10 +14,7 @@ pub(crate) const URGENCIES: usize = 8;
 
 impl Default for Priority {
     fn default() -> Priority {
-        Priority {
-            urgency: 3,
-            is_incremental: false,
-        }
+        Priority { urgency: 3, is_incremental: false }
     }
 }
 

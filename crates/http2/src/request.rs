@@ -277,12 +277,8 @@ mod tests {
         head.check().map(|()| head)
     }
 
-    const GET: [&str; 4] = [
-        ":method: GET",
-        ":scheme: https",
-        ":path: /a?b",
-        ":authority: example.org",
-    ];
+    const GET: [&str; 4] =
+        [":method: GET", ":scheme: https", ":path: /a?b", ":authority: example.org"];
 
     fn get_with(more: &[&'static str]) -> Result<RequestHead, Fault> {
         head(&[&GET[..], more].concat())

@@ -131,26 +131,14 @@ impl Stream {
     }
 
     fn turn_len(&self) -> i32 {
-        if self.priority.is_incremental {
-            TURN_LEN_INCREMENTAL
-        } else {
-            TURN_LEN
-        }
+        if self.priority.is_incremental { TURN_LEN_INCREMENTAL } else { TURN_LEN }
     }
 }
 
 impl Streams {
     pub(crate) fn new() -> Streams {
-        let empty = Queue {
-            first: NONE,
-            last: NONE,
-        };
-        Streams {
-            ids: Vec::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            queues: [empty; URGENCIES],
-        }
+        let empty = Queue { first: NONE, last: NONE };
+        Streams { ids: Vec::new(), slots: Vec::new(), free: Vec::new(), queues: [empty; URGENCIES] }
     }
 
     /// Number of open streams.
@@ -324,19 +312,14 @@ mod tests {
 
     fn streams(bodies: &[(u32, u8, bool, u64)]) -> (Streams, Vec<StreamKey>) {
         let mut streams = Streams::new();
-        let keys = bodies
-            .iter()
-            .map(|&(id, urgency, is_incremental, body_len)| {
-                let mut stream = Stream::new(i32::MAX, 0);
-                stream.body_len = body_len;
-                stream.priority = Priority {
-                    urgency,
-                    is_incremental,
-                };
-                let key = streams.add(id, stream);
-                streams.refresh(key);
-                key
-            });
+        let keys = bodies.iter().map(|&(id, urgency, is_incremental, body_len)| {
+            let mut stream = Stream::new(i32::MAX, 0);
+            stream.body_len = body_len;
+            stream.priority = Priority { urgency, is_incremental };
+            let key = streams.add(id, stream);
+            streams.refresh(key);
+            key
+        });
         let keys = keys.collect();
         (streams, keys)
     }
@@ -373,11 +356,8 @@ mod tests {
 
     #[test]
     fn large_replies_take_turns() {
-        let (mut streams, _) = streams(&[
-            (1, 3, false, 8 * PIECE),
-            (3, 3, false, 5 * PIECE),
-            (5, 3, false, 1),
-        ]);
+        let (mut streams, _) =
+            streams(&[(1, 3, false, 8 * PIECE), (3, 3, false, 5 * PIECE), (5, 3, false, 1)]);
         let expected = [(1, 4), (3, 4), (5, 1), (1, 4), (3, 1)];
         assert_eq!(order(&mut streams, PIECE), expected);
     }
@@ -414,13 +394,7 @@ mod tests {
         let (mut streams, keys) = streams(&[(1, 3, false, 1), (3, 3, false, 1), (5, 3, false, 1)]);
         let urgency = 1;
         let is_incremental = false;
-        streams.set_priority(
-            keys[1],
-            Priority {
-                urgency,
-                is_incremental,
-            },
-        );
+        streams.set_priority(keys[1], Priority { urgency, is_incremental });
         assert_eq!(order(&mut streams, PIECE), [(3, 1), (1, 1), (5, 1)]);
     }
 
@@ -443,10 +417,6 @@ mod tests {
             let key = streams.find(2 * id + 1).unwrap();
             streams.remove(key);
         }
-        assert!(
-            streams.allocated_len() < 1024,
-            "{}",
-            streams.allocated_len()
-        );
+        assert!(streams.allocated_len() < 1024, "{}", streams.allocated_len());
     }
 }

@@ -117,10 +117,7 @@ impl Bench<'_> {
         servers: u64,
         workers: u64,
     ) -> Result<Running, Fault> {
-        let limits = ServerLimits {
-            has_both_cores: true,
-            ..ServerLimits::default()
-        };
+        let limits = ServerLimits { has_both_cores: true, ..ServerLimits::default() };
         let mut start = || self.start_at(system, root, limits, None, workers, &[]);
         let mut first = start()?;
         for _ in 1..servers {
@@ -164,18 +161,9 @@ impl Bench<'_> {
         argv.extend(words.iter().map(OsString::from));
         let network = link.as_ref().and_then(|link| link.network.as_ref());
         let network = network.map(AsFd::as_fd);
-        let launched = self
-            .testbed
-            .launch(Side::Server, &argv, &log, limits, network)?;
-        let mut running = Running {
-            launched,
-            host,
-            port,
-            log,
-            pids: Vec::new(),
-            beside: Vec::new(),
-            link,
-        };
+        let launched = self.testbed.launch(Side::Server, &argv, &log, limits, network)?;
+        let mut running =
+            Running { launched, host, port, log, pids: Vec::new(), beside: Vec::new(), link };
         let greeting: &[u8] = match server.protocol {
             ServerProtocol::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
             ServerProtocol::Cache => b"version\r\n",
@@ -220,8 +208,7 @@ impl Bench<'_> {
     ) -> Result<Driven, Fault> {
         // With one seed both would ask at the same moments.
         let loads = ["--seed 1", "--seed 2"].map(|seed| [load, &words(seed)[..]].concat());
-        self.drive_from(&Side::Among, READ_SELDOM, server, &loads)?
-            .merged()
+        self.drive_from(&Side::Among, READ_SELDOM, server, &loads)?.merged()
     }
 
     /// Runs several generators on one core, like [`drive`](Bench::drive), with number `ahead` ahead
@@ -233,11 +220,7 @@ impl Bench<'_> {
         ahead: usize,
     ) -> Result<Driven, Fault> {
         let side = |at| {
-            if loads.len() > 1 && at == ahead {
-                Side::Ahead
-            } else {
-                Side::Generator
-            }
+            if loads.len() > 1 && at == ahead { Side::Ahead } else { Side::Generator }
         };
         self.drive_from(&side, READ_EVERY, server, loads)
     }
@@ -295,12 +278,7 @@ impl Bench<'_> {
         window.check(replies)?;
         let generators_delay: f64 = outcomes.iter().map(generator_delay_percent).sum();
         noise.run_delay_percent = window.delay_percent() + generators_delay;
-        Ok(Driven {
-            noise,
-            outcomes,
-            intervals,
-            window,
-        })
+        Ok(Driven { noise, outcomes, intervals, window })
     }
 
     fn generate(&mut self, at: usize, side: Side, words: &[String]) -> Result<Generator, Fault> {
@@ -314,11 +292,7 @@ impl Bench<'_> {
         argv.extend([duration.into(), "--json".into(), json.clone().into()]);
         let limits = ServerLimits::default();
         let launched = self.testbed.launch(side, &argv, &log, limits, None)?;
-        Ok(Generator {
-            launched,
-            log,
-            json,
-        })
+        Ok(Generator { launched, log, json })
     }
 
     /// Lets another generator ask, and reads what it prints and how much of its core it used.
@@ -363,12 +337,7 @@ impl Bench<'_> {
         let waited_s = last.delay_ns.saturating_sub(first.delay_ns) as f64 / 1e9;
         let waited_s = waited_s.min((lasted - server_s).max(0.0));
         noise.run_delay_percent = 100.0 * (delay_ns as f64 / 1e9 + waited_s) / lasted;
-        Ok(Watched {
-            said,
-            busy: busy_in_the_middle(&readings),
-            server_s,
-            noise,
-        })
+        Ok(Watched { said, busy: busy_in_the_middle(&readings), server_s, noise })
     }
 
     /// Runs the generator's program to its end, for what it does and not for what it measures.
@@ -398,10 +367,6 @@ impl Bench<'_> {
 
     /// An error once the user wants to stop.
     pub(crate) fn go_on(&self) -> Result<(), Fault> {
-        if self.stop.load(Ordering::Relaxed) {
-            Err(Fault::Stopped)
-        } else {
-            Ok(())
-        }
+        if self.stop.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
     }
 }

@@ -9,9 +9,7 @@ use crate::sample::Noise;
 pub(crate) fn machine() -> Option<Duration> {
     let Ticks { all, idle, steal } = Ticks::parse(&fs::read_to_string("/proc/stat").ok()?)?;
     let per_second = rustix::param::clock_ticks_per_second() as f64;
-    Some(Duration::from_secs_f64(
-        (all - idle - steal) as f64 / per_second,
-    ))
+    Some(Duration::from_secs_f64((all - idle - steal) as f64 / per_second))
 }
 
 /// Clock ticks of all processors since the start.
@@ -26,10 +24,7 @@ impl Ticks {
     /// proc_stat(5)
     fn parse(machine: &str) -> Option<Ticks> {
         let line = machine.lines().find_map(|line| line.strip_prefix("cpu "))?;
-        let ticks: Vec<u64> = line
-            .split_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's
         // already.
         Some(Ticks {
@@ -65,12 +60,7 @@ impl Usage {
         // The name may hold spaces and parentheses; behind it comes field 3.
         let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
         let own = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        Some(Usage {
-            all,
-            busy: all - idle,
-            steal,
-            own: own(14)? + own(15)? + own(16)? + own(17)?,
-        })
+        Some(Usage { all, busy: all - idle, steal, own: own(14)? + own(15)? + own(16)? + own(17)? })
     }
 
     /// The part of the machine that others have used since, from 0 to 1. Time that the host took
@@ -98,11 +88,7 @@ impl Noise {
         let shares = before.zip(Usage::now());
         let shares = shares.map(|(before, now)| before.shares_since(&now, own));
         let (others_percent, steal_percent) = shares.unwrap_or_default();
-        Noise {
-            run_delay_percent: 0.0,
-            others_percent,
-            steal_percent,
-        }
+        Noise { run_delay_percent: 0.0, others_percent, steal_percent }
     }
 }
 

@@ -86,9 +86,7 @@ fn compute_ns() -> f64 {
         per_step(STEPS, || {
             let mut state = black_box(1_u64);
             for _ in 0..STEPS {
-                state = state
-                    .wrapping_mul(0x5851_f42d_4c95_7f2d)
-                    .wrapping_add(state >> 33);
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(state >> 33);
             }
             black_box(state);
         })
@@ -101,9 +99,7 @@ fn memory_ns() -> f64 {
     // One cycle over all places: a multiplier of 1 more than a multiple of 4 and an odd increment
     // make a generator modulo a power of two of full period (Knuth, 3.2.1.2).
     let next = |at: usize| {
-        at.wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f)
-            % WORDS
+        at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f) % WORDS
     };
     let places: Vec<usize> = (0..WORDS).map(next).collect();
     let mut at = 0;
@@ -166,9 +162,8 @@ where
         let figure = least(|| {
             per_step(STEPS, || {
                 for _ in 0..STEPS {
-                    if let Err(error) = near
-                        .write_all(&byte)
-                        .and_then(|()| near.read_exact(&mut byte))
+                    if let Err(error) =
+                        near.write_all(&byte).and_then(|()| near.read_exact(&mut byte))
                     {
                         failed = Some(error);
                         return;
@@ -181,36 +176,25 @@ where
         failed.map_or(Ok(figure), Err)
     };
     // A thread of its own, so that the pinning ends with it.
-    thread::spawn(work)
-        .join()
-        .map_err(|_| std::io::Error::other("a thread panicked"))?
+    thread::spawn(work).join().map_err(|_| std::io::Error::other("a thread panicked"))?
 }
 
 fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ')
-        .next()
-        .and_then(|first| first.parse().ok())
-        .unwrap_or(0.0)
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
 }
 
 /// `AMD EPYC, 2 cores, Linux 6.18.44`.
 pub(crate) fn machine() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
-        let line = cpus
-            .lines()
-            .find(|line| line.split([':', '\t']).next() == Some(name))?;
+        let line = cpus.lines().find(|line| line.split([':', '\t']).next() == Some(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
     let model = field("model name").unwrap_or_else(|| "unknown processor".to_owned());
     // Virtual machines call many processors by one name.
     let number = field("model").map_or(String::new(), |number| format!(" model {number}"));
-    let virtual_ = if cpus.contains(" hypervisor") {
-        " (virtual)"
-    } else {
-        ""
-    };
+    let virtual_ = if cpus.contains(" hypervisor") { " (virtual)" } else { "" };
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();
     let release = system.release().to_string_lossy().into_owned();
@@ -242,9 +226,6 @@ mod tests {
         let card = Card::take();
         assert!(card.machine.contains(" cores, Linux "), "{}", card.machine);
         let figures = card.figures();
-        assert!(
-            figures.iter().all(|(_, _, figure)| *figure >= 0.0),
-            "{figures:?}"
-        );
+        assert!(figures.iter().all(|(_, _, figure)| *figure >= 0.0), "{figures:?}");
     }
 }

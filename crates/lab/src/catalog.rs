@@ -57,10 +57,7 @@ pub const CATALOG: &[&Experiment] = &[
 
 /// The experiment of this name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
-    CATALOG
-        .iter()
-        .copied()
-        .find(|experiment| experiment.name == name)
+    CATALOG.iter().copied().find(|experiment| experiment.name == name)
 }
 
 /// Figures of the papers that an experiment of another name has as well: the name that they go by,
@@ -110,14 +107,10 @@ mod tests {
             );
             assert!(!experiment.figures.is_empty(), "{name} has no figure");
             for quick in [false, true] {
-                let configurations = (experiment.configurations)(&Breadth {
-                    quick,
-                    peak_per_s: Some(100_000.0),
-                });
-                let labels: BTreeSet<_> = configurations
-                    .iter()
-                    .map(|configuration| &configuration.label)
-                    .collect();
+                let configurations =
+                    (experiment.configurations)(&Breadth { quick, peak_per_s: Some(100_000.0) });
+                let labels: BTreeSet<_> =
+                    configurations.iter().map(|configuration| &configuration.label).collect();
                 assert_eq!(
                     labels.len(),
                     configurations.len(),
@@ -126,9 +119,7 @@ mod tests {
                 for figure in experiment.figures {
                     let measure = match figure {
                         Figure::Bars { measure } => measure,
-                        Figure::Course {
-                            measure, panels, ..
-                        } => {
+                        Figure::Course { measure, panels, .. } => {
                             assert!(configurations.iter().all(|configuration| {
                                 configuration.parameter(panels).is_some()
                             }));
@@ -146,10 +137,7 @@ mod tests {
                     assert!(*measure < experiment.measures.len(), "{name}");
                 }
                 if let Work::Server(work) = experiment.work {
-                    assert!(
-                        work.scaled_by
-                            .is_none_or(|kind| experiment.systems.contains(&kind))
-                    );
+                    assert!(work.scaled_by.is_none_or(|kind| experiment.systems.contains(&kind)));
                 }
             }
         }
@@ -196,24 +184,17 @@ mod tests {
     fn every_look_has_expectations() {
         for experiment in CATALOG {
             for quick in [false, true] {
-                let configurations = (experiment.configurations)(&Breadth {
-                    quick,
-                    peak_per_s: None,
-                });
-                let labels: BTreeSet<_> = configurations
-                    .iter()
-                    .map(|configuration| &*configuration.label)
-                    .collect();
+                let configurations =
+                    (experiment.configurations)(&Breadth { quick, peak_per_s: None });
+                let labels: BTreeSet<_> =
+                    configurations.iter().map(|configuration| &*configuration.label).collect();
                 // Its expectations are about weft's names, its systems about kinds.
                 let systems = experiment.systems.iter().map(|&kind| kind.to_owned());
                 let rows = Rows::new(&configurations, &systems.collect::<Vec<_>>());
                 let judged = (experiment.expectations)(&rows).into_iter().flatten();
                 let judged = judged.filter(|one| labels.contains(&*one.configuration));
                 let name = experiment.name;
-                assert!(
-                    judged.count() > 0,
-                    "{name}, quick {quick}: nothing is judged"
-                );
+                assert!(judged.count() > 0, "{name}, quick {quick}: nothing is judged");
             }
         }
     }

@@ -67,12 +67,7 @@ pub struct Comparison {
 impl Comparison {
     /// Without a line yet.
     pub fn new(compares: Compares, limit: f64) -> Comparison {
-        Comparison {
-            compares,
-            lines: Vec::new(),
-            limit,
-            notes: Vec::new(),
-        }
+        Comparison { compares, lines: Vec::new(), limit, notes: Vec::new() }
     }
 
     /// Adds an experiment with systems whose names begin with [`OLD`] and [`NEW`].
@@ -101,11 +96,9 @@ impl Comparison {
             ));
             return;
         }
-        self.add_rows(
-            (experiment.name, &experiment.measures[0]),
-            (&old.rows, &new.rows),
-            |old| Some(old.to_owned()),
-        );
+        self.add_rows((experiment.name, &experiment.measures[0]), (&old.rows, &new.rows), |old| {
+            Some(old.to_owned())
+        });
         let [old, new] = [old, new].map(|report| &report.recorded.header.card.machine);
         let note = format!("the machines differ: {old}; {new}");
         if old != new && !self.notes.contains(&note) {
@@ -120,10 +113,7 @@ impl Comparison {
         let mut figures = rows.filter(|row| row.spread(&experiment.measures[0]).is_some());
         if figures.any(|row| row.system.starts_with(OURS)) {
             let what = experiment.name.to_owned();
-            self.lines.push(Compared {
-                what,
-                ..not_measured()
-            });
+            self.lines.push(Compared { what, ..not_measured() });
         }
     }
 
@@ -165,9 +155,7 @@ impl Comparison {
         }
         if not_asked > 0 {
             let figures = counted(not_asked, "figure");
-            self.notes.push(format!(
-                "{name}: the new run did not ask for {figures} of weft"
-            ));
+            self.notes.push(format!("{name}: the new run did not ask for {figures} of weft"));
         }
     }
 
@@ -223,9 +211,7 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     };
     let figures = |row: &Row| -> Vec<f64> {
         let samples = row.samples.iter();
-        samples
-            .filter_map(|sample| measure.figure(&row.configuration, &sample.values))
-            .collect()
+        samples.filter_map(|sample| measure.figure(&row.configuration, &sample.values)).collect()
     };
     Compared {
         what: String::new(),
@@ -364,9 +350,7 @@ mod tests {
         let mut comparison = Comparison::new(Compares::Runs, 1.2);
         let old = rows(old);
         let new = rows(new);
-        comparison.add_rows(("web-rows", measure), (&old, &new), |old| {
-            Some(old.to_owned())
-        });
+        comparison.add_rows(("web-rows", measure), (&old, &new), |old| Some(old.to_owned()));
         comparison
     }
 
@@ -385,10 +369,7 @@ mod tests {
         );
         assert!(others.is_no_loss(), "{others}");
         let text = others.to_string();
-        assert!(
-            text.contains("web-rows, nginx: c") && text.contains("worse\n"),
-            "{text}"
-        );
+        assert!(text.contains("web-rows, nginx: c") && text.contains("worse\n"), "{text}");
         assert!(!text.contains("web-rows, weft: c"), "{text}");
         assert!(text.contains("1 figure of weft: 0 worse"), "{text}");
         let ours = |old, new| runs(&Measure::CPU_US, &[("weft", old)], &[("weft", new)]);
@@ -403,19 +384,13 @@ mod tests {
     /// Seen: of rates the least sample stood under "best".
     #[test]
     fn the_best_of_rates_is_the_greatest() {
-        let measure = Measure {
-            better: Better::More,
-            ..Measure::CPU_US
-        };
+        let measure = Measure { better: Better::More, ..Measure::CPU_US };
         let slower = runs(
             &measure,
             &[("weft", &[100.0, 150.0, 200.0].map(Some))],
             &[("weft", &[50.0, 55.0, 60.0].map(Some))],
         );
-        assert_eq!(
-            slower.lines[0].figures,
-            Ok(("200 µs".to_owned(), "60.0 µs".to_owned()))
-        );
+        assert_eq!(slower.lines[0].figures, Ok(("200 µs".to_owned(), "60.0 µs".to_owned())));
         assert!(!slower.is_no_loss());
     }
 
@@ -468,21 +443,14 @@ mod tests {
     fn missing_figures_of_weft_are_a_loss() {
         let figures: &[Option<f64>] = &[Some(5.0); 3];
         let of = |old: &[&str], new: &[&str]| {
-            let [old, new] = [old, new].map(|names| {
-                names
-                    .iter()
-                    .map(|&name| (name, figures))
-                    .collect::<Vec<_>>()
-            });
+            let [old, new] = [old, new]
+                .map(|names| names.iter().map(|&name| (name, figures)).collect::<Vec<_>>());
             runs(&Measure::CPU_US, &old, &new)
         };
         let gone = of(&["weft", "weft event"], &["weft"]);
         assert!(!gone.is_no_loss());
         let text = gone.to_string();
-        assert!(
-            text.contains("web-rows, weft event: c  not measured\n"),
-            "{text}"
-        );
+        assert!(text.contains("web-rows, weft event: c  not measured\n"), "{text}");
         assert!(of(&["weft", "nginx"], &["weft"]).is_no_loss());
         assert!(of(&["weft"], &["weft", "weft event"]).is_no_loss());
         // A run of fewer configurations, as it was asked for.

@@ -85,10 +85,7 @@ pub struct Judge<'a> {
 impl Rows {
     /// A judge by this measure.
     pub fn by<'a>(&'a self, measure: &'a Measure) -> Judge<'a> {
-        Judge {
-            rows: self,
-            measure,
-        }
+        Judge { rows: self, measure }
     }
 }
 
@@ -151,11 +148,7 @@ impl Judge<'_> {
         let because = format!("{}; {figures}", self.show(label, system));
         let says = self.says_lead(label, system, &asked, times);
         // A lead is more than the margin; a target that is reached is reached.
-        let judged = if times == 1.0 {
-            Judgement::of_two
-        } else {
-            Judgement::of
-        };
+        let judged = if times == 1.0 { Judgement::of_two } else { Judgement::of };
         self.expectation(label, says, worst.map(judged), because)
     }
 
@@ -179,11 +172,7 @@ impl Judge<'_> {
         };
         let (how, factor) = in_words(lead, better);
         let factor = show_times(factor);
-        let target = if how == word {
-            target
-        } else {
-            format!("{target} {word}")
-        };
+        let target = if how == word { target } else { format!("{target} {word}") };
         format!("{system}, {label}: {factor}× {how} {title} than {rival} (target {target})")
     }
 
@@ -192,10 +181,7 @@ impl Judge<'_> {
         let ratio = self.rows.ratio(self.measure, label, system, other)?;
         Some(match self.measure.better {
             Better::More => ratio,
-            _ => Ratio {
-                medians: 1.0 / ratio.medians,
-                best: 1.0 / ratio.best,
-            },
+            _ => Ratio { medians: 1.0 / ratio.medians, best: 1.0 / ratio.best },
         })
     }
 
@@ -275,11 +261,7 @@ impl Judge<'_> {
     /// no cost beside no cost is a tie.
     fn behind(&self, ours: f64, theirs: f64, times: f64) -> f64 {
         let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
-        if is_tie {
-            1.0 + f64::EPSILON
-        } else {
-            times * self.worse_by(ours, theirs)
-        }
+        if is_tie { 1.0 + f64::EPSILON } else { times * self.worse_by(ours, theirs) }
     }
 
     /// The factor by which one figure is worse than another. Nothing at all is the worst of rates,
@@ -389,29 +371,17 @@ pub(crate) fn in_words(lead: f64, better: Better) -> (&'static str, f64) {
         Better::More => ["more", "less"],
         _ => ["less", "more"],
     };
-    if lead < 1.0 {
-        (behind, 1.0 / lead)
-    } else {
-        (ahead, lead)
-    }
+    if lead < 1.0 { (behind, 1.0 / lead) } else { (ahead, lead) }
 }
 
 /// `0.97`, `194`.
 pub(crate) fn show_times(times: f64) -> String {
-    if times < 10.0 {
-        show_ratio(times)
-    } else {
-        show(times)
-    }
+    if times < 10.0 { show_ratio(times) } else { show(times) }
 }
 
 /// `0.8 times `; empty for 1.
 fn times(factor: f64) -> String {
-    if factor == 1.0 {
-        String::new()
-    } else {
-        format!("{} times ", plain(factor))
-    }
+    if factor == 1.0 { String::new() } else { format!("{} times ", plain(factor)) }
 }
 
 /// A number as a person would write it: `0.7`, `30`, `4,403`.
@@ -435,10 +405,7 @@ mod tests {
 
     /// A measure of which this is the better one.
     fn measure(better: Better) -> Measure {
-        Measure {
-            better,
-            ..Measure::CPU_US
-        }
+        Measure { better, ..Measure::CPU_US }
     }
 
     #[test]
@@ -450,10 +417,7 @@ mod tests {
             ("n", &[None, None]),
             ("absent", &[]),
         ]);
-        let measure = Measure {
-            can_be_never: true,
-            ..Measure::CPU_US
-        };
+        let measure = Measure { can_be_never: true, ..Measure::CPU_US };
         let judge = rows.by(&measure);
         let beats = |of: &str, others: &[&str]| verdict(judge.beats("c", of, others, 1.0));
         assert_eq!(beats("a", &["b", "n", "absent"]), Judgement::Met);
@@ -464,36 +428,21 @@ mod tests {
         assert_eq!(beats("a", &["absent"]), Judgement::NotMeasured);
         assert!(judge.beats("c", "a", &["gone"], 1.0).is_none());
         let same = |of, other| verdict(judge.same("c", of, other));
-        assert_eq!(
-            (same("a", "near a"), same("b", "a")),
-            (Judgement::Met, Judgement::Failed)
-        );
+        assert_eq!((same("a", "near a"), same("b", "a")), (Judgement::Met, Judgement::Failed));
         let twice = |of| verdict(judge.beats("c", of, &["b"], 2.0));
-        assert_eq!(
-            (twice("a"), twice("near a")),
-            (Judgement::Met, Judgement::Equal)
-        );
+        assert_eq!((twice("a"), twice("near a")), (Judgement::Met, Judgement::Equal));
         assert_eq!(verdict(judge.at_most("c", "b", 1.5)), Judgement::Failed);
         assert_eq!(verdict(judge.at_most("c", "n", 1.5)), Judgement::Failed);
-        assert_eq!(
-            verdict(judge.at_most("c", "gone", 1.5)),
-            Judgement::NotMeasured
-        );
+        assert_eq!(verdict(judge.at_most("c", "gone", 1.5)), Judgement::NotMeasured);
         assert_eq!(verdict(judge.at_least("c", "b", 1.5)), Judgement::Met);
         let limits = [
             judge.at_most("c", "near a", 1.0),
             judge.at_least("c", "b", 2.1),
             judge.at_least("c", "b", 2.2),
         ];
-        assert_eq!(
-            limits.map(verdict),
-            [Judgement::Equal, Judgement::Equal, Judgement::Failed]
-        );
+        assert_eq!(limits.map(verdict), [Judgement::Equal, Judgement::Equal, Judgement::Failed]);
         assert_eq!(verdict(judge.near("c", "b", 1.9, "a")), Judgement::Equal);
-        assert_eq!(
-            verdict(judge.within("gone", "c", "a", 2.0)),
-            Judgement::NotMeasured
-        );
+        assert_eq!(verdict(judge.within("gone", "c", "a", 2.0)), Judgement::NotMeasured);
     }
 
     /// Seen: a table of `never`, of a measure that older samples did not have. Cause: a sample
@@ -508,10 +457,7 @@ mod tests {
             (made.verdict, &*made.because),
             (Judgement::NotMeasured, "1.00 µs; old not measured")
         );
-        assert_eq!(
-            verdict(judge.at_most("c", "old", 1.0)),
-            Judgement::NotMeasured
-        );
+        assert_eq!(verdict(judge.at_most("c", "old", 1.0)), Judgement::NotMeasured);
     }
 
     /// The margin was on one side: a lead of a thousandth was "as expected", and a lag of it "about
@@ -568,18 +514,12 @@ mod tests {
         let mut rows = rows(&[("a", &[Some(1.0)]), ("b", &[Some(2.0)]), ("n", &[None])]);
         let failures = ["it crashed", "it crashed"].map(str::to_owned).to_vec();
         rows.find_mut("c", "b").unwrap().failures = failures;
-        let never = Measure {
-            can_be_never: true,
-            ..Measure::CPU_US
-        };
+        let never = Measure { can_be_never: true, ..Measure::CPU_US };
         for measure in [&Measure::CPU_US, &never] {
             let judge = rows.by(measure);
             let beaten = verdict(judge.beats("c", "a", &["b"], 1.0));
             let near = verdict(judge.near("c", "a", 1.0, "b"));
-            assert_eq!(
-                (beaten, near),
-                (Judgement::NotMeasured, Judgement::NotMeasured)
-            );
+            assert_eq!((beaten, near), (Judgement::NotMeasured, Judgement::NotMeasured));
             // That ours failed is told.
             let ours = verdict(judge.beats("c", "b", &["a"], 1.0));
             assert_eq!(
@@ -596,24 +536,14 @@ mod tests {
     /// by nothing. Cure: it is not asked for.
     #[test]
     fn zero_equals_zero() {
-        let rows = rows(&[
-            ("a", &[Some(0.0)]),
-            ("b", &[Some(0.0)]),
-            ("one", &[Some(1.0)]),
-        ]);
+        let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)]), ("one", &[Some(1.0)])]);
         for better in [Better::Less, Better::More] {
             let measure = measure(better);
             let judge = rows.by(&measure);
             let same = |other| verdict(judge.same("c", "a", other));
-            assert_eq!(
-                (same("b"), same("one")),
-                (Judgement::Met, Judgement::Failed)
-            );
+            assert_eq!((same("b"), same("one")), (Judgement::Met, Judgement::Failed));
             let near = |of, other| verdict(judge.near("c", of, 0.7, other));
-            assert_eq!(
-                (near("a", "b"), near("one", "b")),
-                (Judgement::Met, Judgement::Failed)
-            );
+            assert_eq!((near("a", "b"), near("one", "b")), (Judgement::Met, Judgement::Failed));
             assert_eq!(verdict(judge.within("c", "c", "a", 0.7)), Judgement::Met);
         }
     }
@@ -627,16 +557,10 @@ mod tests {
             ("b", &[None, Some(1.2), None]),
             ("n", &[None]),
         ]);
-        let measure = Measure {
-            can_be_never: true,
-            ..Measure::CPU_US
-        };
+        let measure = Measure { can_be_never: true, ..Measure::CPU_US };
         let judge = rows.by(&measure);
         let because = |system| judge.at_most("c", system, 1.0).unwrap().because;
-        assert_eq!(
-            because("a"),
-            "0.800 µs, never in 1 of 3; best sample: 0.600 µs"
-        );
+        assert_eq!(because("a"), "0.800 µs, never in 1 of 3; best sample: 0.600 µs");
         assert_eq!(because("b"), "never in 2 of 3");
         assert_eq!(because("n"), "never");
     }
@@ -647,10 +571,7 @@ mod tests {
         let measure = measure(Better::More);
         let judge = rows.by(&measure);
         let verdict = |of, by| verdict(judge.beats("c", of, &[by], 1.5));
-        assert_eq!(
-            (verdict("a", "b"), verdict("b", "a")),
-            (Judgement::Met, Judgement::Failed)
-        );
+        assert_eq!((verdict("a", "b"), verdict("b", "a")), (Judgement::Met, Judgement::Failed));
     }
 
     /// Seen: "as expected: 10 times as good as nginx in requests that failed (0 %; nginx 0 %)", of
@@ -658,11 +579,7 @@ mod tests {
     /// another nothing it is a tie, whatever was asked.
     #[test]
     fn two_that_have_no_errors_are_equal() {
-        let rows = rows(&[
-            ("a", &[Some(0.0)]),
-            ("b", &[Some(0.0)]),
-            ("c", &[Some(1.0)]),
-        ]);
+        let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)]), ("c", &[Some(1.0)])]);
         let judge = rows.by(&Measure::CPU_US);
         for times in [0.5, 1.0, 10.0] {
             let made = judge.beats("c", "a", &["b", "c"], times).unwrap();
@@ -672,10 +589,7 @@ mod tests {
             );
         }
         let verdict = |of, by| judge.beats("c", of, &[by], 10.0).unwrap().verdict;
-        assert_eq!(
-            (verdict("a", "c"), verdict("c", "a")),
-            (Judgement::Met, Judgement::Failed)
-        );
+        assert_eq!((verdict("a", "c"), verdict("c", "a")), (Judgement::Met, Judgement::Failed));
     }
 
     /// Seen: "resident memory of each of at most 4403.2 bytes (4,595 bytes)".
@@ -688,28 +602,18 @@ mod tests {
 
     #[test]
     fn the_reason_names_the_figures() {
-        let rows = rows(&[
-            ("a", &[Some(1.0), Some(2.0), Some(3.0)]),
-            ("b", &[Some(4.0)]),
-        ]);
+        let rows = rows(&[("a", &[Some(1.0), Some(2.0), Some(3.0)]), ("b", &[Some(4.0)])]);
         let judge = rows.by(&Measure::CPU_US);
         let made = judge.beats("c", "a", &["b", "gone"], 1.0).unwrap();
         assert_eq!(made.says, "a, c: less server CPU per request than b");
-        assert_eq!(
-            made.because,
-            "2.00 µs; b 4.00 µs: 2.00× (best samples 4.00×)"
-        );
+        assert_eq!(made.because, "2.00 µs; b 4.00 µs: 2.00× (best samples 4.00×)");
     }
 
     /// Seen: "NOT AS EXPECTED: 2.2 times as good as nginx (…: 2.00 times as good)", which reads as
     /// if it had been slower.
     #[test]
     fn a_lead_is_told_before_its_target() {
-        let rows = rows(&[
-            ("a", &[Some(1.0)]),
-            ("b", &[Some(2.0)]),
-            ("c", &[Some(4.0)]),
-        ]);
+        let rows = rows(&[("a", &[Some(1.0)]), ("b", &[Some(2.0)]), ("c", &[Some(4.0)])]);
         let judge = rows.by(&Measure::CPU_US);
         let made = judge.beats("c", "a", &["b", "c"], 2.2).unwrap();
         let title = Measure::CPU_US.title;
@@ -720,10 +624,7 @@ mod tests {
         let made = judge.beats("c", "b", &["a"], 0.4).unwrap();
         assert_eq!(
             (made.verdict, made.says),
-            (
-                Judgement::Met,
-                format!("b, c: 2.00× more {title} than a (target at most 2.5×)")
-            )
+            (Judgement::Met, format!("b, c: 2.00× more {title} than a (target at most 2.5×)"))
         );
     }
 
@@ -752,15 +653,9 @@ mod tests {
         let and = "4.00 µs and 2.00 µs: ratio 2.00 (best samples 4.00)";
         assert_eq!(because(judge.same("c", "b", "a")), and);
         assert_eq!(because(judge.alike("far", "c", "a")), and);
-        assert_eq!(
-            because(judge.at_most("c", "a", 1.5)),
-            "2.00 µs; best sample: 1.00 µs"
-        );
+        assert_eq!(because(judge.at_most("c", "a", 1.5)), "2.00 µs; best sample: 1.00 µs");
         assert_eq!(because(judge.at_most("c", "b", 1.5)), "4.00 µs");
         // By nothing there is no quotient.
-        assert_eq!(
-            because(judge.near("c", "a", 0.7, "none")),
-            "2.00 µs; none 0 µs"
-        );
+        assert_eq!(because(judge.near("c", "a", 0.7, "none")), "2.00 µs; none 0 µs");
     }
 }

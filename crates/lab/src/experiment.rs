@@ -52,9 +52,7 @@ impl Work {
         let Work::Server(work) = self else {
             return None;
         };
-        let group = work
-            .needs_group
-            .and_then(|group| testbed.lacks_group(group));
+        let group = work.needs_group.and_then(|group| testbed.lacks_group(group));
         let link = work.needs_link.then(|| testbed.lacks_links());
         let cores = work.shares_cores.then(|| testbed.lacks_both_cores());
         group.or(link.flatten()).or(cores.flatten())

@@ -20,11 +20,7 @@ impl Configuration {
         program: &'static str,
         parameters: impl Into<Vec<(&'static str, u64)>>,
     ) -> Configuration {
-        Configuration {
-            label: label.into(),
-            program,
-            parameters: parameters.into(),
-        }
+        Configuration { label: label.into(), program, parameters: parameters.into() }
     }
 
     /// A parameter's value.
@@ -160,11 +156,8 @@ impl Measure {
     pub const BUSY: Measure = neither("busy_percent", "server's core busy", "%");
 
     /// Part of the server's CPU time in its own code, as the kernel samples it.
-    pub const USER: Measure = neither(
-        "user_percent",
-        "outside of the kernel",
-        "% of the server's CPU",
-    );
+    pub const USER: Measure =
+        neither("user_percent", "outside of the kernel", "% of the server's CPU");
 
     /// The median latency, from the intended time in an open loop.
     pub const P50: Measure = less("p50_us", "median latency", "µs");
@@ -212,15 +205,7 @@ const fn better(
     title: &'static str,
     unit: &'static str,
 ) -> Measure {
-    Measure {
-        name,
-        title,
-        unit,
-        better,
-        of: None,
-        can_be_never: false,
-        is_told: false,
-    }
+    Measure { name, title, unit, better, of: None, can_be_never: false, is_told: false }
 }
 
 /// Less is better, of programs that may not come to their first operation.
@@ -229,10 +214,7 @@ pub(crate) const fn operation(
     title: &'static str,
     unit: &'static str,
 ) -> Measure {
-    Measure {
-        can_be_never: true,
-        ..less(name, title, unit)
-    }
+    Measure { can_be_never: true, ..less(name, title, unit) }
 }
 
 fn per_operation(values: &Values, scale: f64) -> Option<f64> {

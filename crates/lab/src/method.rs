@@ -198,10 +198,8 @@ pub fn estimate(experiment: &Experiment, kinds: &[&str], effort: &Effort) -> Dur
             1.1 + lasts.max(configuration.get("least_s", 0) as f64)
         }
     };
-    let configurations = (experiment.configurations)(&Breadth {
-        quick: effort.quick,
-        peak_per_s: None,
-    });
+    let configurations =
+        (experiment.configurations)(&Breadth { quick: effort.quick, peak_per_s: None });
     let configurations = configurations.iter();
     let chosen =
         configurations.filter(|configuration| is_chosen(&effort.only, &configuration.label));
@@ -240,10 +238,7 @@ struct Patience {
 impl Patience {
     /// For so many turns.
     fn of(turns: usize) -> Patience {
-        Patience {
-            left: (turns as f64 * REPEATS_SHARE_MAX) as u32,
-            ..Patience::default()
-        }
+        Patience { left: (turns as f64 * REPEATS_SHARE_MAX) as u32, ..Patience::default() }
     }
 }
 
@@ -258,17 +253,12 @@ impl Run<'_> {
             Some(earlier) => earlier.header.peak_per_s,
             None => self.peak(setting)?,
         };
-        let breadth = Breadth {
-            quick: self.effort.quick,
-            peak_per_s,
-        };
+        let breadth = Breadth { quick: self.effort.quick, peak_per_s };
         let mut configurations = (self.experiment.configurations)(&breadth);
         configurations.retain(|configuration| is_chosen(&self.effort.only, &configuration.label));
         if configurations.is_empty() {
             let only = self.effort.only.join(", ");
-            return Err(RunError::Unfit(format!(
-                "no configuration has {only} in its label"
-            )));
+            return Err(RunError::Unfit(format!("no configuration has {only} in its label")));
         }
         let header = self.header(setting, peak_per_s);
         let mut store = Store::open(file, &header, earlier.is_some())?;
@@ -341,12 +331,7 @@ impl Run<'_> {
                 None => (sample, None),
             };
             if let Some(worse) = worse {
-                store.turn(record(
-                    configuration,
-                    system,
-                    round,
-                    TurnResult::Discarded(worse),
-                ))?;
+                store.turn(record(configuration, system, round, TurnResult::Discarded(worse)))?;
             }
             let is_noisy = noise(&better) > NOISE_PERCENT_MAX;
             let gives_up = attempt == ATTEMPTS_MAX || self.noise.left == 0;
@@ -400,13 +385,7 @@ impl Run<'_> {
         let usage = Usage::now();
         let mut delay_ns = 0;
         let began = Instant::now();
-        let result = program(
-            stop,
-            configuration,
-            system,
-            self.effort.seconds,
-            &mut delay_ns,
-        );
+        let result = program(stop, configuration, system, self.effort.seconds, &mut delay_ns);
         let mut noise = Noise::since(usage, Duration::ZERO);
         noise.run_delay_percent = delay_ns as f64 / 1e7 / began.elapsed().as_secs_f64();
         match result.unwrap_or_else(|error| TurnResult::Failed(error.to_string())) {
@@ -464,10 +443,8 @@ impl Run<'_> {
 
     /// The testbed in words.
     fn testbed(&self, setting: &Setting<'_>) -> String {
-        let (testbed, shares_cores) = (
-            setting.testbed.as_ref(),
-            self.experiment.work.shares_cores(),
-        );
+        let (testbed, shares_cores) =
+            (setting.testbed.as_ref(), self.experiment.work.shares_cores());
         testbed.map_or("any core".to_owned(), |testbed| testbed.words(shares_cores))
     }
 
@@ -487,9 +464,7 @@ impl Run<'_> {
 
     fn is_budget_spent(&self, rounds: u32) -> bool {
         let spent = self.began.elapsed();
-        self.effort
-            .budget
-            .is_some_and(|budget| spent + spent / rounds > budget)
+        self.effort.budget.is_some_and(|budget| spent + spent / rounds > budget)
     }
 
     /// Turns are counted from here on: what was told before was about the peak.
@@ -538,12 +513,7 @@ fn program(
     seconds: f64,
     delay_ns: &mut u64,
 ) -> io::Result<TurnResult> {
-    let Start::Program {
-        program,
-        arguments,
-        parameters,
-    } = &system.start
-    else {
+    let Start::Program { program, arguments, parameters } = &system.start else {
         return Err(io::Error::other(format!("{} is a server", system.name)));
     };
     let mut command = Command::new(program);
@@ -559,10 +529,7 @@ fn program(
     // As many cores as it has processors, and the same ones for all systems.
     let mut cores = usable_cores()?;
     cores.truncate(configuration.get("processors", u64::MAX) as usize);
-    let settling = sys::Settling {
-        cores,
-        ..sys::Settling::default()
-    };
+    let settling = sys::Settling { cores, ..sys::Settling::default() };
     sys::settle(&mut command, settling);
     let mut child = start(&mut command)?;
     let deadline = Instant::now() + SAMPLE_TIMEOUT;
@@ -660,11 +627,7 @@ mod tests {
         let mut header = header();
         (header.quick, header.seconds) = (false, run.effort.seconds);
         header.systems = run.lines();
-        let earlier = Recorded {
-            header,
-            turns: Vec::new(),
-            ending: None,
-        };
+        let earlier = Recorded { header, turns: Vec::new(), ending: None };
         assert!(run.continues(&earlier, "here"));
         assert!(!run.continues(&earlier, "elsewhere"));
     }

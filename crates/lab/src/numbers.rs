@@ -23,11 +23,7 @@ impl Scale {
     /// if the least of them keeps its digits.
     pub(crate) fn of_table(unit: &'static str, least: f64, greatest: f64) -> Scale {
         let scale = Scale::below(unit, greatest, TABLE_FROM);
-        if least * scale.factor < LEAST_IN_TABLE {
-            Scale { factor: 1.0, unit }
-        } else {
-            scale
-        }
+        if least * scale.factor < LEAST_IN_TABLE { Scale { factor: 1.0, unit } } else { scale }
     }
 
     fn below(unit: &'static str, greatest: f64, limit: f64) -> Scale {
@@ -52,11 +48,7 @@ impl Scale {
     pub(crate) fn show_spread(self, spread: Spread) -> String {
         let [median, least, greatest] =
             [spread.median, spread.least, spread.greatest].map(|figure| self.show(figure));
-        if least == greatest {
-            median
-        } else {
-            format!("{median} ({least}–{greatest})")
-        }
+        if least == greatest { median } else { format!("{median} ({least}–{greatest})") }
     }
 
     /// All figures of a spread in this unit.
@@ -141,29 +133,19 @@ pub fn show(figure: f64) -> String {
 /// A figure of three digits, and the power of ten of its first one.
 fn rounded(figure: f64) -> (f64, i32) {
     let text = format!("{figure:.2e}");
-    let exponent = text
-        .split_once('e')
-        .and_then(|(_, power)| power.parse().ok());
+    let exponent = text.split_once('e').and_then(|(_, power)| power.parse().ok());
     (text.parse().unwrap_or(figure), exponent.unwrap_or(0))
 }
 
 /// A count. A half is rounded to the even one, as by `{:.0}`.
 pub(crate) fn grouped(figure: f64) -> String {
     let text = count_of(figure.abs().round_ties_even() as u64);
-    if figure < 0.0 {
-        format!("-{text}")
-    } else {
-        text
-    }
+    if figure < 0.0 { format!("-{text}") } else { text }
 }
 
 /// A quotient: two decimals, and a third where two would say nothing.
 pub(crate) fn show_ratio(ratio: f64) -> String {
-    if ratio < 0.1 {
-        format!("{ratio:.3}")
-    } else {
-        format!("{ratio:.2}")
-    }
+    if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") }
 }
 
 /// `1 noisy sample`, `2 noisy samples`.
@@ -178,29 +160,9 @@ mod tests {
 
     #[test]
     fn three_digits_and_groups() {
-        let shown = [
-            0.0,
-            0.0412,
-            0.5,
-            1.234,
-            12.34,
-            123.4,
-            1234.0,
-            1_234_567.0,
-            -1234.0,
-        ]
-        .map(show);
-        let expected = [
-            "0",
-            "0.0412",
-            "0.500",
-            "1.23",
-            "12.3",
-            "123",
-            "1,234",
-            "1,234,567",
-            "-1,234",
-        ];
+        let shown = [0.0, 0.0412, 0.5, 1.234, 12.34, 123.4, 1234.0, 1_234_567.0, -1234.0].map(show);
+        let expected =
+            ["0", "0.0412", "0.500", "1.23", "12.3", "123", "1,234", "1,234,567", "-1,234"];
         assert_eq!(shown, expected);
     }
 
@@ -234,14 +196,8 @@ mod tests {
     #[test]
     fn unit_of_long_times() {
         let unit = |unit, least, greatest| Scale::of_table(unit, least, greatest).unit;
-        assert_eq!(
-            [unit("µs", 1.0, 9_999.0), unit("µs", 78.0, 609_223.0)],
-            ["µs", "ms"]
-        );
-        assert_eq!(
-            [unit("ns", 1e9, 3e10), unit("per second", 1.0, 1e6)],
-            ["s", "per second"]
-        );
+        assert_eq!([unit("µs", 1.0, 9_999.0), unit("µs", 78.0, 609_223.0)], ["µs", "ms"]);
+        assert_eq!([unit("ns", 1e9, 3e10), unit("per second", 1.0, 1e6)], ["s", "per second"]);
         // 0.0203 ms would hide what a short request costs beside a long one.
         assert_eq!(unit("µs", 20.3, 22_142.0), "µs");
         assert_eq!(Scale::of_table("µs", 78.1, 609_223.0).show(78.1), "0.0781");
@@ -250,12 +206,7 @@ mod tests {
     /// Seen: columns of "0.00 (0.00–0.00)", and "1 noisy samples".
     #[test]
     fn empty_bands_and_plurals() {
-        let spread = |least, median, greatest| Spread {
-            median,
-            least,
-            greatest,
-            count: 3,
-        };
+        let spread = |least, median, greatest| Spread { median, least, greatest, count: 3 };
         let scale = Scale::of_table("%", 0.0, 1.0);
         assert_eq!(scale.show_spread(spread(0.0, 0.0, 0.0)), "0");
         assert_eq!(scale.show_spread(spread(1e-9, 0.5, 1.0)), "0.500 (0–1.00)");

@@ -27,11 +27,7 @@ impl Experiment {
         let page = page.split(CAME_OUT).next().unwrap_or_default();
         let expected = self.expected().into_iter();
         let expected = expected.map(|says| format!("\n- {says}"));
-        format!(
-            "{}\n\n## What is expected\n{}",
-            page.trim_end(),
-            expected.collect::<String>()
-        )
+        format!("{}\n\n## What is expected\n{}", page.trim_end(), expected.collect::<String>())
     }
 
     /// The expectations of a full run, in words.

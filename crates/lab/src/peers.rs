@@ -31,12 +31,8 @@ const PROGRAMS: (&str, &str) = ("src/programs.rs", include_str!("../peers/progra
 
 impl PeerRuntime {
     /// All.
-    pub const ALL: [PeerRuntime; 4] = [
-        PeerRuntime::Go,
-        PeerRuntime::Tokio,
-        PeerRuntime::May,
-        PeerRuntime::Threads,
-    ];
+    pub const ALL: [PeerRuntime; 4] =
+        [PeerRuntime::Go, PeerRuntime::Tokio, PeerRuntime::May, PeerRuntime::Threads];
 
     /// `go`.
     pub fn name(self) -> &'static str {
@@ -70,10 +66,7 @@ impl PeerRuntime {
                 ("src/main.rs", include_str!("../peers/threads/src/main.rs")),
                 ("src/wake.rs", include_str!("../peers/threads/src/wake.rs")),
                 COMMON,
-                (
-                    "Cargo.toml",
-                    include_str!("../peers/threads/Cargo.toml.txt"),
-                ),
+                ("Cargo.toml", include_str!("../peers/threads/Cargo.toml.txt")),
             ],
         }
     }
@@ -99,11 +92,8 @@ impl PeerRuntime {
             fs::write(stamp, sources)?;
         }
         let system = |name: &str, parameters| {
-            let start = Start::Program {
-                program: program.clone(),
-                arguments: Vec::new(),
-                parameters,
-            };
+            let start =
+                Start::Program { program: program.clone(), arguments: Vec::new(), parameters };
             System::new(name, String::new(), start)
         };
         let mut systems = vec![system(self.name(), Vec::new())];
@@ -142,10 +132,7 @@ impl PeerRuntime {
         if !built.status.success() {
             let said = String::from_utf8_lossy(&built.stderr);
             let said = said.lines().take(3).collect::<Vec<_>>().join("; ");
-            return Err(io::Error::other(format!(
-                "{} does not build: {said}",
-                self.name()
-            )));
+            return Err(io::Error::other(format!("{} does not build: {said}", self.name())));
         }
         if self != PeerRuntime::Go {
             fs::copy(folder.join("target/release/peer"), program)?;

@@ -38,15 +38,9 @@ impl<'a> Report<'a> {
         let rows = recorded.rows(experiment);
         let expectations = (experiment.expectations)(&rows).into_iter().flatten();
         // A quick run has fewer configurations.
-        let expectations = expectations
-            .filter(|one| rows.has_configuration(&one.configuration))
-            .collect();
-        Report {
-            experiment,
-            recorded,
-            rows,
-            expectations,
-        }
+        let expectations =
+            expectations.filter(|one| rows.has_configuration(&one.configuration)).collect();
+        Report { experiment, recorded, rows, expectations }
     }
 
     /// True if anything was measured.
@@ -97,9 +91,8 @@ impl<'a> Report<'a> {
         }
         let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
         if fewest < 5 {
-            warnings.push(format!(
-                "only {fewest} of each: too few samples to tell small differences"
-            ));
+            warnings
+                .push(format!("only {fewest} of each: too few samples to tell small differences"));
         }
         let turns = self.recorded.turns.iter();
         let elsewhere =
@@ -112,10 +105,9 @@ impl<'a> Report<'a> {
             ));
         }
         warnings.extend(header.lacks.iter().cloned());
-        for (what, systems) in [
-            ("left out, or not there: ", self.missing()),
-            ("no sample of ", self.silent()),
-        ] {
+        for (what, systems) in
+            [("left out, or not there: ", self.missing()), ("no sample of ", self.silent())]
+        {
             if !systems.is_empty() {
                 warnings.push(format!("{what}{}", systems.join(", ")));
             }
@@ -184,14 +176,11 @@ impl<'a> Report<'a> {
                 }
             }
         }
-        let sentences = found
-            .into_iter()
-            .map(|(system, why, count, configurations)| {
-                let (samples, configurations) =
-                    (counted(count, "sample"), configurations.join("; "));
-                let why = why.trim_end_matches([' ', ':']);
-                format!("{system} failed in {samples} ({configurations}): {why}")
-            });
+        let sentences = found.into_iter().map(|(system, why, count, configurations)| {
+            let (samples, configurations) = (counted(count, "sample"), configurations.join("; "));
+            let why = why.trim_end_matches([' ', ':']);
+            format!("{system} failed in {samples} ({configurations}): {why}")
+        });
         sentences.collect()
     }
 
@@ -223,9 +212,8 @@ impl<'a> Report<'a> {
             }
         }
         let versions = versions.into_iter();
-        let versions: Vec<_> = versions
-            .map(|(name, version)| format!("{name} {version}"))
-            .collect();
+        let versions: Vec<_> =
+            versions.map(|(name, version)| format!("{name} {version}")).collect();
         let rounds = counted(header.repetitions as usize, "round");
         let machine = &header.card.machine;
         let testbed = &header.testbed;
@@ -290,23 +278,14 @@ impl<'a> Report<'a> {
         } else {
             format!("{least} to {greatest} s")
         };
-        if is_server {
-            format!(", {range} each")
-        } else {
-            format!(", each asked for {range}")
-        }
+        if is_server { format!(", {range} each") } else { format!(", each asked for {range}") }
     }
 
     /// Number of samples taken, discarded ones included.
     fn samples(&self) -> usize {
         let turns = self.recorded.turns.iter();
         turns
-            .filter(|turn| {
-                matches!(
-                    turn.result,
-                    TurnResult::Sample(_) | TurnResult::Discarded(_)
-                )
-            })
+            .filter(|turn| matches!(turn.result, TurnResult::Sample(_) | TurnResult::Discarded(_)))
             .count()
     }
 }

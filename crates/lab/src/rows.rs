@@ -118,9 +118,7 @@ impl Rows {
         let rows = configurations
             .iter()
             .flat_map(|configuration| systems.iter().map(|system| Row::new(configuration, system)));
-        Rows {
-            rows: rows.collect(),
-        }
+        Rows { rows: rows.collect() }
     }
 
     #[cfg(test)]
@@ -151,12 +149,8 @@ impl Rows {
         configuration: &str,
         system: &str,
     ) -> Vec<(f64, Spread)> {
-        let samples = self
-            .find(configuration, system)
-            .map_or(&[][..], |row| &row.samples);
-        let courses = samples
-            .iter()
-            .filter_map(|sample| sample.courses.get(measure.name));
+        let samples = self.find(configuration, system).map_or(&[][..], |row| &row.samples);
+        let courses = samples.iter().filter_map(|sample| sample.courses.get(measure.name));
         let courses: Vec<_> = courses.collect();
         let steps = courses.iter().map(|course| course.figures.len()).max();
         let step = |at: usize| {
@@ -182,10 +176,7 @@ impl Rows {
     pub fn configurations(&self) -> Vec<&Configuration> {
         let mut configurations: Vec<&Configuration> = Vec::new();
         for row in &self.rows {
-            if configurations
-                .last()
-                .is_none_or(|last| last.label != row.configuration.label)
-            {
+            if configurations.last().is_none_or(|last| last.label != row.configuration.label) {
                 configurations.push(&row.configuration);
             }
         }
@@ -238,10 +229,7 @@ impl Rows {
         let [of, by] =
             [of, by].map(|(configuration, system)| self.spread(measure, configuration, system));
         let (of, by, better) = (of?, by?, measure.better);
-        Some(Ratio {
-            medians: of.median / by.median,
-            best: of.best(better) / by.best(better),
-        })
+        Some(Ratio { medians: of.median / by.median, best: of.best(better) / by.best(better) })
     }
 }
 
@@ -270,29 +258,15 @@ pub(crate) mod tests {
         let rows = of.iter().map(|(system, figures)| {
             let samples = figures.iter().map(|figure| {
                 let values = figure.map(|figure| ("cpu_us".to_owned(), figure));
-                Sample {
-                    values: values.into_iter().collect(),
-                    ..Sample::default()
-                }
+                Sample { values: values.into_iter().collect(), ..Sample::default() }
             });
-            Row {
-                samples: samples.collect(),
-                ..Row::new(&configuration, system)
-            }
+            Row { samples: samples.collect(), ..Row::new(&configuration, system) }
         });
-        Rows {
-            rows: rows.collect(),
-        }
+        Rows { rows: rows.collect() }
     }
 
-    const LESS: Measure = Measure {
-        can_be_never: true,
-        ..Measure::CPU_US
-    };
-    const MORE: Measure = Measure {
-        better: Better::More,
-        ..LESS
-    };
+    const LESS: Measure = Measure { can_be_never: true, ..Measure::CPU_US };
+    const MORE: Measure = Measure { better: Better::More, ..LESS };
 
     #[test]
     fn missing_figures_rank_worst() {
@@ -326,12 +300,7 @@ pub(crate) mod tests {
         assert_eq!(median(&LESS, &one_never), Some(6.5));
         assert_eq!(median(&MORE, &one_never), Some(2.0));
         assert_eq!(median(&LESS, &[Some(1.0), None]), None);
-        assert_eq!(
-            Spread::of(four.iter().flatten().copied().collect())
-                .unwrap()
-                .median,
-            2.5
-        );
+        assert_eq!(Spread::of(four.iter().flatten().copied().collect()).unwrap().median, 2.5);
     }
 
     /// Seen: a recovery of "0.800 (0.600–0.800)" of three samples of which one never came to it,
@@ -354,10 +323,7 @@ pub(crate) mod tests {
         let rates = [Some(9.0), Some(10.0)];
         assert_eq!(shown(&MORE, &rates, 1), "9.00 (failed–10.0)");
         assert_eq!(shown(&MORE, &rates, 3), "failed (failed–10.0)");
-        assert_eq!(
-            shown(&LESS, &[Some(0.8), None], 1),
-            "failed or never (0.800–failed or never)"
-        );
+        assert_eq!(shown(&LESS, &[Some(0.8), None], 1), "failed or never (0.800–failed or never)");
         // What was not taken says nothing.
         let older = [Some(2.0), Some(3.0), None];
         assert_eq!(shown(&Measure::CPU_US, &older, 0), "2.50 (2.00–3.00)");
@@ -372,17 +338,8 @@ pub(crate) mod tests {
             ("b", &[Some(1.0), Some(2.0), Some(3.0)]),
         ]);
         let ratio = |measure| rows.ratio(measure, "c", "a", "b").unwrap();
-        assert_eq!(
-            ratio(&LESS),
-            Ratio {
-                medians: 2.0,
-                best: 2.0
-            }
-        );
-        assert_eq!(
-            rows.spread(&MORE, "c", "b").unwrap().best(Better::More),
-            3.0
-        );
+        assert_eq!(ratio(&LESS), Ratio { medians: 2.0, best: 2.0 });
+        assert_eq!(rows.spread(&MORE, "c", "b").unwrap().best(Better::More), 3.0);
         assert_eq!(rows.ratio(&LESS, "c", "a", "gone"), None);
     }
 
@@ -393,16 +350,11 @@ pub(crate) mod tests {
         let row = rows.find_mut("c", "s").unwrap();
         let all: [&[f64]; 3] = [&[1.0, 10.0], &[2.0, 20.0], &[3.0]];
         for (sample, figures) in row.samples.iter_mut().zip(all) {
-            let course = Course {
-                step_s: 0.5,
-                figures: figures.to_vec(),
-            };
+            let course = Course { step_s: 0.5, figures: figures.to_vec() };
             sample.courses.insert(LESS.name.to_owned(), course);
         }
         let course = rows.course(&LESS, "c", "s");
-        let shown = course
-            .iter()
-            .map(|(at_s, spread)| (*at_s, spread.median, spread.count));
+        let shown = course.iter().map(|(at_s, spread)| (*at_s, spread.median, spread.count));
         assert_eq!(shown.collect::<Vec<_>>(), [(0.25, 2.0, 3), (0.75, 15.0, 2)]);
         assert_eq!(rows.course(&LESS, "c", "gone"), []);
     }

@@ -70,11 +70,7 @@ impl Noise {
     /// `cores`. Where a sample's programs share a core by design, waiting says nothing.
     pub(crate) fn percent(&self, queues_by_itself: bool, cores: usize) -> f64 {
         let of_a_core = cores as f64 * (self.others_percent + self.steal_percent);
-        let delay = if queues_by_itself {
-            0.0
-        } else {
-            self.run_delay_percent.min(of_a_core)
-        };
+        let delay = if queues_by_itself { 0.0 } else { self.run_delay_percent.min(of_a_core) };
         delay.max(self.others_percent).max(self.steal_percent)
     }
 }

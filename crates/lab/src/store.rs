@@ -210,11 +210,7 @@ impl Recorded {
                 Line::End(end) => ending = Some(end),
             }
         }
-        Ok(header.map(|header| Recorded {
-            header,
-            turns,
-            ending,
-        }))
+        Ok(header.map(|header| Recorded { header, turns, ending }))
     }
 
     /// True if the file has this turn.
@@ -229,16 +225,9 @@ impl Recorded {
 
     /// The rows of the experiment that these are the turns of.
     pub fn rows(&self, experiment: &Experiment) -> Rows {
-        let breadth = Breadth {
-            quick: self.header.quick,
-            peak_per_s: self.header.peak_per_s,
-        };
-        let systems: Vec<String> = self
-            .header
-            .systems
-            .iter()
-            .map(|system| system.name.clone())
-            .collect();
+        let breadth = Breadth { quick: self.header.quick, peak_per_s: self.header.peak_per_s };
+        let systems: Vec<String> =
+            self.header.systems.iter().map(|system| system.name.clone()).collect();
         let mut configurations = (experiment.configurations)(&breadth);
         configurations.retain(|configuration| is_chosen(&self.header.only, &configuration.label));
         let mut rows = Rows::new(&configurations, &systems);
@@ -322,10 +311,7 @@ pub(crate) mod tests {
         }
         store.file.write_all(b"{\"turn\":{\"configuration").unwrap();
         let recorded = Recorded::read(&path).unwrap().unwrap();
-        assert_eq!(
-            (&recorded.header, &recorded.turns[..]),
-            (&header(), &turns[..])
-        );
+        assert_eq!((&recorded.header, &recorded.turns[..]), (&header(), &turns[..]));
         assert_eq!(recorded.ending, None);
         let has = |round| recorded.has("1 processor, many", "weft", round);
         assert_eq!([has(0), has(1), has(2)], [true, true, false]);

@@ -25,12 +25,7 @@ pub struct System {
 impl System {
     /// Creates a system whose kind is its name.
     pub fn new(name: &str, version: String, start: Start) -> System {
-        System {
-            name: name.to_owned(),
-            kind: name.to_owned(),
-            version,
-            start,
-        }
+        System { name: name.to_owned(), kind: name.to_owned(), version, start }
     }
 }
 
@@ -207,23 +202,10 @@ pub const KNOWN: &[Known] = &[
     nginx("nginx", NGINX_PLAIN),
     nginx("nginx threads", NGINX_THREADS),
     nginx("nginx reuseport", NGINX_REUSEPORT),
-    Known {
-        config: Some(LIGHTTPD),
-        ..known("lighttpd", "-v", "-D -f {config}")
-    },
-    Known {
-        config: Some(H2O),
-        ..known("h2o", "--version", "-m worker -c {config}")
-    },
-    known(
-        "caddy",
-        "version",
-        "file-server --listen {host}:{port} --root {root}",
-    ),
-    Known {
-        protocol: ServerProtocol::Cache,
-        ..known("memcached", "--version", MEMCACHED_FLAGS)
-    },
+    Known { config: Some(LIGHTTPD), ..known("lighttpd", "-v", "-D -f {config}") },
+    Known { config: Some(H2O), ..known("h2o", "--version", "-m worker -c {config}") },
+    known("caddy", "version", "file-server --listen {host}:{port} --root {root}"),
+    Known { protocol: ServerProtocol::Cache, ..known("memcached", "--version", MEMCACHED_FLAGS) },
 ];
 
 /// Our cache, with memcached's flags: one processor, 2 GB.
@@ -266,11 +248,7 @@ pub struct ConfigFile {
 }
 
 const fn file(text: &'static str, delivery: &'static str, listen: &'static str) -> ConfigFile {
-    ConfigFile {
-        text,
-        delivery,
-        listen,
-    }
+    ConfigFile { text, delivery, listen }
 }
 
 const fn nginx_file(delivery: &'static str, listen: &'static str) -> ConfigFile {
@@ -312,11 +290,7 @@ impl Known {
 pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
     ("weft", ServerProtocol::Web, ""),
     ("weft epoll", ServerProtocol::Web, "--engine fiber:io=epoll"),
-    (
-        "weft event",
-        ServerProtocol::Web,
-        "--engine event:accept=own,multi-accept=on",
-    ),
+    ("weft event", ServerProtocol::Web, "--engine event:accept=own,multi-accept=on"),
     (
         "weft event alone",
         ServerProtocol::Web,
@@ -327,21 +301,9 @@ pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
     ("weft netstack packet", ServerProtocol::Web, NETSTACK_PACKET),
     ("weft netstack tap", ServerProtocol::Web, NETSTACK_TAP),
     ("weft cache", ServerProtocol::Cache, MANY),
-    (
-        "weft cache epoll",
-        ServerProtocol::Cache,
-        "--engine=fiber:io=epoll -c 17000",
-    ),
-    (
-        "weft cache event",
-        ServerProtocol::Cache,
-        "--engine=event -c 17000",
-    ),
-    (
-        "weft cache thread",
-        ServerProtocol::Cache,
-        "--engine=thread -c 4000",
-    ),
+    ("weft cache epoll", ServerProtocol::Cache, "--engine=fiber:io=epoll -c 17000"),
+    ("weft cache event", ServerProtocol::Cache, "--engine=event -c 17000"),
+    ("weft cache thread", ServerProtocol::Cache, "--engine=thread -c 4000"),
 ];
 
 /// The form that is measured only if it is named, wherever `weft event` is: the others take as long
@@ -353,11 +315,8 @@ const NETSTACK_PACKET: &str = "--engine netstack:device=packet:{interface},addre
 const NETSTACK_TAP: &str = "--engine netstack:device=tap:{interface},address={host}/24";
 
 /// weft's fibers: their names, and the kinds by which experiments ask for them.
-const FIBERS: &[(&str, &str)] = &[
-    ("weft", "pinned"),
-    ("weft stackless", "stackless"),
-    ("weft migratable", "migratable"),
-];
+const FIBERS: &[(&str, &str)] =
+    &[("weft", "pinned"), ("weft stackless", "stackless"), ("weft migratable", "migratable")];
 
 /// weft's fibers, of the program `weft-programs`. `prefix` as for [`weft_forms`].
 pub fn weft_fibers(programs: &Path, prefix: &str, version: &str) -> Vec<System> {
@@ -393,23 +352,12 @@ impl System {
 }
 
 /// The dispatchers of `weft serve --engine event`, each a system `event NAME`.
-pub const DISPATCHERS: &[&str] = &[
-    "select",
-    "poll",
-    "fdm",
-    "lap",
-    "rtsig",
-    "epoll",
-    "epoll-edge",
-    "uring",
-];
+pub const DISPATCHERS: &[&str] =
+    &["select", "poll", "fdm", "lap", "rtsig", "epoll", "epoll-edge", "uring"];
 
 /// Real-time signals with a queue as short as the name says, and what follows when it overflows.
-const QUEUES: &[(&str, &str)] = &[
-    ("rtsig 1024", "rtsig"),
-    ("rtsig 2048", "rtsig"),
-    ("rtsig 1024 select", "rtsig-select"),
-];
+const QUEUES: &[(&str, &str)] =
+    &[("rtsig 1024", "rtsig"), ("rtsig 2048", "rtsig"), ("rtsig 1024 select", "rtsig-select")];
 
 /// Prefixes of the two builds' names.
 pub const OLD: &str = "old ";
@@ -439,9 +387,7 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
             }),
         }
     };
-    let forms = WEFT_FORMS
-        .iter()
-        .map(|&(name, protocol, words)| form(name, protocol, words));
+    let forms = WEFT_FORMS.iter().map(|&(name, protocol, words)| form(name, protocol, words));
     let event = |name: &str, dispatcher: &str| {
         let words = format!("--engine event:dispatcher={dispatcher} --max-connections 8000");
         form(&format!("event {name}"), ServerProtocol::Web, &words)
@@ -465,9 +411,8 @@ pub fn custom(text: &str) -> Result<System, String> {
     let (name, command) = text.split_once('=').unwrap_or_default();
     let mut words = command.split_whitespace().map(str::to_owned);
     let is_program = command.contains(PROGRAM);
-    let program = words
-        .next()
-        .filter(|_| !name.is_empty() && (is_program || command.contains("{port}")));
+    let program =
+        words.next().filter(|_| !name.is_empty() && (is_program || command.contains("{port}")));
     let Some(program) = program else {
         return Err(format!(
             "'{text}': want NAME=COMMAND with {{port}}, and {{root}} if it serves files; or with \
@@ -496,12 +441,7 @@ pub fn custom(text: &str) -> Result<System, String> {
         });
         (CUSTOM_SERVER, start)
     };
-    Ok(System {
-        name: name.to_owned(),
-        kind: kind.to_owned(),
-        version: String::new(),
-        start,
-    })
+    Ok(System { name: name.to_owned(), kind: kind.to_owned(), version: String::new(), start })
 }
 
 /// The kinds of a user's systems: each takes part in all experiments with its like.
@@ -541,8 +481,7 @@ fn first_version(text: &str) -> Option<String> {
     let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || ".-+".contains(c)));
     // v2.6.2, go1.26.0, httperf-0.9.0
     let digits = |word: &str| {
-        word.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '-')
-            .to_owned()
+        word.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '-').to_owned()
     };
     let is_version =
         |word: &String| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
@@ -557,10 +496,7 @@ mod tests {
     fn versions_of_programs() {
         let found = |text| first_version(text).unwrap_or_default();
         assert_eq!(found("nginx version: nginx/1.22.1\n"), "1.22.1");
-        assert_eq!(
-            found("lighttpd/1.4.69 (ssl) - a light and fast webserver"),
-            "1.4.69"
-        );
+        assert_eq!(found("lighttpd/1.4.69 (ssl) - a light and fast webserver"), "1.4.69");
         assert_eq!(found("v2.6.2 h1:abc"), "2.6.2");
         assert_eq!(found("memcached 1.6.18"), "1.6.18");
         let httperf = "httperf-0.9.0 compiled without DEBUG\n--rate=0.00 --recv-buffer=16384";
@@ -593,11 +529,7 @@ mod tests {
         assert_eq!(made.kind, CUSTOM_SERVER);
         assert!(custom("mine=sh -c").unwrap_err().contains("{port}"));
         assert!(custom("sh {port}").is_err());
-        assert!(
-            custom("a=no-such-program {port}")
-                .unwrap_err()
-                .contains("not installed")
-        );
+        assert!(custom("a=no-such-program {port}").unwrap_err().contains("not installed"));
     }
 
     /// Seen: `user: root` in h2o's configuration. Cause: without root it cannot change its groups,
@@ -619,10 +551,7 @@ mod tests {
         let without = told(false);
         assert_eq!(as_root.replace("\nuser: root\n", "\n"), without);
         assert!(as_root.contains("\nuser: root\n"), "{as_root}");
-        assert!(
-            without.contains("  port: 2001\nnum-threads: 1\n"),
-            "{without}"
-        );
+        assert!(without.contains("  port: 2001\nnum-threads: 1\n"), "{without}");
     }
 
     #[test]
@@ -635,20 +564,14 @@ mod tests {
                 config: Some(config),
                 protocol: ServerProtocol::Web,
             };
-            let context = StartContext {
-                workers: 2,
-                ..context(scratch.path(), true)
-            };
+            let context = StartContext { workers: 2, ..context(scratch.path(), true) };
             let argv = server.argv(&context).unwrap();
             fs::read_to_string(&argv[2]).unwrap()
         };
         let shared = told(NGINX_SENDFILE);
         let divided = told(NGINX_REUSEPORT);
         assert!(shared.contains("\nworker_processes 2;\n"), "{shared}");
-        assert_eq!(
-            divided.replace("backlog=16384 reuseport;", "backlog=16384;"),
-            shared
-        );
+        assert_eq!(divided.replace("backlog=16384 reuseport;", "backlog=16384;"), shared);
         assert_ne!(divided, shared);
     }
 
@@ -656,17 +579,9 @@ mod tests {
     fn custom_runtime() {
         let made = custom("photon=sh -x {program} stack=16").unwrap();
         assert_eq!(made.kind, CUSTOM_PROGRAM);
-        let Start::Program {
-            arguments,
-            parameters,
-            ..
-        } = made.start
-        else {
+        let Start::Program { arguments, parameters, .. } = made.start else {
             panic!("a program");
         };
-        assert_eq!(
-            (arguments, parameters),
-            (vec!["-x".into()], vec!["stack=16".into()])
-        );
+        assert_eq!((arguments, parameters), (vec!["-x".into()], vec!["stack=16".into()]));
     }
 }

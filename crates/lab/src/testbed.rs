@@ -112,10 +112,7 @@ impl Testbed {
         if let Some(mut guard) = guard {
             // Not in the terminal's group: Ctrl-C is not for it.
             std::os::unix::process::CommandExt::process_group(&mut guard, 0);
-            guard
-                .arg(journal.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null());
+            guard.arg(journal.path()).stdin(Stdio::null()).stdout(Stdio::null());
             guard.stderr(Stdio::null()).spawn()?;
         }
         if is_root {
@@ -145,11 +142,7 @@ impl Testbed {
             "without root, the machine's own loopback is used: its congestion control and packet \
              filters are part of the figures",
         ];
-        if self.is_root {
-            Vec::new()
-        } else {
-            without_root.map(str::to_owned).into()
-        }
+        if self.is_root { Vec::new() } else { without_root.map(str::to_owned).into() }
     }
 
     /// Reason why no control group of this kind can be made here, if any.
@@ -178,10 +171,9 @@ impl Testbed {
         self.links += 1;
         let names = link::names(self.links);
         let relay = match plan.wire {
-            Wire::Bad {
-                loss_per_mille,
-                delay_ms,
-            } => Some(self.relay(programs, &names, loss_per_mille, delay_ms)?),
+            Wire::Bad { loss_per_mille, delay_ms } => {
+                Some(self.relay(programs, &names, loss_per_mille, delay_ms)?)
+            }
             Wire::Veth { .. } | Wire::Tap { .. } => None,
         };
         Link::new(names, plan, self.cores, relay)
@@ -323,9 +315,7 @@ impl Launched {
 
     /// Number of reads that it made the disk do, if a control group counts them.
     pub(crate) fn disk_reads(&self) -> Option<u64> {
-        self.groups
-            .iter()
-            .find_map(|group| group::disk_reads(group))
+        self.groups.iter().find_map(|group| group::disk_reads(group))
     }
 
     /// Its exit status, once it has ended.
@@ -384,17 +374,13 @@ pub(crate) fn filesystem_of(path: &Path) -> Option<String> {
     });
     // A later mount hides an earlier one at the same point, and max_by_key takes the last.
     let above = mounts.filter(|(point, _)| path.starts_with(point));
-    above
-        .max_by_key(|(point, _)| point.len())
-        .map(|(_, kind)| kind.to_owned())
+    above.max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind.to_owned())
 }
 
 /// The cores that this process may use.
 pub(crate) fn usable_cores() -> io::Result<Vec<usize>> {
     let usable = rustix::thread::sched_getaffinity(None)?;
-    Ok((0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|&core| usable.is_set(core))
-        .collect())
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| usable.is_set(core)).collect())
 }
 
 /// The first two of them.
@@ -425,10 +411,7 @@ fn furnish_network() -> io::Result<()> {
 
 fn raise_file_limit() -> io::Result<()> {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-    let all = Rlimit {
-        current: maximum,
-        maximum,
-    };
+    let all = Rlimit { current: maximum, maximum };
     Ok(rustix::process::setrlimit(Resource::Nofile, all)?)
 }
 
@@ -464,10 +447,8 @@ mod tests {
             // Not even its handle is dropped: the journal knows.
             let sleeper = std::mem::ManuallyDrop::new(sleeper.unwrap());
             fs::write(testbed.scratch().join("file"), "").unwrap();
-            let (folder, journal) = (
-                testbed.scratch().to_owned(),
-                testbed.journal.path().to_owned(),
-            );
+            let (folder, journal) =
+                (testbed.scratch().to_owned(), testbed.journal.path().to_owned());
             tell.send((sleeper.pid(), folder, journal)).unwrap();
             panic!("on purpose");
         };

@@ -60,9 +60,7 @@ impl Membership {
         variable: impl Fn(&str) -> Option<String>,
         rendezvous: Option<String>,
     ) -> Result<Option<Membership>, String> {
-        let launcher = LAUNCHERS
-            .iter()
-            .find(|launcher| variable(launcher.rank).is_some());
+        let launcher = LAUNCHERS.iter().find(|launcher| variable(launcher.rank).is_some());
         let Some(launcher) = launcher else {
             return Ok(None);
         };
@@ -77,35 +75,20 @@ impl Membership {
         if size <= 1 {
             return Ok(None);
         }
-        let job = launcher
-            .job
-            .iter()
-            .find_map(|name| variable(name))
-            .unwrap_or_default();
+        let job = launcher.job.iter().find_map(|name| variable(name)).unwrap_or_default();
         let port = PORT_FIRST + crc32fast::hash(job.as_bytes()) % PORTS;
-        let one_machine = launcher
-            .local_size
-            .is_some_and(|name| number(name) == Ok(size));
+        let one_machine = launcher.local_size.is_some_and(|name| number(name) == Ok(size));
         let host = if one_machine {
             Some("127.0.0.1".to_owned())
         } else {
-            launcher
-                .host
-                .and_then(|name| first_address(&variable(name)?))
+            launcher.host.and_then(|name| first_address(&variable(name)?))
         };
         let derived = || {
             let host = host.ok_or("agents run on several machines: name the host of rank 0 with --rendezvous HOST:PORT")?;
             Ok::<_, String>(format!("{host}:{port}"))
         };
         let rendezvous = rendezvous.map_or_else(derived, Ok)?;
-        Membership {
-            rank,
-            size,
-            rendezvous,
-            job,
-        }
-        .checked()
-        .map(Some)
+        Membership { rank, size, rendezvous, job }.checked().map(Some)
     }
 
     /// Membership from the command line.
@@ -113,13 +96,7 @@ impl Membership {
     /// # Errors
     /// If rank and size contradict each other.
     pub fn by_hand(rank: u32, size: u32, rendezvous: String) -> Result<Membership, String> {
-        Membership {
-            rank,
-            size,
-            job: format!("by hand, {size} agents"),
-            rendezvous,
-        }
-        .checked()
+        Membership { rank, size, job: format!("by hand, {size} agents"), rendezvous }.checked()
     }
 
     fn checked(self) -> Result<Membership, String> {
@@ -170,9 +147,7 @@ const LAUNCHERS: [Launcher; 2] = [
 ];
 
 fn port_of(rendezvous: &str) -> Result<u16, String> {
-    let membership = rendezvous
-        .rsplit_once(':')
-        .filter(|(host, _)| !host.is_empty());
+    let membership = rendezvous.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     membership
         .and_then(|(_, port)| port.parse().ok())
         .ok_or_else(|| format!("'{rendezvous}' is not a rendezvous; write HOST:PORT"))
@@ -269,11 +244,7 @@ impl Leader {
         timeout: Duration,
     ) -> Result<Leader, String> {
         let (outbox, inbox) = channel();
-        let mut leader = Leader {
-            members: Vec::new(),
-            inbox,
-            stop: Arc::default(),
-        };
+        let mut leader = Leader { members: Vec::new(), inbox, stop: Arc::default() };
         let deadline = Instant::now() + timeout;
         let system = |error: io::Error| format!("rank 0 at {}: {error}", membership.rendezvous);
         listener.set_nonblocking(true).map_err(system)?;
@@ -291,12 +262,7 @@ impl Leader {
             send(&mut member.stream, &FromLeader::Welcome).map_err(lost)?;
             let reader = member.stream.try_clone().map_err(lost)?;
             reader.set_read_timeout(None).map_err(lost)?;
-            listen_to_member(
-                member.rank,
-                reader,
-                outbox.clone(),
-                Arc::clone(&leader.stop),
-            );
+            listen_to_member(member.rank, reader, outbox.clone(), Arc::clone(&leader.stop));
         }
         Ok(leader)
     }
@@ -309,10 +275,8 @@ impl Leader {
         }
         let here =
             |rank: &u32| *rank == 0 || self.members.iter().any(|member| member.rank == *rank);
-        let missing: Vec<String> = (0..membership.size)
-            .filter(|rank| !here(rank))
-            .map(|rank| rank.to_string())
-            .collect();
+        let missing: Vec<String> =
+            (0..membership.size).filter(|rank| !here(rank)).map(|rank| rank.to_string()).collect();
         Err(format!(
             "{} of {} agents connected to {}; missing: rank {}",
             self.members.len() + 1,
@@ -330,14 +294,10 @@ impl Leader {
         membership: &Membership,
         deadline: Instant,
     ) -> Result<(), String> {
-        let left = deadline
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         // A stranger that is silent or slow must not keep the others waiting.
-        let mut reader = DeadlineStream {
-            stream: &stream,
-            deadline: Instant::now() + left.min(HELLO_TIMEOUT),
-        };
+        let mut reader =
+            DeadlineStream { stream: &stream, deadline: Instant::now() + left.min(HELLO_TIMEOUT) };
         let ready = stream.set_nonblocking(false);
         let hello: Hello = match ready.and_then(|()| receive(&mut reader, HELLO_BYTES_MAX)) {
             Ok(hello) => hello,
@@ -356,14 +316,9 @@ impl Leader {
             return Err(what);
         }
         let _ = stream.set_nodelay(true);
-        let host = stream
-            .peer_addr()
-            .map_or_else(|_| "?".to_owned(), |address| address.ip().to_string());
-        self.members.push(Link {
-            rank: hello.rank,
-            stream,
-            host,
-        });
+        let host =
+            stream.peer_addr().map_or_else(|_| "?".to_owned(), |address| address.ip().to_string());
+        self.members.push(Link { rank: hello.rank, stream, host });
         Ok(())
     }
 
@@ -422,9 +377,7 @@ impl Leader {
         }
         let mut merged = own.map_err(|what| format!("agent 0: {what}"))?;
         for (rank, outcome) in self.collect(timeout)? {
-            merged
-                .merge(&outcome)
-                .map_err(|what| format!("agent {rank}: {what}"))?;
+            merged.merge(&outcome).map_err(|what| format!("agent {rank}: {what}"))?;
         }
         Ok(merged)
     }
@@ -461,10 +414,7 @@ impl Leader {
     }
 
     fn host(&self, rank: u32) -> &str {
-        self.members
-            .iter()
-            .find(|member| member.rank == rank)
-            .map_or("?", |member| &member.host)
+        self.members.iter().find(|member| member.rank == rank).map_or("?", |member| &member.host)
     }
 
     /// Dismisses all members with the result.
@@ -541,13 +491,8 @@ impl Member {
         };
         let gone =
             |error: io::Error| format!("agent {}: rank 0 refused it: {error}", membership.rank);
-        stream
-            .set_nodelay(true)
-            .and_then(|()| send(&mut stream, &hello))
-            .map_err(gone)?;
-        stream
-            .set_read_timeout(Some(timeout + Duration::from_secs(5)))
-            .map_err(gone)?;
+        stream.set_nodelay(true).and_then(|()| send(&mut stream, &hello)).map_err(gone)?;
+        stream.set_read_timeout(Some(timeout + Duration::from_secs(5))).map_err(gone)?;
         match receive(&mut stream, ORDER_BYTES_MAX).map_err(gone)? {
             FromLeader::Abort(what) => {
                 Err(format!("agent {} was refused: {what}", membership.rank))

@@ -187,13 +187,7 @@ impl Kernel {
             (Io::Auto, Err(error)) => (Io::Epoll, format!("epoll ({})", why_no_ring(&error))),
             (Io::Uring, Err(error)) => return Err(no_ring(error)),
         };
-        Ok(Kernel {
-            asked,
-            io,
-            reason,
-            input_bytes,
-            without_ring: Mutex::default(),
-        })
+        Ok(Kernel { asked, io, reason, input_bytes, without_ring: Mutex::default() })
     }
 
     /// Opens a back end, for use by this thread alone.
@@ -225,9 +219,7 @@ impl Kernel {
     }
 
     fn failures(&self) -> MutexGuard<'_, Vec<&'static str>> {
-        self.without_ring
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.without_ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Back ends in use, for people.
@@ -246,10 +238,7 @@ impl Kernel {
 }
 
 fn no_ring(error: io::Error) -> LoadError {
-    LoadError::System {
-        doing: format!("{}; use --io epoll", why_no_ring(&error)),
-        error,
-    }
+    LoadError::System { doing: format!("{}; use --io epoll", why_no_ring(&error)), error }
 }
 
 fn why_no_ring(error: &io::Error) -> &'static str {
@@ -320,9 +309,6 @@ mod tests {
             panic!("a ring was asked for");
         };
         let said = refused.to_string();
-        assert!(
-            said.contains("ulimit -l") && said.contains("--io epoll"),
-            "{said}"
-        );
+        assert!(said.contains("ulimit -l") && said.contains("--io epoll"), "{said}");
     }
 }

@@ -90,10 +90,7 @@ impl fmt::Display for LoadError {
         match self {
             LoadError::Plan(sentence) => f.write_str(sentence),
             LoadError::Unreachable { target, error } => {
-                write!(
-                    f,
-                    "cannot connect to {target}: {error}; is the server running?"
-                )
+                write!(f, "cannot connect to {target}: {error}; is the server running?")
             }
             LoadError::Handshake { target, reason } => {
                 write!(f, "TLS with {target} failed: {reason}")

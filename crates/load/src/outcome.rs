@@ -377,10 +377,7 @@ impl Tally {
 
     /// Number of complete and correct replies.
     pub fn replies(&self) -> u64 {
-        self.classes
-            .iter()
-            .map(|class| class.service_ns.len())
-            .sum()
+        self.classes.iter().map(|class| class.service_ns.len()).sum()
     }
 
     /// Complete replies, right or wrong, by the first digit of the status; a cache's by its words.
@@ -440,22 +437,13 @@ impl Tally {
 
 impl Class {
     fn new(name: &'static str) -> Class {
-        Class {
-            name,
-            response_ns: histogram(),
-            service_ns: histogram(),
-            replies_by_status: [0; 6],
-        }
+        Class { name, response_ns: histogram(), service_ns: histogram(), replies_by_status: [0; 6] }
     }
 
     fn add(&mut self, other: &Class) {
         add(&mut self.response_ns, &other.response_ns);
         add(&mut self.service_ns, &other.service_ns);
-        for (count, theirs) in self
-            .replies_by_status
-            .iter_mut()
-            .zip(&other.replies_by_status)
-        {
+        for (count, theirs) in self.replies_by_status.iter_mut().zip(&other.replies_by_status) {
             *count += theirs;
         }
     }

@@ -250,13 +250,7 @@ pub struct Page {
 impl Page {
     /// Creates a page of which only the path is known.
     pub fn new(path: impl Into<String>) -> Page {
-        Page {
-            path: path.into(),
-            weight: 1.0,
-            expected: None,
-            method: None,
-            body: None,
-        }
+        Page { path: path.into(), weight: 1.0, expected: None, method: None, body: None }
     }
 }
 

@@ -140,9 +140,7 @@ impl Protocol {
         out: &mut Vec<u8>,
     ) -> RequestTag {
         match self {
-            Protocol::Http {
-                requests, blocks, ..
-            } => {
+            Protocol::Http { requests, blocks, .. } => {
                 let what = page.unwrap_or_else(|| requests.pick(random));
                 let stream = match (reader, blocks) {
                     (Reader::Http2(connection), Some(blocks)) => {
@@ -153,24 +151,12 @@ impl Protocol {
                         0
                     }
                 };
-                RequestTag {
-                    what,
-                    class: 0,
-                    stream,
-                }
+                RequestTag { what, class: 0, stream }
             }
             Protocol::Cache { commands, .. } => {
                 let is_set = commands.next_is_set();
-                let key = if is_set {
-                    commands.set(out)
-                } else {
-                    commands.get(out)
-                };
-                RequestTag {
-                    what: key as u32,
-                    class: u8::from(is_set),
-                    stream: 0,
-                }
+                let key = if is_set { commands.set(out) } else { commands.get(out) };
+                RequestTag { what: key as u32, class: u8::from(is_set), stream: 0 }
             }
             Protocol::Silent => unreachable!("a plan of idle connections has no requests"),
         }
@@ -180,26 +166,19 @@ impl Protocol {
     #[inline]
     pub(crate) fn check_reply(&mut self, what: u32, class: u8, reply: &Reply) -> ReplyCheck {
         match self {
-            Protocol::Http { expect, .. } if !expect.has(reply.status) => ReplyCheck {
-                fault: Some(Fault::UnexpectedStatus),
-                ..ReplyCheck::default()
-            },
+            Protocol::Http { expect, .. } if !expect.has(reply.status) => {
+                ReplyCheck { fault: Some(Fault::UnexpectedStatus), ..ReplyCheck::default() }
+            }
             // Replies of other statuses have no body, or another one.
-            Protocol::Http {
-                requests,
-                verify: true,
-                ..
-            } if reply.status / 100 == 2 => ReplyCheck {
-                fault: (!requests.matches_expected(what, reply.body)).then_some(Fault::WrongBytes),
-                compared: 1,
-                ..ReplyCheck::default()
-            },
-            Protocol::Cache {
-                keys_per_get,
-                verify,
-                has_all,
-                ..
-            } => {
+            Protocol::Http { requests, verify: true, .. } if reply.status / 100 == 2 => {
+                ReplyCheck {
+                    fault: (!requests.matches_expected(what, reply.body))
+                        .then_some(Fault::WrongBytes),
+                    compared: 1,
+                    ..ReplyCheck::default()
+                }
+            }
+            Protocol::Cache { keys_per_get, verify, has_all, .. } => {
                 let keys = if class == 0 { *keys_per_get } else { 0 };
                 check_cache_reply(reply, class == 1, keys, *verify, *has_all)
             }
@@ -210,9 +189,7 @@ impl Protocol {
     /// Next byte of an idle connection that has sent `sent` bytes.
     pub(crate) fn trickle(&self, sent: usize) -> u8 {
         match self {
-            Protocol::Http {
-                blocks: Some(_), ..
-            } => http2::Http2Connection::trickle(sent),
+            Protocol::Http { blocks: Some(_), .. } => http2::Http2Connection::trickle(sent),
             Protocol::Http { requests, .. } => {
                 let request = requests.bytes(0);
                 request[sent % request.len()]
@@ -231,10 +208,7 @@ fn check_cache_reply(
     has_all: bool,
 ) -> ReplyCheck {
     if reply.status != 200 {
-        return ReplyCheck {
-            fault: Some(Fault::UnexpectedStatus),
-            ..ReplyCheck::default()
-        };
+        return ReplyCheck { fault: Some(Fault::UnexpectedStatus), ..ReplyCheck::default() };
     }
     let is_an_answer =
         reply.answers_set.is_none_or(|of_set| of_set == is_set) && reply.found <= keys;
@@ -245,11 +219,7 @@ fn check_cache_reply(
         (_, _, 1..) if has_all => Some(Fault::MissingValue),
         _ => None,
     };
-    ReplyCheck {
-        fault,
-        missing,
-        compared: if verify { reply.found } else { 0 },
-    }
+    ReplyCheck { fault, missing, compared: if verify { reply.found } else { 0 } }
 }
 
 impl Reader {
@@ -285,12 +255,7 @@ impl Reader {
         protocol: &mut Protocol,
     ) -> ParseStep {
         match (self, protocol) {
-            (
-                Reader::Http(reader),
-                Protocol::Http {
-                    requests, verify, ..
-                },
-            ) => {
+            (Reader::Http(reader), Protocol::Http { requests, verify, .. }) => {
                 let is_head = requests.is_head(oldest.what);
                 match reader.read(input, &mut requests.last_head, *verify, is_head) {
                     http::Read::More => ParseStep::Nothing,
@@ -298,12 +263,7 @@ impl Reader {
                     http::Read::Reply(reply) => ParseStep::Reply(reply.into()),
                 }
             }
-            (
-                Reader::Cache(reader),
-                Protocol::Cache {
-                    commands, verify, ..
-                },
-            ) => {
+            (Reader::Cache(reader), Protocol::Cache { commands, verify, .. }) => {
                 let request = memcached::Request {
                     commands,
                     key: oldest.what,
@@ -384,14 +344,7 @@ impl Reader {
 
 impl Reply {
     pub(crate) fn of_http(status: u16, closes: bool, body: Expected) -> Reply {
-        Reply {
-            status,
-            closes,
-            found: 0,
-            wrong: 0,
-            answers_set: None,
-            body,
-        }
+        Reply { status, closes, found: 0, wrong: 0, answers_set: None, body }
     }
 }
 

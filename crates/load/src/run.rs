@@ -95,9 +95,7 @@ pub(crate) fn run_over(
                 let context = &context;
                 let sender = sender.clone();
                 let body = move || context.work(thread, sender);
-                thread::Builder::new()
-                    .name(format!("load-{thread}"))
-                    .spawn_scoped(scope, body)
+                thread::Builder::new().name(format!("load-{thread}")).spawn_scoped(scope, body)
             })
             .collect();
         let _ = context.is_whole.set(threads.iter().all(Result::is_ok));
@@ -122,20 +120,14 @@ fn joined(
         doing: "cannot start a thread (ulimit -u)".to_owned(),
         error,
     })?;
-    thread
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Times of the run. The warm-up is rounded up to whole intervals.
 fn times(plan: &Plan) -> RunTimes {
     let interval_ns = plan.interval.min(plan.duration).as_nanos() as u64;
     let warm_up_ns = (plan.warm_up.as_nanos() as u64).div_ceil(interval_ns) * interval_ns;
-    RunTimes {
-        warm_up_ns,
-        end_ns: warm_up_ns + plan.duration.as_nanos() as u64,
-        interval_ns,
-    }
+    RunTimes { warm_up_ns, end_ns: warm_up_ns + plan.duration.as_nanos() as u64, interval_ns }
 }
 
 fn input_bytes(plan: &Plan) -> usize {
@@ -194,10 +186,7 @@ struct Worked {
 
 impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
     fn work(&self, thread: u32, reports: Sender<ThreadInterval>) -> Result<Worked, LoadError> {
-        let share = Share {
-            thread,
-            threads: self.plan.threads,
-        };
+        let share = Share { thread, threads: self.plan.threads };
         let mut overseer = ThreadOverseer {
             context: self,
             reports,
@@ -217,12 +206,10 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
         let mut worker = prepared?;
         if !self.failed.load(Ordering::Relaxed) {
             overseer.began = Meters::read();
-            worker
-                .run(started, &mut overseer)
-                .map_err(|error| LoadError::System {
-                    doing: "the generator's back end failed".to_owned(),
-                    error,
-                })?;
+            worker.run(started, &mut overseer).map_err(|error| LoadError::System {
+                doing: "the generator's back end failed".to_owned(),
+                error,
+            })?;
         }
         Ok(overseer.worked(started))
     }
@@ -234,18 +221,14 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
     ) -> Result<Worker<'_>, LoadError> {
         let backend = (self.open)(Worker::slots(self.plan, share))?;
         let mut worker = Worker::new(self.plan, share, self.times, backend);
-        worker
-            .populate(share, overseer)
-            .map_err(|error| LoadError::System {
-                doing: "cannot store the keys before the run".to_owned(),
-                error,
-            })?;
-        worker
-            .open_all(overseer)
-            .map_err(|error| LoadError::System {
-                doing: "cannot open the connections".to_owned(),
-                error,
-            })?;
+        worker.populate(share, overseer).map_err(|error| LoadError::System {
+            doing: "cannot store the keys before the run".to_owned(),
+            error,
+        })?;
+        worker.open_all(overseer).map_err(|error| LoadError::System {
+            doing: "cannot open the connections".to_owned(),
+            error,
+        })?;
         Ok(worker)
     }
 }
@@ -282,19 +265,11 @@ impl<Open> Overseer for ThreadOverseer<'_, Open> {
             self.began = Meters::read();
             self.spun = Duration::ZERO;
         }
-        let ended = self
-            .context
-            .started
-            .get()
-            .map_or(Duration::ZERO, Instant::elapsed);
+        let ended = self.context.started.get().map_or(Duration::ZERO, Instant::elapsed);
         // A new one costs less than emptying the old one: the kernel provides its zeros.
         let tally = std::mem::replace(tally, Tally::new(&self.context.plan.classes()));
         // The receiver is gone only after the run.
-        let _ = self.reports.send(ThreadInterval {
-            index,
-            tally,
-            ended,
-        });
+        let _ = self.reports.send(ThreadInterval { index, tally, ended });
     }
 
     fn end(&mut self, spun: Duration) {
@@ -325,11 +300,7 @@ fn collect(
                         record.tally.add_thread(&report.tally);
                     }
                     None => {
-                        let record = IntervalRecord {
-                            begins,
-                            lasts,
-                            tally: report.tally,
-                        };
+                        let record = IntervalRecord { begins, lasts, tally: report.tally };
                         open.insert(report.index, (1, record));
                     }
                 }
@@ -375,11 +346,7 @@ fn finish(
     mut intervals: Vec<IntervalRecord>,
 ) -> Outcome {
     let warm_up = Duration::from_nanos(times.warm_up_ns);
-    let elapsed = threads
-        .iter()
-        .map(|worked| worked.measured)
-        .max()
-        .unwrap_or_default();
+    let elapsed = threads.iter().map(|worked| worked.measured).max().unwrap_or_default();
     let mut total = Tally::new(&plan.classes());
     for record in &mut intervals {
         record.begins -= warm_up;

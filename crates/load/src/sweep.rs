@@ -67,10 +67,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
         Some(b'M') => (&text[..text.len() - 1], 1e6),
         _ => (text, 1.0),
     };
-    let value: Option<f64> = number
-        .parse()
-        .ok()
-        .filter(|n: &f64| n.is_finite() && *n > 0.0);
+    let value: Option<f64> = number.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
     value.map(|value| value * unit).ok_or_else(|| {
         format!("'{text}' is not a rate; write requests per second, such as 500, 10k or 1.5M")
     })
@@ -214,9 +211,7 @@ impl Sweep {
     }
 
     fn generator_was_the_limit(&self) -> bool {
-        self.steps
-            .last()
-            .is_some_and(|step| step.figures.generator_limited)
+        self.steps.last().is_some_and(|step| step.figures.generator_limited)
     }
 
     /// Runs at twice the knee, if there is one.
@@ -239,8 +234,7 @@ impl Sweep {
                 rate_of(knee_per_s)
             ));
         }
-        self.step(2.0 * knee_per_s, 1, "overload", options, runner)
-            .map(drop)
+        self.step(2.0 * knee_per_s, 1, "overload", options, runner).map(drop)
     }
 
     /// Runs all repetitions; returns true if most of them kept up.
@@ -270,13 +264,7 @@ impl Sweep {
         }
         let figures = figures(&runner.run(rate_per_s)?);
         let kept_up = options.keeps_up(&figures);
-        let step = Step {
-            rate_per_s,
-            repetition,
-            kept_up,
-            purpose,
-            figures,
-        };
+        let step = Step { rate_per_s, repetition, kept_up, purpose, figures };
         runner.done(&step);
         self.steps.push(step);
         Ok(kept_up)
@@ -322,10 +310,9 @@ impl Sweep {
             (false, false) => " or more: the search was stopped",
         };
         match self.knee_per_s {
-            Some(knee_per_s) => format!(
-                "\n  the server keeps up to {}{at_least}\n",
-                rate_of(knee_per_s)
-            ),
+            Some(knee_per_s) => {
+                format!("\n  the server keeps up to {}{at_least}\n", rate_of(knee_per_s))
+            }
             None if self.has_no_knee() => {
                 "\n  the server did not keep up at any tested rate\n".to_owned()
             }
@@ -337,16 +324,8 @@ impl Sweep {
 impl Step {
     /// Head of the table, for a terminal of `width` columns.
     pub fn head(width: usize) -> String {
-        let names = [
-            "offered/s",
-            "achieved",
-            "p50",
-            "p99",
-            "p99.9",
-            "raw p99",
-            "errors",
-            "kept up",
-        ];
+        let names =
+            ["offered/s", "achieved", "p50", "p99", "p99.9", "raw p99", "errors", "kept up"];
         cells(names.map(str::to_owned), width)
     }
 
@@ -383,9 +362,7 @@ const DISPENSABLE: [usize; 4] = [4, 5, 2, 6];
 fn cells(row: [String; 8], width: usize) -> String {
     let mut shown = [true; 8];
     for cell in DISPENSABLE {
-        let columns = (0..8)
-            .filter(|&at| shown[at])
-            .map(|at| CELL_COLUMNS[at] + 1);
+        let columns = (0..8).filter(|&at| shown[at]).map(|at| CELL_COLUMNS[at] + 1);
         if columns.sum::<usize>() > width + 1 {
             shown[cell] = false;
         }
@@ -444,11 +421,7 @@ mod tests {
             outcome.offered_rate_per_s = Some(rate_per_s);
             outcome.total.intended = (rate_per_s * 2.0) as u64;
             let replies = (rate_per_s.min(self.capacity_per_s) * 2.0) as u64;
-            let latency_ns = if rate_per_s > self.capacity_per_s {
-                1_000_000_000
-            } else {
-                50_000
-            };
+            let latency_ns = if rate_per_s > self.capacity_per_s { 1_000_000_000 } else { 50_000 };
             let class = &mut outcome.total.classes[0];
             for histogram in [&mut class.response_ns, &mut class.service_ns] {
                 record(histogram, latency_ns);
@@ -470,9 +443,7 @@ mod tests {
     }
 
     fn rates(text: &str) -> Vec<f64> {
-        text.parse::<Rates>()
-            .unwrap_or_else(|error| panic!("{error}"))
-            .per_s
+        text.parse::<Rates>().unwrap_or_else(|error| panic!("{error}")).per_s
     }
 
     #[test]
@@ -504,13 +475,8 @@ mod tests {
     fn sweep_runs_in_rounds_with_pauses() {
         let mut server = Server::new(50e3);
         let mut sweep = Sweep::default();
-        let options = SweepOptions {
-            repetitions: 2,
-            ..OPTIONS
-        };
-        sweep
-            .over(&"20k..60k:20k".parse().unwrap(), &options, &mut server)
-            .unwrap();
+        let options = SweepOptions { repetitions: 2, ..OPTIONS };
+        sweep.over(&"20k..60k:20k".parse().unwrap(), &options, &mut server).unwrap();
         assert_eq!(server.asked, [20e3, 40e3, 60e3, 20e3, 40e3, 60e3]);
         assert_eq!((server.pauses, server.told), (5, 6));
         let kept_up: Vec<_> = sweep.steps.iter().map(|step| step.kept_up).collect();
@@ -525,16 +491,10 @@ mod tests {
         for first in [1e3, 57e3, 400e3] {
             let mut server = Server::new(57_500.0);
             let mut sweep = Sweep::default();
-            let knee = sweep
-                .knee(first, 0.02, &OPTIONS, &mut server)
-                .unwrap()
-                .unwrap();
+            let knee = sweep.knee(first, 0.02, &OPTIONS, &mut server).unwrap().unwrap();
             // Where 99 % of the offered rate is achieved but late, the bound of the latency
             // decides.
-            assert!(
-                (57_500.0 * 0.98..=57_500.0).contains(&knee),
-                "{first}: {knee}"
-            );
+            assert!((57_500.0 * 0.98..=57_500.0).contains(&knee), "{first}: {knee}");
             assert!(sweep.knee_line().contains("the server keeps up to"));
             sweep.overload(&OPTIONS, &mut server).unwrap();
             assert_eq!(server.asked.last(), Some(&(2.0 * knee)));
@@ -552,24 +512,16 @@ mod tests {
 
     #[test]
     fn search_ends_at_the_generators_limit() {
-        let mut server = Server {
-            generator_capacity_per_s: 100e3,
-            ..Server::new(1e12)
-        };
+        let mut server = Server { generator_capacity_per_s: 100e3, ..Server::new(1e12) };
         let mut sweep = Sweep::default();
         let knee = sweep.knee(10e3, 0.02, &OPTIONS, &mut server).unwrap();
         assert_eq!(knee, Some(160e3));
         let runs = sweep.steps.len();
-        let refused = sweep
-            .overload(&OPTIONS, &mut server)
-            .expect_err("twice the generator's own limit");
+        let refused =
+            sweep.overload(&OPTIONS, &mut server).expect_err("twice the generator's own limit");
         assert!(refused.contains("above 160,000/s"), "{refused}");
         assert_eq!(sweep.steps.len(), runs, "and nothing was run");
-        assert!(
-            sweep
-                .knee_line()
-                .contains("or more: the generator was the bottleneck")
-        );
+        assert!(sweep.knee_line().contains("or more: the generator was the bottleneck"));
     }
 
     #[test]
@@ -611,21 +563,13 @@ mod tests {
 
     #[test]
     fn planned_time_of_a_sweep() {
-        let options = SweepOptions {
-            repetitions: 2,
-            pause: Duration::from_secs(20),
-            ..OPTIONS
-        };
+        let options = SweepOptions { repetitions: 2, pause: Duration::from_secs(20), ..OPTIONS };
         let rates = "10k..70k:10k".parse().unwrap();
         assert_eq!(
             planned(&rates, &options, Duration::from_secs(300)),
             Duration::from_secs(14 * 300 + 13 * 20)
         );
-        let endless = SweepOptions {
-            repetitions: u32::MAX,
-            pause: Duration::MAX,
-            ..options
-        };
+        let endless = SweepOptions { repetitions: u32::MAX, pause: Duration::MAX, ..options };
         assert_eq!(planned(&rates, &endless, Duration::MAX), Duration::MAX);
     }
 

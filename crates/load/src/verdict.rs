@@ -126,11 +126,7 @@ impl Outcome {
         let applies =
             |(row, test): &(VerdictRow, RowTest)| test(self).map(|sentence| (*row, sentence));
         let (row, sentence) = TABLE.iter().find_map(applies).unwrap_or_else(|| well(self));
-        Verdict {
-            row,
-            sentence,
-            warnings: warnings(self, row),
-        }
+        Verdict { row, sentence, warnings: warnings(self, row) }
     }
 
     /// Rows that fail the run, with their sentences.
@@ -203,11 +199,7 @@ fn no_replies(outcome: &Outcome) -> Option<String> {
             outcome.elapsed.as_secs_f64(),
             counted(total.sent, "request")
         ),
-        _ => format!(
-            "no good reply arrived: {}{}",
-            errors.sentence(),
-            statuses(outcome)
-        ),
+        _ => format!("no good reply arrived: {}{}", errors.sentence(), statuses(outcome)),
     })
 }
 
@@ -232,9 +224,7 @@ fn statuses(outcome: &Outcome) -> String {
     }
     let names = outcome.total.replies_by_status();
     let seen = names.into_iter().filter(|(_, count)| *count > 0);
-    let seen: Vec<_> = seen
-        .map(|(name, count)| format!("{name} {}", count_of(count)))
-        .collect();
+    let seen: Vec<_> = seen.map(|(name, count)| format!("{name} {}", count_of(count))).collect();
     format!(" (statuses: {})", seen.join(", "))
 }
 
@@ -290,9 +280,7 @@ fn late(outcome: &Outcome) -> Option<String> {
 /// Thread that waited longest for a processor, and its number.
 fn most_delayed(outcome: &Outcome) -> (usize, ThreadUse) {
     let threads = outcome.generator.threads.iter().copied().enumerate();
-    threads
-        .max_by(|(_, a), (_, b)| delay_share(a).total_cmp(&delay_share(b)))
-        .unwrap_or_default()
+    threads.max_by(|(_, a), (_, b)| delay_share(a).total_cmp(&delay_share(b))).unwrap_or_default()
 }
 
 fn busy(outcome: &Outcome) -> Option<String> {
@@ -302,9 +290,8 @@ fn busy(outcome: &Outcome) -> Option<String> {
     }
     let threads = outcome.generator.threads.iter().enumerate();
     let tired = threads.map(|(index, used)| (index, busy_share(used), delay_share(used)));
-    let (index, busy, _) = tired
-        .into_iter()
-        .find(|(_, busy, delay)| busy + delay >= BUSY_SHARE_MAX)?;
+    let (index, busy, _) =
+        tired.into_iter().find(|(_, busy, delay)| busy + delay >= BUSY_SHARE_MAX)?;
     Some(if busy >= BUSY_SHARE_MAX {
         format!(
             "its thread {index} was busy {:.0} % of the time; use more --threads or machines",
@@ -337,11 +324,7 @@ fn failing(outcome: &Outcome) -> Option<String> {
     let all = outcome.total.replies() + outcome.total.idle_open + errors.total();
     let failed_share = failed as f64 / all.max(1) as f64;
     (failed_share > FAILED_SHARE_MAX).then(|| {
-        format!(
-            "{:.1} % of the requests failed: {}",
-            failed_share * 100.0,
-            errors.sentence()
-        )
+        format!("{:.1} % of the requests failed: {}", failed_share * 100.0, errors.sentence())
     })
 }
 
@@ -408,10 +391,7 @@ fn well(outcome: &Outcome) -> (VerdictRow, String) {
     match outcome.asked.kind {
         Kind::Idle => {
             let held = counted(outcome.total.idle_open, "idle connection");
-            (
-                VerdictRow::IdleHeld,
-                format!("the server kept {held} open to the end"),
-            )
+            (VerdictRow::IdleHeld, format!("the server kept {held} open to the end"))
         }
         Kind::Closed => {
             let connections = counted(outcome.asked.connections, "connection");
@@ -430,10 +410,7 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
     let mut warnings = Vec::new();
     let delay = delay_share(&most_delayed(outcome).1);
     let is_idle = outcome.asked.kind == Kind::Idle;
-    let is_said = matches!(
-        row,
-        VerdictRow::Late | VerdictRow::Busy | VerdictRow::Undecided
-    );
+    let is_said = matches!(row, VerdictRow::Late | VerdictRow::Busy | VerdictRow::Undecided);
     if !is_idle && !is_said && delay >= DELAY_SHARE_WARNS {
         warnings.push(format!(
             "the generator waited for a CPU {:.0} % of the time, so latencies may be too high; give it a \

@@ -215,28 +215,20 @@ impl<'p> Worker<'p> {
             _ => share.of(plan.connections),
         };
         let idle = share.of(plan.idle.connections);
-        let (first, first_idle) = (
-            share.first(plan.connections),
-            share.first(plan.idle.connections),
-        );
+        let (first, first_idle) =
+            (share.first(plan.connections), share.first(plan.idle.connections));
         let numbers = (first..first + active).chain(first_idle..first_idle + idle);
-        let connections: Vec<Connection> = numbers
-            .map(|number| Connection::new(plan, number))
-            .collect();
+        let connections: Vec<Connection> =
+            numbers.map(|number| Connection::new(plan, number)).collect();
         let mut schedule = Schedule::new(&plan.arrivals, share.thread, share.threads, plan.seed);
         let timeout = plan.request_timeout.min(plan.connect_timeout);
-        let rate = plan
-            .connect_rate_per_s
-            .map(|rate| rate / f64::from(share.threads));
+        let rate = plan.connect_rate_per_s.map(|rate| rate / f64::from(share.threads));
         Worker {
             plan,
             times,
             backend,
             protocol: Protocol::new(plan, share.thread),
-            next_arrival_ns: schedule
-                .as_mut()
-                .and_then(Schedule::next_ns)
-                .unwrap_or(u64::MAX),
+            next_arrival_ns: schedule.as_mut().and_then(Schedule::next_ns).unwrap_or(u64::MAX),
             schedule,
             opening: 0..connections.len() as u32,
             completions: Vec::new(),
@@ -310,20 +302,13 @@ impl<'p> Worker<'p> {
         }
         if !overseer.is_stopped() {
             // Unanswered one whole time-out after the end.
-            let connecting = self
-                .connections
-                .iter()
-                .filter(|slot| slot.queued_ns.is_some())
-                .count() as u64;
+            let connecting =
+                self.connections.iter().filter(|slot| slot.queued_ns.is_some()).count() as u64;
             let unanswered = self.in_flight_total + self.backlog.len() as u64 + connecting;
             self.tally.errors.client_timeout += unanswered;
         }
         self.count_idle();
-        overseer.interval(
-            self.interval,
-            &mut self.tally,
-            std::mem::take(&mut self.spun),
-        );
+        overseer.interval(self.interval, &mut self.tally, std::mem::take(&mut self.spun));
         Ok(())
     }
 
@@ -381,28 +366,21 @@ impl<'p> Worker<'p> {
                 return;
             }
             self.count_idle();
-            overseer.interval(
-                self.interval,
-                &mut self.tally,
-                std::mem::take(&mut self.spun),
-            );
+            overseer.interval(self.interval, &mut self.tally, std::mem::take(&mut self.spun));
             self.interval += 1;
         }
     }
 
     fn count_idle(&mut self) {
         let idle = &self.connections[self.active as usize..];
-        self.tally.idle_open = idle
-            .iter()
-            .filter(|slot| slot.state == ConnectionState::Open)
-            .count() as u64;
+        self.tally.idle_open =
+            idle.iter().filter(|slot| slot.state == ConnectionState::Open).count() as u64;
     }
 
     fn run_once(&mut self) -> io::Result<()> {
         let wait_ns = self.wait_ns();
         let mut completions = std::mem::take(&mut self.completions);
-        self.backend
-            .submit_and_wait(Duration::from_nanos(wait_ns), &mut completions)?;
+        self.backend.submit_and_wait(Duration::from_nanos(wait_ns), &mut completions)?;
         let began_ns = self.now_ns;
         self.update_clock();
         if wait_ns == 0 && completions.is_empty() && !self.did_send {
@@ -424,36 +402,19 @@ impl<'p> Worker<'p> {
     /// punctual ones lower it.
     fn slept(&mut self, late_ns: u64) {
         let faded_ns = self.spin_ns - self.spin_ns / 16;
-        self.spin_ns = faded_ns
-            .max(late_ns + late_ns / 2)
-            .clamp(SPIN_MIN_NS, SPIN_MAX_NS);
+        self.spin_ns = faded_ns.max(late_ns + late_ns / 2).clamp(SPIN_MIN_NS, SPIN_MAX_NS);
     }
 
     fn wait_ns(&self) -> u64 {
-        let timer_ns = self
-            .timers
-            .peek()
-            .map_or(u64::MAX, |Reverse((due_ns, _))| *due_ns);
-        let opening_ns = if self.opening.is_empty() {
-            u64::MAX
-        } else {
-            self.opening_ns
-        };
+        let timer_ns = self.timers.peek().map_or(u64::MAX, |Reverse((due_ns, _))| *due_ns);
+        let opening_ns = if self.opening.is_empty() { u64::MAX } else { self.opening_ns };
         // The last interval ends with the run; after that only replies are due.
         let [interval_ns, end_ns, arrival_ns] = if self.is_ending {
             [u64::MAX; 3]
         } else {
-            [
-                (self.interval + 1) * self.times.interval_ns,
-                self.times.end_ns,
-                self.next_arrival_ns,
-            ]
+            [(self.interval + 1) * self.times.interval_ns, self.times.end_ns, self.next_arrival_ns]
         };
-        let others_ns = interval_ns
-            .max(self.now_ns + 1)
-            .min(timer_ns)
-            .min(opening_ns)
-            .min(end_ns);
+        let others_ns = interval_ns.max(self.now_ns + 1).min(timer_ns).min(opening_ns).min(end_ns);
         let until = |due_ns: u64| due_ns.saturating_sub(self.now_ns).min(WAIT_MAX_NS);
         until(others_ns).min(until(arrival_ns).saturating_sub(self.spin_ns))
     }
@@ -539,9 +500,7 @@ impl<'p> Worker<'p> {
         let connect_timeout = self.plan.connect_timeout;
         let timeout = self.plan.request_timeout;
         for &target in &self.plan.targets {
-            let stream = self
-                .backend
-                .stream(target, connect_timeout, STOP_CHECK_EVERY)?;
+            let stream = self.backend.stream(target, connect_timeout, STOP_CHECK_EVERY)?;
             let is_stopped = || overseer.is_stopped();
             set_all(commands, keys.clone(), stream, timeout, is_stopped)?;
         }

@@ -15,11 +15,7 @@ use world::{cache_of, cache_plan, cache_server, expect_no_error, over_both};
 
 /// Number of requests that yields some of each kind.
 fn some_hundred(plan: Plan) -> Plan {
-    Plan {
-        requests_max: Some(400),
-        duration: Duration::from_secs(60),
-        ..plan
-    }
+    Plan { requests_max: Some(400), duration: Duration::from_secs(60), ..plan }
 }
 
 #[test]
@@ -27,11 +23,7 @@ fn populate_over_both_protocols() {
     for protocol in [CacheProtocol::Text, CacheProtocol::Meta] {
         for (keys_per_get, depth) in [(1, 1), (1, 8), (5, 2)] {
             let server = cache_server(|_| {});
-            let mut plan = Plan {
-                depth,
-                threads: 2,
-                ..some_hundred(cache_plan(server.address))
-            };
+            let mut plan = Plan { depth, threads: 2, ..some_hundred(cache_plan(server.address)) };
             cache_of(&mut plan).protocol = protocol;
             cache_of(&mut plan).keys_per_get = keys_per_get;
             over_both(&plan, |outcome| {
@@ -40,10 +32,7 @@ fn populate_over_both_protocols() {
                 let gets = total.classes[0].service_ns.len();
                 let sets = total.classes[1].service_ns.len();
                 assert!(gets > 0 && sets > 0 && gets > sets, "{gets} {sets}");
-                assert_eq!(
-                    (total.hits, total.misses),
-                    (gets * u64::from(keys_per_get), 0)
-                );
+                assert_eq!((total.hits, total.misses), (gets * u64::from(keys_per_get), 0));
             });
         }
     }
@@ -73,10 +62,7 @@ fn measuring_starts_after_populate() {
     let last = Arc::new(Mutex::new(SystemTime::UNIX_EPOCH));
     let stored = Arc::clone(&last);
     let server = cache_server(move |_| *stored.lock().unwrap() = SystemTime::now());
-    let mut plan = Plan {
-        warm_up: Duration::ZERO,
-        ..cache_plan(server.address)
-    };
+    let mut plan = Plan { warm_up: Duration::ZERO, ..cache_plan(server.address) };
     // So all that is stored is stored before.
     cache_of(&mut plan).set_percent = 0.0;
     over_both(&plan, |outcome| {
@@ -107,10 +93,7 @@ fn a_changed_value_is_wrong_bytes() {
 #[test]
 fn unverified_values_are_discarded() {
     let server = cache_server(|_| {});
-    let mut plan = Plan {
-        verify: false,
-        ..some_hundred(cache_plan(server.address))
-    };
+    let mut plan = Plan { verify: false, ..some_hundred(cache_plan(server.address)) };
     cache_of(&mut plan).value_bytes = "200000".parse().unwrap();
     cache_of(&mut plan).keys = 10;
     for protocol in [CacheProtocol::Text, CacheProtocol::Meta] {
@@ -125,10 +108,8 @@ fn unverified_values_are_discarded() {
 #[test]
 fn open_loop_answers_gets_and_sets() {
     let server = cache_server(|_| {});
-    let plan = Plan {
-        arrivals: Arrivals::Poisson { rate_per_s: 1000.0 },
-        ..cache_plan(server.address)
-    };
+    let plan =
+        Plan { arrivals: Arrivals::Poisson { rate_per_s: 1000.0 }, ..cache_plan(server.address) };
     over_both(&plan, |outcome| {
         assert_eq!(outcome.total.replies(), outcome.total.intended);
         assert!(outcome.total.intended > 100);
@@ -159,18 +140,11 @@ fn wrong_answers_to_a_get() {
         (b"CLIENT_ERROR bad data chunk\r\n", 4, unexpected),
         (b"ERROR\r\n", 4, unexpected),
         (b"STORED\r\n", 2, |errors| errors.bad_reply),
-        (
-            b"VALUE key-0 0 1\r\nx\r\nVALUE key-0 0 1\r\nx\r\nEND\r\n",
-            2,
-            |errors| errors.bad_reply,
-        ),
+        (b"VALUE key-0 0 1\r\nx\r\nVALUE key-0 0 1\r\nx\r\nEND\r\n", 2, |errors| errors.bad_reply),
     ];
     for (words, digit, count) in cases {
         let server = saying(words);
-        let mut plan = Plan {
-            verify: false,
-            ..cache_plan(server.address)
-        };
+        let mut plan = Plan { verify: false, ..cache_plan(server.address) };
         cache_of(&mut plan).populate = false;
         cache_of(&mut plan).set_percent = 0.0;
         over_both(&plan, |outcome| {
@@ -178,12 +152,7 @@ fn wrong_answers_to_a_get() {
             let total = &outcome.total;
             let by_status = total.classes[0].replies_by_status;
             assert!(by_status[digit] > 0, "{said}: {by_status:?}");
-            assert_eq!(
-                count(total.errors),
-                by_status[digit],
-                "{said}: {:?}",
-                total.errors
-            );
+            assert_eq!(count(total.errors), by_status[digit], "{said}: {:?}", total.errors);
             assert_eq!(
                 (total.replies(), outcome.verdict().row),
                 (0, VerdictRow::NoReplies),
@@ -247,12 +216,7 @@ fn values_of_other_keys_are_wrong() {
     cache_of(&mut plan).keys_per_get = 3;
     for verify in [false, true] {
         for depth in [1, 4] {
-            let plan = Plan {
-                targets: vec![one.address],
-                verify,
-                depth,
-                ..plan.clone()
-            };
+            let plan = Plan { targets: vec![one.address], verify, depth, ..plan.clone() };
             over_both(&plan, |outcome| {
                 let total = &outcome.total;
                 assert!(total.errors.wrong_bytes > 0, "{:?}", total.errors);
@@ -265,10 +229,7 @@ fn values_of_other_keys_are_wrong() {
 /// Reply of a cache to the first key that the plan stores.
 fn key_and_value(server: &world::Server, plan: &Plan) -> Vec<u8> {
     use std::io::{BufRead, BufReader, Read, Write};
-    let mut stored = Plan {
-        targets: vec![server.address],
-        ..plan.clone()
-    };
+    let mut stored = Plan { targets: vec![server.address], ..plan.clone() };
     cache_of(&mut stored).populate = true;
     cache_of(&mut stored).keys = 1;
     assert!(world::run(&stored).total.hits > 0);
@@ -276,14 +237,11 @@ fn key_and_value(server: &world::Server, plan: &Plan) -> Vec<u8> {
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     for length in 14..=40 {
         let key = format!("key-0000000000{}", "x".repeat(length - 14));
-        (&stream)
-            .write_all(format!("get {key}\r\n").as_bytes())
-            .unwrap();
+        (&stream).write_all(format!("get {key}\r\n").as_bytes()).unwrap();
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        if let Some(bytes) = line
-            .strip_prefix("VALUE ")
-            .and_then(|rest| rest.split_whitespace().nth(2))
+        if let Some(bytes) =
+            line.strip_prefix("VALUE ").and_then(|rest| rest.split_whitespace().nth(2))
         {
             let mut rest = vec![0; bytes.parse::<usize>().unwrap() + b"\r\nEND\r\n".len()];
             lines.read_exact(&mut rest).unwrap();

@@ -86,11 +86,7 @@ fn frames_server(
 }
 
 fn plan(server: &Server, streams: u32) -> Plan {
-    Plan {
-        http2: true,
-        depth: streams,
-        ..http_plan(server.address, &["/a", "/b"])
-    }
+    Plan { http2: true, depth: streams, ..http_plan(server.address, &["/a", "/b"]) }
 }
 
 /// The same, that ends when so many requests are answered.
@@ -106,10 +102,7 @@ fn counted(server: &Server, streams: u32, requests: u64) -> Plan {
 fn replies_of_every_loop_are_counted() {
     let server = frames_server(&[], |stream| Some(reply(stream)));
     for streams in [1, 8] {
-        let closed = Plan {
-            verify: true,
-            ..counted(&server, streams, 1000)
-        };
+        let closed = Plan { verify: true, ..counted(&server, streams, 1000) };
         let mut short = closed.clone();
         http_of(&mut short).requests_per_connection = Some(3);
         let open = Plan {
@@ -133,17 +126,10 @@ fn replies_of_every_loop_are_counted() {
 fn all_streams_are_in_flight() {
     const STREAMS: u32 = 7;
     let server = frames_server(&[], |last| {
-        let waiting = if last % (2 * STREAMS) == 2 * STREAMS - 1 {
-            0..STREAMS
-        } else {
-            0..0
-        };
+        let waiting = if last % (2 * STREAMS) == 2 * STREAMS - 1 { 0..STREAMS } else { 0..0 };
         Some(waiting.flat_map(|age| reply(last - 2 * age)).collect())
     });
-    let plan = Plan {
-        connections: 1,
-        ..counted(&server, STREAMS, 70)
-    };
+    let plan = Plan { connections: 1, ..counted(&server, STREAMS, 70) };
     over_both(&plan, |outcome| {
         expect_no_error(outcome);
         assert_eq!(outcome.total.replies(), 70);
@@ -160,10 +146,7 @@ fn limits_of_the_server_are_named() {
     over_both(&plan, |outcome| {
         assert!(outcome.total.window_waits > 0 && outcome.total.stream_limits > 0);
         let warnings = outcome.verdict().warnings.join("\n");
-        assert!(
-            warnings.contains("fewer streams than --streams"),
-            "{warnings}"
-        );
+        assert!(warnings.contains("fewer streams than --streams"), "{warnings}");
         assert!(warnings.contains("flow-control window"), "{warnings}");
     });
 }
@@ -188,15 +171,9 @@ fn expect_class(class: &str, answer: fn(u32) -> Option<Vec<u8>>) -> Vec<Outcome>
     let server = frames_server(&[], answer);
     let count = |errors: &Errors| {
         let named = errors.named().into_iter();
-        named
-            .filter(|(name, _)| *name == class)
-            .map(|(_, count)| count)
-            .sum::<u64>()
+        named.filter(|(name, _)| *name == class).map(|(_, count)| count).sum::<u64>()
     };
-    let plan = Plan {
-        request_timeout: Duration::from_secs(3),
-        ..plan(&server, 3)
-    };
+    let plan = Plan { request_timeout: Duration::from_secs(3), ..plan(&server, 3) };
     let outcomes = std::cell::RefCell::new(Vec::new());
     over_both_until(
         &plan,
@@ -216,9 +193,7 @@ fn each_failure_has_its_class() {
         1 => Some(reply(stream)),
         _ => Some(frame(RST_STREAM, 0, stream, &[0, 0, 0, 7])),
     });
-    expect_class("stream_reset", |stream| {
-        Some(frame(RST_STREAM, 0, stream, &[0, 0, 0, 2]))
-    });
+    expect_class("stream_reset", |stream| Some(frame(RST_STREAM, 0, stream, &[0, 0, 0, 2])));
     expect_class("goaway", |stream| match stream {
         1 => Some(reply(stream)),
         _ => Some(goaway(stream, 11)),
@@ -258,15 +233,10 @@ fn think_times_are_kept() {
     });
     const THINK: Duration = Duration::from_millis(100);
     let mut plan = plan(&server, 1);
-    let burst = Burst {
-        pages: vec![0],
-        think: THINK,
-    };
+    let burst = Burst { pages: vec![0], think: THINK };
     plan.workload = Workload::Sessions(Sessions {
         http: http_of(&mut plan).clone(),
-        scripts: Arc::new([SessionPlan {
-            bursts: vec![burst; 3],
-        }]),
+        scripts: Arc::new([SessionPlan { bursts: vec![burst; 3] }]),
     });
     plan.arrivals = for_a_time(Duration::from_millis(100), 10.0);
     over_both_until(
@@ -291,11 +261,7 @@ fn stuck_stream_leaves_the_others() {
         _ => Some(reply(stream)),
     }) {
         let total = outcome.total;
-        assert!(
-            total.errors.client_timeout <= 4,
-            "one of each connection: {:?}",
-            total.errors
-        );
+        assert!(total.errors.client_timeout <= 4, "one of each connection: {:?}", total.errors);
         assert!(total.replies() > 4);
         assert_eq!(total.opened, 4);
     }
@@ -304,10 +270,7 @@ fn stuck_stream_leaves_the_others() {
 #[test]
 fn windows_that_stay_shut_time_out() {
     let server = frames_server(&[0, 4, 0, 0, 0, 0], |_| Some(Vec::new()));
-    let mut plan = Plan {
-        request_timeout: Duration::from_millis(100),
-        ..plan(&server, 2)
-    };
+    let mut plan = Plan { request_timeout: Duration::from_millis(100), ..plan(&server, 2) };
     http_of(&mut plan).body = Arc::new([b'x'; 70_000]);
     over_both_until(
         &plan,
@@ -317,11 +280,7 @@ fn windows_that_stay_shut_time_out() {
             assert_eq!(errors.total(), errors.window_timeout, "{errors:?}");
             let verdict = outcome.verdict();
             assert_eq!(verdict.row, VerdictRow::NoReplies);
-            assert!(
-                verdict.sentence.contains("flow-control window"),
-                "{}",
-                verdict.sentence
-            );
+            assert!(verdict.sentence.contains("flow-control window"), "{}", verdict.sentence);
         },
     );
 }
@@ -332,10 +291,7 @@ fn http_1_server_is_told_apart() {
         world::reply(stream, b"x");
         world::Then::Close
     });
-    let outcome = run(&Plan {
-        io: Io::Epoll,
-        ..plan(&server, 1)
-    });
+    let outcome = run(&Plan { io: Io::Epoll, ..plan(&server, 1) });
     let said = outcome.verdict().sentence;
     assert!(said.contains("does not speak this protocol"), "{said}");
 }
@@ -344,15 +300,10 @@ fn http_1_server_is_told_apart() {
 fn fields_of_http_1_are_refused() {
     let server = frames_server(&[], |stream| Some(reply(stream)));
     let mut plan = plan(&server, 1);
-    let Workload::Http(http) = &mut plan.workload else {
-        unreachable!("it is HTTP")
-    };
+    let Workload::Http(http) = &mut plan.workload else { unreachable!("it is HTTP") };
     http.headers = vec![("Connection".to_owned(), "close".to_owned())];
     let refused = plan.check().unwrap_err().to_string();
-    assert!(
-        refused.contains("no header field 'Connection'"),
-        "{refused}"
-    );
+    assert!(refused.contains("no header field 'Connection'"), "{refused}");
     plan.http2 = false;
     assert!(plan.check().is_ok());
 }

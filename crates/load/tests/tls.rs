@@ -57,26 +57,15 @@ fn secure_server() -> Secure {
             line.clear();
         }
     });
-    Secure {
-        server,
-        certificate: certificate.to_vec(),
-    }
+    Secure { server, certificate: certificate.to_vec() }
 }
 
 fn tls(authorities: Option<Vec<Vec<u8>>>) -> Tls {
-    Tls {
-        server_name: "localhost".to_owned(),
-        authorities,
-        version: None,
-        resumes: true,
-    }
+    Tls { server_name: "localhost".to_owned(), authorities, version: None, resumes: true }
 }
 
 fn plan(address: SocketAddr, paths: &[&str], tls: Tls) -> Plan {
-    Plan {
-        tls: Some(tls),
-        ..http_plan(address, paths)
-    }
+    Plan { tls: Some(tls), ..http_plan(address, paths) }
 }
 
 #[test]
@@ -89,10 +78,7 @@ fn replies_of_every_length_arrive() {
         (Some(TlsVersion::V13), true, 8),
     ] {
         let paths = ["/0", "/1", "/400", "/16384", "/70000", "/3000000"];
-        let tls = Tls {
-            version,
-            ..tls(Some(vec![secure.certificate.clone()]))
-        };
+        let tls = Tls { version, ..tls(Some(vec![secure.certificate.clone()])) };
         let plan = Plan {
             verify,
             depth,
@@ -106,16 +92,8 @@ fn replies_of_every_length_arrive() {
             let received = outcome.total.received_bytes;
             assert!(received > 4 * 3_000_000, "{received} bytes");
             assert_eq!(outcome.total.handshake_ns.len(), outcome.total.opened);
-            let number = if version == Some(TlsVersion::V12) {
-                "TLS 1.2"
-            } else {
-                "TLS 1.3"
-            };
-            assert!(
-                outcome.generator.io.contains(number),
-                "{}",
-                outcome.generator.io
-            );
+            let number = if version == Some(TlsVersion::V12) { "TLS 1.2" } else { "TLS 1.3" };
+            assert!(outcome.generator.io.contains(number), "{}", outcome.generator.io);
         });
     }
 }
@@ -125,11 +103,7 @@ fn later_connections_resume_unless_told_not_to() {
     let secure = secure_server();
     for version in [TlsVersion::V12, TlsVersion::V13] {
         for resumes in [true, false] {
-            let tls = Tls {
-                version: Some(version),
-                resumes,
-                ..tls(None)
-            };
+            let tls = Tls { version: Some(version), resumes, ..tls(None) };
             let mut plan = plan(secure.server.address, &["/10"], tls);
             http_of(&mut plan).requests_per_connection = Some(1);
             plan.connections = 1;
@@ -194,10 +168,7 @@ fn failed_handshakes_are_counted() {
             thread::spawn(move || std::io::copy(&mut back.0, &mut back.1));
             let _ = std::io::copy(&mut stream, &mut behind);
         });
-        let plan = Plan {
-            io,
-            ..plan(front.address, &["/1"], tls(None))
-        };
+        let plan = Plan { io, ..plan(front.address, &["/1"], tls(None)) };
         let errors = run(&plan).total.errors;
         assert!(errors.tls > 0 && errors.tls == errors.total(), "{errors:?}");
     }
@@ -208,9 +179,5 @@ fn cut_replies_are_short() {
     let secure = secure_server();
     let plan = plan(secure.server.address, &["/cut"], tls(None));
     let outcome = run(&plan);
-    assert!(
-        outcome.total.errors.short_reply > 0,
-        "{:?}",
-        outcome.total.errors
-    );
+    assert!(outcome.total.errors.short_reply > 0, "{:?}", outcome.total.errors);
 }

@@ -57,18 +57,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn prefix(word: &str) -> Result<Prefix, Box<dyn Error>> {
     let (address, len) = word.split_once('/').ok_or("an address without a length")?;
-    Ok(Prefix {
-        address: address.parse::<IpAddr>()?,
-        len: len.parse()?,
-    })
+    Ok(Prefix { address: address.parse::<IpAddr>()?, len: len.parse()? })
 }
 
 fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn Error>> {
-    let device = Queues {
-        queues,
-        merged: 0,
-        cut: 0,
-    };
+    let device = Queues { queues, merged: 0, cut: 0 };
     let interface = IpConfig {
         mac: MAC,
         mtu: device.capabilities().mtu,
@@ -161,10 +154,8 @@ fn has_ended(device: &Queues<impl Device>, wait: Duration) -> io::Result<bool> {
     let mut waits = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
     let descriptors = device.queues.iter().filter_map(Device::descriptor);
     waits.extend(descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let limit = Timespec {
-        tv_sec: wait.as_secs().min(3600) as i64,
-        tv_nsec: wait.subsec_nanos().into(),
-    };
+    let limit =
+        Timespec { tv_sec: wait.as_secs().min(3600) as i64, tv_nsec: wait.subsec_nanos().into() };
     match poll(&mut waits, Some(&limit)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!waits[0].revents().is_empty()),
         Err(error) => Err(error.into()),

@@ -31,16 +31,10 @@ const LASTS: Duration = Duration::from_secs(1);
 const BURST: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let name = env::args()
-        .nth(1)
-        .ok_or("usage: device_cost KIND:INTERFACE")?;
+    let name = env::args().nth(1).ok_or("usage: device_cost KIND:INTERFACE")?;
     let mut devices = name.parse::<DeviceName>()?.open(1)?;
     let device = &mut devices[0];
-    let Capabilities {
-        mtu,
-        segmentation_len_max,
-        ..
-    } = device.capabilities();
+    let Capabilities { mtu, segmentation_len_max, .. } = device.capabilities();
     let mss = mtu - IP_LEN - TCP_LEN;
     run(device, "a frame for each", mss, mss)?;
     if segmentation_len_max > 0 {
@@ -59,11 +53,7 @@ fn run(
 ) -> Result<(), Box<dyn Error>> {
     let payload = vec![7; payload_len];
     let (headers, offload) = headers(mss, &payload);
-    let frame = OutgoingFrame {
-        headers: &headers,
-        payload: &[&payload],
-        offload,
-    };
+    let frame = OutgoingFrame { headers: &headers, payload: &[&payload], offload };
     let mut frames = 0;
     let began = Clock::now();
     while began.elapsed() < LASTS {
@@ -105,10 +95,7 @@ fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
     let header = &mut room[written.len..len];
     let offload = if payload.len() > mss {
         tcp::write_partial_checksum(header, written.pseudo_header);
-        let checksum = PartialChecksum {
-            start: written.len as u16,
-            offset: tcp::CHECKSUM_OFFSET,
-        };
+        let checksum = PartialChecksum { start: written.len as u16, offset: tcp::CHECKSUM_OFFSET };
         Offload::Segmentation(Segmentation {
             checksum,
             is_v6: false,

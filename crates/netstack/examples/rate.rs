@@ -43,19 +43,10 @@ struct Packet {
 
 impl Pair {
     fn new() -> Pair {
-        let config = TcpConfig {
-            time_wait: Duration::from_millis(1),
-            ..TcpConfig::default()
-        };
+        let config = TcpConfig { time_wait: Duration::from_millis(1), ..TcpConfig::default() };
         let mut shards = [1, 2].map(|key| Shard::new(config, ShardLimits::default(), [key; 16]));
         shards[1].listen(PORT, Backlog::default());
-        Pair {
-            shards,
-            link: Vec::with_capacity(4096),
-            now: Instant::START,
-            packets: 0,
-            opened: 0,
-        }
+        Pair { shards, link: Vec::with_capacity(4096), now: Instant::START, packets: 0, opened: 0 }
     }
 
     /// Carries all segments of one end to the other.
@@ -80,10 +71,7 @@ impl Pair {
         });
         self.packets += link.len() as u64;
         for packet in link {
-            let segment = Segment {
-                payload: &packet.bytes[..packet.len],
-                ..packet.segment
-            };
+            let segment = Segment { payload: &packet.bytes[..packet.len], ..packet.segment };
             let here = packet.tuple.local;
             let there = packet.tuple.remote;
             self.shards[1 - from].receive(self.now, there, here, &segment, packet.ecn);
@@ -99,9 +87,7 @@ impl Pair {
             remote: SERVER,
             remote_port: PORT,
         };
-        self.shards[0]
-            .connect_from(self.now, 4000, tuple)
-            .expect("a name")
+        self.shards[0].connect_from(self.now, 4000, tuple).expect("a name")
     }
 
     /// Opens `count` connections on both ends.
@@ -174,10 +160,7 @@ fn answer(shard: &mut Shard, now: Instant) {
         let len = shard.read(id, &mut room);
         if len > 0 {
             shard.write(id, &room[..len]);
-        } else if shard
-            .connection(id)
-            .is_some_and(|machine| machine.is_peer_closed())
-        {
+        } else if shard.connection(id).is_some_and(|machine| machine.is_peer_closed()) {
             shard.close(now, id);
         }
     }

@@ -283,11 +283,7 @@ impl ReceiveBurst {
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let has_room = self.slots.len() < self.frames_max;
         let end = self.used + self.frame_len_max;
-        if has_room {
-            self.memory.get_mut(self.used..end)
-        } else {
-            None
-        }
+        if has_room { self.memory.get_mut(self.used..end) } else { None }
     }
 
     /// For a device: there is a frame at the beginning of the room, of `len` bytes.
@@ -303,12 +299,7 @@ impl ReceiveBurst {
             self.slots.len(),
             self.frames_max
         );
-        self.slots.push(FrameSlot {
-            start: self.used,
-            len,
-            verified,
-            segment_len,
-        });
+        self.slots.push(FrameSlot { start: self.used, len, verified, segment_len });
         self.used += len.next_multiple_of(ALIGNMENT);
     }
 }

@@ -97,9 +97,7 @@ impl InterfaceConfig {
                 Prefix { address, ..*link }.is_of_one_host()
             };
             if !links().all(of_one_host) {
-                return wrong(format!(
-                    "gateway {gateway} is not an address that a host can have"
-                ));
+                return wrong(format!("gateway {gateway} is not an address that a host can have"));
             }
             if gateway.is_ipv6() && self.addresses.iter().all(|it| it.address.is_ipv4()) {
                 return wrong(format!(
@@ -115,11 +113,7 @@ impl InterfaceConfig {
 
     /// Least MTU that the families of its addresses need.
     fn mtu_min(&self) -> usize {
-        if self.addresses.iter().all(|it| it.address.is_ipv4()) {
-            MTU_MIN_V4
-        } else {
-            MTU_MIN_V6
-        }
+        if self.addresses.iter().all(|it| it.address.is_ipv4()) { MTU_MIN_V4 } else { MTU_MIN_V6 }
     }
 
     fn mtu_is_below(&self, mtu: usize) -> InterfaceError {
@@ -279,19 +273,10 @@ mod tests {
         let both = ["10.9.0.2/24", "fd00:9::2/64"];
         for (interface, why) in [
             (interface(&[], &[], None), "needs an address"),
-            (
-                interface(&["10.9.0.2/24", "10.9.0.2/16"], &[], None),
-                "twice",
-            ),
-            (
-                interface(&both, &["10.8.0.1"], None),
-                "not in the prefix of any",
-            ),
+            (interface(&["10.9.0.2/24", "10.9.0.2/16"], &[], None), "twice"),
+            (interface(&both, &["10.8.0.1"], None), "not in the prefix of any"),
             (interface(&both, &["10.9.0.2"], None), "own address"),
-            (
-                interface(&both, &["10.9.0.1", "10.9.0.3"], None),
-                "the second of its family",
-            ),
+            (interface(&both, &["10.9.0.1", "10.9.0.3"], None), "the second of its family"),
             (interface(&both, &[], Some(1279)), "minimum of 1280"),
             (interface(&both[..1], &[], Some(551)), "minimum of 552"),
         ] {
@@ -376,14 +361,7 @@ mod tests {
         for text in ["10.9.0.2/24", "fd00:9::2/64", "192.0.2.1/32"] {
             assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
         }
-        for text in [
-            "",
-            "10.9.0.2",
-            "10.9.0.2/33",
-            "10.9.0.2/0",
-            "fd00::1/129",
-            "x/8",
-        ] {
+        for text in ["", "10.9.0.2", "10.9.0.2/33", "10.9.0.2/0", "fd00::1/129", "x/8"] {
             let why = text.parse::<Prefix>().unwrap_err();
             assert!(why.contains("write one such as 10.9.0.2/24"), "{why}");
         }

@@ -394,16 +394,8 @@ impl Interface {
             }
             (src, dst) => panic!("a packet from {src} to {dst}"),
         }
-        let header = EthernetHeader {
-            dst: link,
-            src: self.mac,
-            ethertype,
-        };
-        Ok(Written {
-            len: header.emit(room) + network_len,
-            pseudo_header,
-            is_resolved,
-        })
+        let header = EthernetHeader { dst: link, src: self.mac, ethertype };
+        Ok(Written { len: header.emit(room) + network_len, pseudo_header, is_resolved })
     }
 
     /// Next hop of a packet to `dst` on the link, and whether its address is known.
@@ -523,10 +515,7 @@ impl Interface {
                     target_mac: question.unicast_to.unwrap_or_default(),
                     target_ip: target,
                 };
-                self.send_arp_to(
-                    question.unicast_to.unwrap_or(EthernetAddress::BROADCAST),
-                    packet,
-                );
+                self.send_arp_to(question.unicast_to.unwrap_or(EthernetAddress::BROADCAST), packet);
             }
             (IpAddr::V6(target), Some(IpAddr::V6(src))) => {
                 let source = Some(self.mac);
@@ -549,11 +538,7 @@ impl Interface {
     }
 
     fn send_arp_to(&mut self, link: EthernetAddress, packet: ArpPacket) {
-        let header = EthernetHeader {
-            dst: link,
-            src: self.mac,
-            ethertype: EtherType::ARP,
-        };
+        let header = EthernetHeader { dst: link, src: self.mac, ethertype: EtherType::ARP };
         self.queue(|room| {
             let at = header.emit(room);
             at + packet.emit(&mut room[at..])
@@ -583,11 +568,7 @@ impl Interface {
         dst: Ipv6Addr,
         message: &Icmpv6Message<'_>,
     ) {
-        let ethernet = EthernetHeader {
-            dst: link,
-            src: self.mac,
-            ethertype: EtherType::IPV6,
-        };
+        let ethernet = EthernetHeader { dst: link, src: self.mac, ethertype: EtherType::IPV6 };
         let header = Ipv6Header {
             src,
             dst,
@@ -642,11 +623,7 @@ impl Interface {
 }
 
 fn transmit_one(now: Instant, device: &mut impl Device, frame: &[u8]) -> Result<(), TransmitError> {
-    let whole = OutgoingFrame {
-        headers: frame,
-        payload: &[],
-        offload: Offload::None,
-    };
+    let whole = OutgoingFrame { headers: frame, payload: &[], offload: Offload::None };
     device.transmit(now, &whole)
 }
 

@@ -290,9 +290,7 @@ impl NeighborCache {
         if let State::Incomplete { .. } = entry.state {
             if let Some(mac) = mac {
                 let state = if was_asked {
-                    State::Reachable {
-                        until: now + REACHABLE_FOR,
-                    }
+                    State::Reachable { until: now + REACHABLE_FOR }
                 } else {
                     State::Stale
                 };
@@ -472,13 +470,7 @@ impl NeighborCache {
 
 impl Neighbor {
     fn new(now: Instant, state: State) -> Neighbor {
-        Neighbor {
-            state,
-            mac: EthernetAddress::ZERO,
-            held: None,
-            used_at: now,
-            changed_at: now,
-        }
+        Neighbor { state, mac: EthernetAddress::ZERO, held: None, used_at: now, changed_at: now }
     }
 
     fn confirm(&mut self, now: Instant) {

@@ -315,10 +315,7 @@ impl Shard {
     pub fn unlisten(&mut self, port: u16) {
         self.listeners.remove(port);
         for index in 0..self.flows.capacity() {
-            let waits = self
-                .flows
-                .get(index)
-                .is_some_and(|flow| flow.waits_at == Some(port));
+            let waits = self.flows.get(index).is_some_and(|flow| flow.waits_at == Some(port));
             if waits {
                 self.flows[index].waits_at = None;
                 self.flows[index].is_owned = false;
@@ -333,10 +330,7 @@ impl Shard {
         let index = self.listeners.get_mut(port)?.waiting.pop_front()?;
         let flow = &mut self.flows[index as usize];
         flow.waits_at = None;
-        let id = FlowId {
-            index,
-            serial: flow.serial,
-        };
+        let id = FlowId { index, serial: flow.serial };
         if flow.events != Happened::NOTHING {
             self.announce(index, Happened::NOTHING);
         }
@@ -369,12 +363,8 @@ impl Shard {
         remote: SocketAddr,
         may_use: impl Fn(u16) -> bool,
     ) -> Result<FlowId, ConnectError> {
-        let tuple = FourTuple {
-            local,
-            local_port: 0,
-            remote: remote.ip(),
-            remote_port: remote.port(),
-        };
+        let tuple =
+            FourTuple { local, local_port: 0, remote: remote.ip(), remote_port: remote.port() };
         let (first, last) = self.limits.ephemeral_ports;
         let count = u32::from(last - first) + 1;
         let offset = self.secret.0.port_offset(&tuple);
@@ -404,10 +394,7 @@ impl Shard {
         local_port: u16,
         tuple: FourTuple,
     ) -> Result<FlowId, ConnectError> {
-        let tuple = FourTuple {
-            local_port,
-            ..tuple
-        };
+        let tuple = FourTuple { local_port, ..tuple };
         let hash = self.secret.0.table_hash(&tuple);
         if self.find(hash, &tuple).is_some() {
             return Err(ConnectError::InUse);
@@ -448,8 +435,7 @@ impl Shard {
 
     /// Number of bytes that [`Shard::write`] would take.
     pub fn write_room(&self, id: FlowId) -> usize {
-        self.flow(id)
-            .map_or(0, |flow| flow.send.room(&self.send_rings))
+        self.flow(id).map_or(0, |flow| flow.send.room(&self.send_rings))
     }
 
     /// `len` more bytes are to be sent, which the [`Writer`] of [`Shard::transmit`] has. A
@@ -678,10 +664,7 @@ impl Shard {
     // ---- shared by the rooms
 
     fn id_of(&self, index: u32) -> FlowId {
-        FlowId {
-            index,
-            serial: self.flows[index as usize].serial,
-        }
+        FlowId { index, serial: self.flows[index as usize].serial }
     }
 
     fn flow(&self, id: FlowId) -> Option<&Flow> {

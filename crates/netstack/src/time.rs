@@ -51,9 +51,7 @@ impl Add<Duration> for Instant {
 
     fn add(self, duration: Duration) -> Instant {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Instant {
-            nanos: self.nanos.saturating_add(nanos),
-        }
+        Instant { nanos: self.nanos.saturating_add(nanos) }
     }
 }
 

@@ -42,10 +42,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const ADDRESSES: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
-];
+const ADDRESSES: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))];
 const PORT: u16 = 80;
 
 /// A body that the application has in memory anyway.
@@ -97,10 +95,7 @@ fn exchange(
             link.len() < link.capacity()
         });
         for packet in &*link {
-            let segment = Segment {
-                payload: &packet.payload[..packet.len],
-                ..packet.segment
-            };
+            let segment = Segment { payload: &packet.payload[..packet.len], ..packet.segment };
             shards[1 - from].receive(
                 now,
                 ADDRESSES[1 - from],
@@ -129,10 +124,7 @@ fn converse(shards: &mut [Shard; 2], flows: [FlowId; 2], lens: [u64; 2]) {
 
 #[test]
 fn a_warm_shard_allocates_nothing() {
-    let config = TcpConfig {
-        has_nagle: false,
-        ..TcpConfig::default()
-    };
+    let config = TcpConfig { has_nagle: false, ..TcpConfig::default() };
     let limits = ShardLimits::default();
     let mut shards = [1, 2].map(|key| Shard::new(config, limits, [key; 16]));
     let page = Page([7; 4096]);
@@ -141,9 +133,7 @@ fn a_warm_shard_allocates_nothing() {
     let mut count = 0;
     shards[1].listen(PORT, Backlog::default());
     let remote = SocketAddr::new(ADDRESSES[1], PORT);
-    let near = shards[0]
-        .connect(now, ADDRESSES[0], remote)
-        .expect("a port");
+    let near = shards[0].connect(now, ADDRESSES[0], remote).expect("a port");
     exchange(&mut shards, now, &page, &mut link, 0, &mut count);
     let far = shards[1].accept(PORT).expect("a connection");
     for loss in [0, 50] {

@@ -46,11 +46,7 @@ impl Device for Measured {
         self.longest = self.longest.max(frame.len());
         self.transmitted += 1;
         let is_nth = |every| self.transmitted.is_multiple_of(every);
-        if self.loses_every.is_some_and(is_nth) {
-            Ok(())
-        } else {
-            self.device.transmit(now, frame)
-        }
+        if self.loses_every.is_some_and(is_nth) { Ok(()) } else { self.device.transmit(now, frame) }
     }
 
     fn wakes_at(&self) -> Option<Instant> {
@@ -66,10 +62,7 @@ fn mac(host: u8) -> EthernetAddress {
 /// tells the link: with 32 the other one is behind a gateway, which is itself.
 fn hosts(is_v6: bool, len: u8, device_host: EthernetAddress) -> [Netstack<Measured>; 2] {
     let capabilities = Capabilities {
-        big_tcp: Some(BigTcp {
-            len_max: BIG,
-            host: device_host,
-        }),
+        big_tcp: Some(BigTcp { len_max: BIG, host: device_host }),
         receive_len_max: ethernet::HEADER_LEN + BIG,
         ..Capabilities::offloading(1500)
     };
@@ -77,9 +70,7 @@ fn hosts(is_v6: bool, len: u8, device_host: EthernetAddress) -> [Netstack<Measur
     let v4 = |host| Ipv4Addr::new(192, 0, 2, host);
     let address = |host: u8| {
         if is_v6 {
-            IpAddr::V6(Ipv6Addr::from_bits(
-                V6_OF_SECOND.to_bits() - 2 + u128::from(host),
-            ))
+            IpAddr::V6(Ipv6Addr::from_bits(V6_OF_SECOND.to_bits() - 2 + u128::from(host)))
         } else {
             IpAddr::V4(v4(host))
         }
@@ -88,21 +79,12 @@ fn hosts(is_v6: bool, len: u8, device_host: EthernetAddress) -> [Netstack<Measur
         let interface = IpConfig {
             mac: mac(host),
             mtu: 1500,
-            addresses: vec![Prefix {
-                address: address(host),
-                len,
-            }],
+            addresses: vec![Prefix { address: address(host), len }],
             gateway_v4: (!is_v6 && len == 32).then(|| v4(3 - host)),
             gateway_v6: None,
         };
-        let config = TcpConfig {
-            receive_capacity: 4 << 20,
-            ..TcpConfig::default()
-        };
-        let limits = ShardLimits {
-            send_capacity: 1 << 20,
-            ..ShardLimits::default()
-        };
+        let config = TcpConfig { receive_capacity: 4 << 20, ..TcpConfig::default() };
+        let limits = ShardLimits { send_capacity: 1 << 20, ..ShardLimits::default() };
         let device = Measured {
             device,
             longest: 0,

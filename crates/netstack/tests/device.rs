@@ -28,11 +28,7 @@ fn at_millis(millis: u64) -> Instant {
 }
 
 fn plain(bytes: &[u8]) -> OutgoingFrame<'_> {
-    OutgoingFrame {
-        headers: bytes,
-        payload: &[],
-        offload: Offload::None,
-    }
+    OutgoingFrame { headers: bytes, payload: &[], offload: Offload::None }
 }
 
 fn pair(frames_max: usize) -> (Mem, Mem) {
@@ -57,10 +53,7 @@ fn frames_arrive_in_order() {
     };
     a.transmit(Instant::START, &gathered).unwrap();
     b.transmit(Instant::START, &plain(b"back")).unwrap();
-    assert_eq!(
-        received(&mut b, Instant::START),
-        [&b"headers only"[..], b"headers and payload"]
-    );
+    assert_eq!(received(&mut b, Instant::START), [&b"headers only"[..], b"headers and payload"]);
     assert_eq!(received(&mut a, Instant::START), [b"back"]);
     assert_eq!(received(&mut a, Instant::START), [[0; 0]; 0]);
 }
@@ -103,10 +96,7 @@ fn long_frames_share_a_bursts_memory() {
     let (mut a, mut b) = mem::pair(Capabilities::offloading(MTU), 64);
     let long = vec![7; 60_000];
     for _ in 0..4 {
-        let frame = OutgoingFrame {
-            offload: cut(1448),
-            ..plain(&long)
-        };
+        let frame = OutgoingFrame { offload: cut(1448), ..plain(&long) };
         a.transmit(Instant::START, &frame).unwrap();
     }
     let mut burst = ReceiveBurst::new(1, b.capabilities().receive_len_max);
@@ -122,10 +112,7 @@ fn long_frames_share_a_bursts_memory() {
 
 fn cut(segment_len: u16) -> Offload {
     Offload::Segmentation(Segmentation {
-        checksum: PartialChecksum {
-            start: 34,
-            offset: 16,
-        },
+        checksum: PartialChecksum { start: 34, offset: 16 },
         is_v6: false,
         segment_len,
         has_cwr: false,
@@ -136,15 +123,9 @@ fn cut(segment_len: u16) -> Offload {
 fn an_offload_goes_across_as_it_is() {
     let (mut a, mut b) = mem::pair(Capabilities::offloading(MTU), 8);
     let bytes = [1; 3000];
-    let checksum = Offload::Checksum(PartialChecksum {
-        start: 34,
-        offset: 16,
-    });
+    let checksum = Offload::Checksum(PartialChecksum { start: 34, offset: 16 });
     for (len, offload) in [(100, Offload::None), (100, checksum), (3000, cut(1448))] {
-        let frame = OutgoingFrame {
-            offload,
-            ..plain(&bytes[..len])
-        };
+        let frame = OutgoingFrame { offload, ..plain(&bytes[..len]) };
         a.transmit(Instant::START, &frame).unwrap();
     }
     let mut burst = ReceiveBurst::new(8, b.capabilities().receive_len_max);
@@ -167,10 +148,7 @@ fn an_offload_goes_across_as_it_is() {
 #[should_panic(expected = "has_checksum_offload: false")]
 fn unsupported_offloads_are_not_requested() {
     let (mut a, _b) = pair(8);
-    let frame = OutgoingFrame {
-        offload: cut(1448),
-        ..plain(&[0; 100])
-    };
+    let frame = OutgoingFrame { offload: cut(1448), ..plain(&[0; 100]) };
     let _ = a.transmit(Instant::START, &frame);
 }
 
@@ -236,16 +214,8 @@ fn the_seed_determines_the_run() {
     let (first, counters) = run(bad, 1000, 7);
     assert_eq!((first.clone(), counters), run(bad, 1000, 7));
     assert_ne!(first, run(bad, 1000, 8).0);
-    assert_eq!(
-        counters.came + counters.doubled,
-        counters.left + counters.lost
-    );
-    for count in [
-        counters.lost,
-        counters.doubled,
-        counters.corrupted,
-        counters.reordered,
-    ] {
+    assert_eq!(counters.came + counters.doubled, counters.left + counters.lost);
+    for count in [counters.lost, counters.doubled, counters.corrupted, counters.reordered] {
         // One in ten of a thousand: fewer than 50 or more than 200 is no chance.
         assert!((50..200).contains(&count), "{counters:?}");
     }
@@ -284,11 +254,8 @@ fn reordered_frames_arrive_later() {
 fn rates_space_frames_and_drop_at_the_limit() {
     // 64 bytes at 32,000 bytes/s take 2 ms, and one comes each millisecond: the queue of 640 bytes
     // fills up, and then half of them are dropped.
-    let narrow = Impairment {
-        rate_bytes_per_s: Some(32_000),
-        queue_bytes_max: 640,
-        ..Impairment::NONE
-    };
+    let narrow =
+        Impairment { rate_bytes_per_s: Some(32_000), queue_bytes_max: 640, ..Impairment::NONE };
     let (seen, counters) = run(narrow, 1000, 3);
     for two in seen.windows(2) {
         assert!(two[1].0 - two[0].0 >= Duration::from_millis(2));
@@ -299,11 +266,7 @@ fn rates_space_frames_and_drop_at_the_limit() {
 
 #[test]
 fn frames_beyond_the_limit_are_dropped() {
-    let long = Impairment {
-        delay: Duration::from_secs(1),
-        frames_max: 10,
-        ..Impairment::NONE
-    };
+    let long = Impairment { delay: Duration::from_secs(1), frames_max: 10, ..Impairment::NONE };
     let (seen, counters) = run(long, 100, 3);
     assert_eq!((seen.len(), counters.overflowed), (10, 90));
 }
@@ -334,20 +297,13 @@ fn frames_wait_for_a_full_device() {
 
 #[test]
 fn checksums_notice_a_flipped_bit() {
-    let bad = Impairment {
-        corruption: 1.0,
-        ..Impairment::NONE
-    };
+    let bad = Impairment { corruption: 1.0, ..Impairment::NONE };
     let (seen, counters) = run(bad, 200, 3);
     assert_eq!(counters.corrupted, 200);
     for (number, (_, frame)) in seen.iter().enumerate() {
         let mut sent = [0; 64];
         sent[14..16].copy_from_slice(&(number as u16).to_be_bytes());
-        let flipped: u32 = frame
-            .iter()
-            .zip(sent)
-            .map(|(a, b)| (a ^ b).count_ones())
-            .sum();
+        let flipped: u32 = frame.iter().zip(sent).map(|(a, b)| (a ^ b).count_ones()).sum();
         assert_eq!((flipped, &frame[..14]), (1, &sent[..14]));
         assert_ne!(Sum::of(frame), Sum::of(&sent));
     }
@@ -356,18 +312,11 @@ fn checksums_notice_a_flipped_bit() {
 #[test]
 fn received_frames_are_impaired_too() {
     let (mut a, b) = mem::pair(Capabilities::offloading(MTU), 100);
-    let bad = Impairment {
-        corruption: 1.0,
-        delay: Duration::from_millis(10),
-        ..Impairment::NONE
-    };
+    let bad = Impairment { corruption: 1.0, delay: Duration::from_millis(10), ..Impairment::NONE };
     let mut b = Impair::new(b, Impairment::NONE, bad, 3);
     let bytes = [0; 100];
     let frame = OutgoingFrame {
-        offload: Offload::Checksum(PartialChecksum {
-            start: 34,
-            offset: 16,
-        }),
+        offload: Offload::Checksum(PartialChecksum { start: 34, offset: 16 }),
         ..plain(&bytes)
     };
     a.transmit(Instant::START, &frame).unwrap();
@@ -381,10 +330,7 @@ fn received_frames_are_impaired_too() {
 
 #[test]
 fn only_ecn_capable_packets_are_marked() {
-    let marking = Impairment {
-        marking: 1.0,
-        ..Impairment::NONE
-    };
+    let marking = Impairment { marking: 1.0, ..Impairment::NONE };
     let (a, mut b) = pair(100);
     let mut a = Impair::new(a, marking, Impairment::NONE, 3);
     for ecn in [Ecn::Capable0, Ecn::NotCapable] {
@@ -434,25 +380,12 @@ fn bad_names_and_zero_queues_are_refused() {
     for name in ["", "a/b", "sixteen-bytes-it", "a\0b"] {
         let packets = Packet::open(name, 1).map(|opened| opened.len());
         assert_eq!(kind(packets), refused, "{name:?}");
-        assert_eq!(
-            kind(Xdp::open(name, 1).map(|opened| opened.len())),
-            refused,
-            "{name:?}"
-        );
+        assert_eq!(kind(Xdp::open(name, 1).map(|opened| opened.len())), refused, "{name:?}");
     }
     for queues in [0, 10_000] {
-        assert_eq!(
-            kind(Tap::open("a", queues, true).map(|opened| opened.len())),
-            refused
-        );
-        assert_eq!(
-            kind(Packet::open("a", queues).map(|opened| opened.len())),
-            refused
-        );
-        assert_eq!(
-            kind(Xdp::open("a", queues).map(|opened| opened.len())),
-            refused
-        );
+        assert_eq!(kind(Tap::open("a", queues, true).map(|opened| opened.len())), refused);
+        assert_eq!(kind(Packet::open("a", queues).map(|opened| opened.len())), refused);
+        assert_eq!(kind(Xdp::open("a", queues).map(|opened| opened.len())), refused);
     }
 }
 
@@ -512,19 +445,8 @@ fn link_answers_reach_every_queue() {
         packet[24] = kind;
         frame(EtherType::IPV4, &packet)
     };
-    let for_all = [
-        arp(ArpOperation::Reply),
-        announcement,
-        icmpv6(136),
-        icmpv6(2),
-        icmpv4(3),
-    ];
-    let for_one = [
-        arp(ArpOperation::Request),
-        icmpv6(135),
-        icmpv4(8),
-        vec![1; 20],
-    ];
+    let for_all = [arp(ArpOperation::Reply), announcement, icmpv6(136), icmpv6(2), icmpv4(3)];
+    let for_one = [arp(ArpOperation::Request), icmpv6(135), icmpv4(8), vec![1; 20]];
     let (mut near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair(64)).unzip();
     let mut siblings = Sibling::family(far).unwrap();
     for bytes in for_all.iter().chain(&for_one) {
@@ -538,9 +460,7 @@ fn link_answers_reach_every_queue() {
     }
     // Those that are not looked at do not pile up.
     for _ in 0..2 * INBOX_FRAMES_MAX {
-        near[0]
-            .transmit(Instant::START, &plain(&for_all[0]))
-            .unwrap();
+        near[0].transmit(Instant::START, &plain(&for_all[0])).unwrap();
         received(&mut siblings[0], Instant::START);
     }
     let kept = received(&mut siblings[2], Instant::START);

@@ -94,10 +94,7 @@ impl<D: Device> End<D> {
             flags: Flags::PSH,
             window: 5,
             urgent: 0,
-            options: TcpOptions {
-                timestamps: Some((6, 7)),
-                ..TcpOptions::NONE
-            },
+            options: TcpOptions { timestamps: Some((6, 7)), ..TcpOptions::NONE },
             payload: &[],
         };
         let mut room = [0; HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
@@ -108,18 +105,12 @@ impl<D: Device> End<D> {
             ecn: Ecn::NotCapable,
             len: segment.header_len() + payload.len(),
         };
-        let written = self
-            .interface
-            .write_headers(now, &fields, &mut room)
-            .unwrap();
+        let written = self.interface.write_headers(now, &fields, &mut room).unwrap();
         let end = written.len + segment.emit(&mut room[written.len..]);
         let header = &mut room[written.len..end];
         tcp::write_checksum(header, written.pseudo_header, Sum::of(payload));
-        let frame = OutgoingFrame {
-            headers: &room[..end],
-            payload: &[payload],
-            offload: Offload::None,
-        };
+        let frame =
+            OutgoingFrame { headers: &room[..end], payload: &[payload], offload: Offload::None };
         if written.is_resolved {
             self.device.transmit(now, &frame).unwrap()
         } else {
@@ -130,24 +121,11 @@ impl<D: Device> End<D> {
 
 /// A ping that a peer behind the same device sends.
 fn ping(from: &mut End<impl Device>, now: Instant, dst: IpAddr) {
-    let echo = IcmpEcho {
-        identifier: 1,
-        sequence: 2,
-        data: &[3; 56],
-    };
+    let echo = IcmpEcho { identifier: 1, sequence: 2, data: &[3; 56] };
     // The headers are those of a segment; protocol and header checksum are changed to ICMP's.
     let mut room = [0; 200];
-    let fields = IpFields {
-        src: from.address,
-        dst,
-        dscp: 0,
-        ecn: Ecn::NotCapable,
-        len: 64,
-    };
-    let written = from
-        .interface
-        .write_headers(now, &fields, &mut room)
-        .unwrap();
+    let fields = IpFields { src: from.address, dst, dscp: 0, ecn: Ecn::NotCapable, len: 64 };
+    let written = from.interface.write_headers(now, &fields, &mut room).unwrap();
     Icmpv4Message::EchoRequest(echo).emit(&mut room[written.len..]);
     let old = Sum::of_word(u16::from(room[23]));
     let new = Sum::of_word(1);
@@ -155,11 +133,8 @@ fn ping(from: &mut End<impl Device>, now: Instant, dst: IpAddr) {
     let before = u16::from_be_bytes([room[24], room[25]]);
     let after = netstack::wire::checksum::update(before, old, new);
     room[24..26].copy_from_slice(&after.to_be_bytes());
-    let frame = OutgoingFrame {
-        headers: &room[..written.len + 64],
-        payload: &[],
-        offload: Offload::None,
-    };
+    let frame =
+        OutgoingFrame { headers: &room[..written.len + 64], payload: &[], offload: Offload::None };
     from.device.transmit(now, &frame).unwrap();
 }
 
@@ -191,11 +166,7 @@ fn nothing_is_allocated_for_a_packet() {
             far.turn(now);
             now += Duration::from_millis(1);
         }
-        (
-            near.segments,
-            far.segments,
-            near.interface.counters().0.answered,
-        )
+        (near.segments, far.segments, near.interface.counters().0.answered)
     };
     // Neighbours are learned, and buffers grow to their length.
     run(3000);

@@ -42,10 +42,8 @@ struct Choices(u64);
 
 impl Choices {
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         choices[(self.0 >> 33) as usize % choices.len()]
     }
 }
@@ -53,11 +51,7 @@ impl Choices {
 type Host = Netstack<Impair<Mem>>;
 
 fn address(is_v6: bool, host: u8) -> IpAddr {
-    let text = if is_v6 {
-        format!("2001:db8::{host}")
-    } else {
-        format!("192.0.2.{host}")
-    };
+    let text = if is_v6 { format!("2001:db8::{host}") } else { format!("192.0.2.{host}") };
     text.parse().expect("an address")
 }
 
@@ -81,11 +75,7 @@ fn run(seed: u64) {
         loss: choices.pick(&[0.0, 0.01, 0.1]),
         duplication: choices.pick(&[0.0, 0.05]),
         // A frame whose checksum is left to the device arrives without one that could fail.
-        corruption: if has_offload {
-            0.0
-        } else {
-            choices.pick(&[0.0, 0.02])
-        },
+        corruption: if has_offload { 0.0 } else { choices.pick(&[0.0, 0.02]) },
         reordering: choices.pick(&[0.0, 0.1]),
         reordering_by: Duration::from_millis(3),
         delay: Duration::from_micros(choices.pick(&[0, 500, 20_000])),
@@ -95,16 +85,9 @@ fn run(seed: u64) {
     };
     let (near, far) = mem::pair(capabilities, 512);
     let mut hosts = [(near, 1), (far, 2)].map(|(device, host)| {
-        let device = Impair::new(
-            device,
-            impairment,
-            Impairment::NONE,
-            seed * 2 + u64::from(host),
-        );
-        let addresses = vec![Prefix {
-            address: address(is_v6, host),
-            len: if is_v6 { 64 } else { 24 },
-        }];
+        let device = Impair::new(device, impairment, Impairment::NONE, seed * 2 + u64::from(host));
+        let addresses =
+            vec![Prefix { address: address(is_v6, host), len: if is_v6 { 64 } else { 24 } }];
         let interface = IpConfig {
             mac: EthernetAddress([2, 0, 0, 0, 0, host]),
             mtu,
@@ -162,10 +145,7 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
             return;
         }
         let wakes = hosts.iter().map(Netstack::wakes_at).min().expect("two");
-        assert!(
-            wakes != Instant::NEVER,
-            "nothing will ever happen: {written}, {read} of {len}"
-        );
+        assert!(wakes != Instant::NEVER, "nothing will ever happen: {written}, {read} of {len}");
         now = now.max(wakes);
     }
     panic!("it does not end: wrote {written}, read {read} of {len} at {now:?}");
@@ -213,10 +193,7 @@ fn echo(host: &mut Host, now: Instant, id: FlowId) {
         }
         assert_eq!(shard.write(id, &room[..got]), got);
     }
-    let is_done = host
-        .shard()
-        .connection(id)
-        .is_some_and(|machine| machine.is_peer_closed());
+    let is_done = host.shard().connection(id).is_some_and(|machine| machine.is_peer_closed());
     if is_done {
         host.shard().close(now, id);
     }

@@ -16,10 +16,8 @@ use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
-const ADDRESSES: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
-];
+const ADDRESSES: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))];
 const PORT: u16 = 80;
 const TIME: Duration = Duration::from_secs(10);
 
@@ -32,16 +30,11 @@ struct Link {
     back_every: Duration,
 }
 
-const USUAL: Link = Link {
-    queue: Duration::from_millis(50),
-    back_every: Duration::from_nanos(1),
-};
+const USUAL: Link = Link { queue: Duration::from_millis(50), back_every: Duration::from_nanos(1) };
 
 /// Each bunch of acknowledgements lets out more than the queue holds.
-const BUNCHED: Link = Link {
-    queue: Duration::from_millis(10),
-    back_every: Duration::from_millis(20),
-};
+const BUNCHED: Link =
+    Link { queue: Duration::from_millis(10), back_every: Duration::from_millis(20) };
 
 /// Mbit/s that were read: by one-way delay, and by a loss of 0, 0.1, 1 and 5 percent.
 const TABLE: &str = "\
@@ -87,9 +80,7 @@ fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille:
     shards[1].listen(PORT, Backlog::default());
     let mut now = Instant::START;
     let remote = SocketAddr::new(ADDRESSES[1], PORT);
-    let near = shards[0]
-        .connect(now, ADDRESSES[0], remote)
-        .expect("a port");
+    let near = shards[0].connect(now, ADDRESSES[0], remote).expect("a port");
     let source = Zeros([0; 1460]);
     let mut flying = BinaryHeap::<Reverse<Packet>>::new();
     let mut line_free_at = Instant::START;
@@ -101,17 +92,8 @@ fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille:
             && at <= now
         {
             flying.pop();
-            let segment = Segment {
-                payload: &source.0[..len],
-                ..segments[number as usize]
-            };
-            shards[to].receive(
-                now,
-                ADDRESSES[to],
-                ADDRESSES[1 - to],
-                &segment,
-                Ecn::NotCapable,
-            );
+            let segment = Segment { payload: &source.0[..len], ..segments[number as usize] };
+            shards[to].receive(now, ADDRESSES[to], ADDRESSES[1 - to], &segment, Ecn::NotCapable);
         }
         far = far.or_else(|| shards[1].accept(PORT));
         if let Some(id) = far {
@@ -126,9 +108,7 @@ fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille:
             while shard.has_to_transmit() {
                 shard.transmit(now, 0, &source, |departure| {
                     let len = departure.pieces.len();
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let is_lost = from == 0 && (random >> 33) % 1000 < loss_per_mille;
                     let back_every = link.back_every.as_nanos() as u64;
                     let nanos = (now + delay).as_nanos();
@@ -157,18 +137,9 @@ fn goodput_mbit(config: TcpConfig, link: &Link, delay: Duration, loss_per_mille:
 
 #[test]
 fn goodput_by_loss() {
-    let large = TcpConfig {
-        receive_capacity: 4 << 20,
-        ..TcpConfig::default()
-    };
-    let newreno = TcpConfig {
-        congestion: CongestionControl::NewReno,
-        ..large
-    };
-    let without_sack = TcpConfig {
-        has_sack: false,
-        ..newreno
-    };
+    let large = TcpConfig { receive_capacity: 4 << 20, ..TcpConfig::default() };
+    let newreno = TcpConfig { congestion: CongestionControl::NewReno, ..large };
+    let without_sack = TcpConfig { has_sack: false, ..newreno };
     // It stays as it is.
     let buffer = |kib: u32| TcpConfig {
         receive_capacity: kib << 10,

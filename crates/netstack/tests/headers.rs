@@ -49,13 +49,8 @@ fn ecn() -> impl Strategy<Value = Ecn> {
 }
 
 fn ipv4_header() -> impl Strategy<Value = Ipv4Header> {
-    let fields = (
-        v4(),
-        v4(),
-        any::<(u8, u8, u16, bool, bool)>(),
-        (0..=DSCP_MAX, ecn()),
-        0u16..1 << 13,
-    );
+    let fields =
+        (v4(), v4(), any::<(u8, u8, u16, bool, bool)>(), (0..=DSCP_MAX, ecn()), 0u16..1 << 13);
     fields.prop_map(|(src, dst, fields, (dscp, ecn), offset)| Ipv4Header {
         src,
         dst,
@@ -71,13 +66,7 @@ fn ipv4_header() -> impl Strategy<Value = Ipv4Header> {
 }
 
 fn ipv6_header() -> impl Strategy<Value = Ipv6Header> {
-    let fields = (
-        v6(),
-        v6(),
-        any::<(u8, u8)>(),
-        (0..=DSCP_MAX, ecn()),
-        0u32..1 << 20,
-    );
+    let fields = (v6(), v6(), any::<(u8, u8)>(), (0..=DSCP_MAX, ecn()), 0u32..1 << 20);
     fields.prop_map(|(src, dst, fields, (dscp, ecn), flow_label)| Ipv6Header {
         src,
         dst,
@@ -112,21 +101,19 @@ fn ndp() -> impl Strategy<Value = NdpMessage> {
         option::of(any::<u32>()),
         uniform4(option::of(prefix)),
     );
-    let router = router.prop_map(
-        |(fields, reachable, retransmit, source, mtu, mut prefixes)| {
-            // They stand one behind the other.
-            prefixes.sort_by_key(Option::is_none);
-            RouterAdvertisement {
-                hop_limit: fields.0,
-                lifetime: Duration::from_secs(fields.1.into()),
-                reachable,
-                retransmit,
-                source,
-                mtu,
-                prefixes,
-            }
-        },
-    );
+    let router = router.prop_map(|(fields, reachable, retransmit, source, mtu, mut prefixes)| {
+        // They stand one behind the other.
+        prefixes.sort_by_key(Option::is_none);
+        RouterAdvertisement {
+            hop_limit: fields.0,
+            lifetime: Duration::from_secs(fields.1.into()),
+            reachable,
+            retransmit,
+            source,
+            mtu,
+            prefixes,
+        }
+    });
     let flags = any::<(bool, bool, bool)>();
     prop_oneof![
         option::of(mac()).prop_map(|source| NdpMessage::RouterSolicitation { source }),
@@ -391,35 +378,20 @@ Malformed::Truncated
 }
 
 fn agree_v4(ours: &Ipv4Header, theirs: &Ipv4HeaderSlice<'_>) {
-    assert_eq!(
-        (ours.src, ours.dst),
-        (theirs.source_addr(), theirs.destination_addr())
-    );
+    assert_eq!((ours.src, ours.dst), (theirs.source_addr(), theirs.destination_addr()));
     assert_eq!(ours.protocol.0, theirs.protocol().0);
-    assert_eq!(
-        (ours.hop_limit, ours.identification),
-        (theirs.ttl(), theirs.identification())
-    );
+    assert_eq!((ours.hop_limit, ours.identification), (theirs.ttl(), theirs.identification()));
     assert_eq!(ours.dscp, theirs.dcp().value());
     assert_eq!(ours.ecn.bits(), theirs.ecn().value());
     assert_eq!(ours.dont_fragment, theirs.dont_fragment());
     assert_eq!(ours.more_fragments, theirs.more_fragments());
-    assert_eq!(
-        ours.fragment_offset,
-        theirs.fragments_offset().byte_offset()
-    );
+    assert_eq!(ours.fragment_offset, theirs.fragments_offset().byte_offset());
     assert_eq!(ours.is_fragment(), theirs.is_fragmenting_payload());
 }
 
 fn agree_v6(ours: &Ipv6Header, theirs: &Ipv6HeaderSlice<'_>) {
-    assert_eq!(
-        (ours.src, ours.dst),
-        (theirs.source_addr(), theirs.destination_addr())
-    );
-    assert_eq!(
-        (ours.next_header.0, ours.hop_limit),
-        (theirs.next_header().0, theirs.hop_limit())
-    );
+    assert_eq!((ours.src, ours.dst), (theirs.source_addr(), theirs.destination_addr()));
+    assert_eq!((ours.next_header.0, ours.hop_limit), (theirs.next_header().0, theirs.hop_limit()));
     assert_eq!(ours.dscp, theirs.dscp().value());
     assert_eq!(ours.ecn.bits(), theirs.ecn().value());
     assert_eq!(ours.flow_label, theirs.flow_label().value());
@@ -428,10 +400,7 @@ fn agree_v6(ours: &Ipv6Header, theirs: &Ipv6HeaderSlice<'_>) {
 /// Makes the header's checksum right, if there is a header.
 fn mend_checksum(bytes: &mut [u8]) {
     let header_len = usize::from(bytes.first().copied().unwrap_or_default() & 0x0f) * 4;
-    let Some(header) = bytes
-        .get_mut(..header_len)
-        .filter(|header| header.len() >= 20)
-    else {
+    let Some(header) = bytes.get_mut(..header_len).filter(|header| header.len() >= 20) else {
         return;
     };
     header[10..12].fill(0);
@@ -449,10 +418,7 @@ fn smoltcp_reads(ends: (Ipv6Addr, Ipv6Addr), bytes: &[u8], message: &Icmpv6Messa
     match (ours, read.unwrap()) {
         (
             NdpMessage::NeighborSolicitation { target, source },
-            theirs::Icmpv6Repr::Ndisc(theirs::NdiscRepr::NeighborSolicit {
-                target_addr,
-                lladdr,
-            }),
+            theirs::Icmpv6Repr::Ndisc(theirs::NdiscRepr::NeighborSolicit { target_addr, lladdr }),
         ) => {
             assert_eq!(*target, target_addr);
             assert_eq!(
@@ -475,22 +441,10 @@ fn smoltcp_reads(ends: (Ipv6Addr, Ipv6Addr), bytes: &[u8], message: &Icmpv6Messa
             }),
         ) => {
             assert_eq!(*target, target_addr);
-            assert_eq!(
-                link.map(|it| it.0.to_vec()),
-                lladdr.map(|it| it.as_bytes()[..6].to_vec())
-            );
-            assert_eq!(
-                *is_router,
-                flags.contains(theirs::NdiscNeighborFlags::ROUTER)
-            );
-            assert_eq!(
-                *is_solicited,
-                flags.contains(theirs::NdiscNeighborFlags::SOLICITED)
-            );
-            assert_eq!(
-                *is_override,
-                flags.contains(theirs::NdiscNeighborFlags::OVERRIDE)
-            );
+            assert_eq!(link.map(|it| it.0.to_vec()), lladdr.map(|it| it.as_bytes()[..6].to_vec()));
+            assert_eq!(*is_router, flags.contains(theirs::NdiscNeighborFlags::ROUTER));
+            assert_eq!(*is_solicited, flags.contains(theirs::NdiscNeighborFlags::SOLICITED));
+            assert_eq!(*is_override, flags.contains(theirs::NdiscNeighborFlags::OVERRIDE));
         }
         // It keeps one prefix and drops times of zero.
         (
@@ -535,11 +489,7 @@ fn arp_about_other_addresses_is_refused() {
     for at in [1, 3, 4, 5, 7] {
         let mut other = bytes;
         other[at] ^= 0x40;
-        assert_eq!(
-            ArpPacket::parse(&other),
-            Err(Malformed::Header),
-            "byte {at}"
-        );
+        assert_eq!(ArpPacket::parse(&other), Err(Malformed::Header), "byte {at}");
     }
     assert_eq!(ArpPacket::parse(&bytes[..27]), Err(Malformed::Truncated));
 }
@@ -559,26 +509,15 @@ fn ndp_options_of_length_0_are_malformed() {
     let ends: (Ipv6Addr, Ipv6Addr) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
     let solicitation = |options: &[u8]| {
         let data = [&[0x20; 16], options].concat();
-        let message = Icmpv6Message::Other {
-            kind: 135,
-            code: 0,
-            word: 0,
-            data: &data,
-        };
+        let message = Icmpv6Message::Other { kind: 135, code: 0, word: 0, data: &data };
         let mut bytes = vec![0; 8 + data.len()];
         message.emit(ends.0, ends.1, &mut bytes);
         let parsed = Icmpv6Message::parse(ends.0, ends.1, &bytes);
         parsed.map(|_| ())
     };
     assert_eq!(solicitation(&[]), Ok(()));
-    assert_eq!(
-        solicitation(&[1, 0, 0, 0, 0, 0, 0, 0]),
-        Err(Malformed::Header)
-    );
-    assert_eq!(
-        solicitation(&[1, 2, 0, 0, 0, 0, 0, 0]),
-        Err(Malformed::Truncated)
-    );
+    assert_eq!(solicitation(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(Malformed::Header));
+    assert_eq!(solicitation(&[1, 2, 0, 0, 0, 0, 0, 0]), Err(Malformed::Truncated));
     // Not known: passed over.
     assert_eq!(solicitation(&[99, 1, 0, 0, 0, 0, 0, 0]), Ok(()));
 }
@@ -611,10 +550,7 @@ fn eight_quoted_bytes_name_the_segment() {
         packet_len: 1420,
     };
     assert_eq!(QuotedSegment::parse_v4(&bytes), Ok(quoted));
-    assert_eq!(
-        QuotedSegment::parse_v4(&bytes[..27]),
-        Err(Malformed::Truncated)
-    );
+    assert_eq!(QuotedSegment::parse_v4(&bytes[..27]), Err(Malformed::Truncated));
     bytes[9] = Protocol::UDP.0;
     assert_eq!(QuotedSegment::parse_v4(&bytes), Err(Malformed::Header));
 }
@@ -632,11 +568,7 @@ fn walk(first: u8, payload: &[u8]) -> Result<UpperLayer<'_>, ExtensionError> {
 }
 
 fn problem(code: u8, pointer: u32, even_of_group: bool) -> ExtensionError {
-    ExtensionError::ParameterProblem {
-        code,
-        pointer,
-        even_of_group,
-    }
+    ExtensionError::ParameterProblem { code, pointer, even_of_group }
 }
 
 #[test]
@@ -650,10 +582,7 @@ fn extension_headers_are_passed_over() {
     ]
     .concat();
     let upper = walk(HOP_BY_HOP, &payload).unwrap();
-    assert_eq!(
-        (upper.protocol, upper.payload),
-        (Protocol::TCP, &b"segment"[..])
-    );
+    assert_eq!((upper.protocol, upper.payload), (Protocol::TCP, &b"segment"[..]));
     assert_eq!((upper.is_fragment, upper.said_at), (false, 40 + 24));
     // Each cut leaves too little.
     for cut in 0..payload.len() - 7 {
@@ -664,11 +593,7 @@ fn extension_headers_are_passed_over() {
 
 #[test]
 fn hop_by_hop_options_come_first() {
-    let payload = [
-        &[HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0][..],
-        &[TCP, 0, 1, 4, 0, 0, 0, 0],
-    ]
-    .concat();
+    let payload = [&[HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0][..], &[TCP, 0, 1, 4, 0, 0, 0, 0]].concat();
     // RFC 8200 4.1; the pointer is to the byte that said so.
     assert_eq!(walk(OPTIONS, &payload), Err(problem(1, 40, false)));
 }

@@ -77,11 +77,7 @@ impl TxToken for Leaving<'_> {
         if let Some(tcp) = tcp_of(&bytes).filter(TcpPacket::fin) {
             self.0.fin_end = Some(tcp.seq_number() + tcp.segment_len());
         }
-        let frame = OutgoingFrame {
-            headers: &bytes,
-            payload: &[],
-            offload: Offload::None,
-        };
+        let frame = OutgoingFrame { headers: &bytes, payload: &[], offload: Offload::None };
         // A frame that finds the pipe full is lost.
         let _ = self.0.device.transmit(self.0.now, &frame);
         result
@@ -95,9 +91,7 @@ impl phy::Device for Adapter {
     fn receive(&mut self, _: TheirInstant) -> Option<(Arriving, Leaving<'_>)> {
         loop {
             self.burst.clear();
-            self.device
-                .receive(self.now, &mut self.burst)
-                .expect("memory");
+            self.device.receive(self.now, &mut self.burst).expect("memory");
             let frame = self.burst.frames().next()?.bytes.to_vec();
             if !self.is_lost(&frame) {
                 return Some((Arriving(frame), Leaving(self)));
@@ -141,17 +135,11 @@ fn ends(impairment: Impairment, congestion: CongestionControl) -> (Netstack<Impa
     let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
         mtu: MTU,
-        addresses: vec![Prefix {
-            address: "192.0.2.1".parse().expect("an address"),
-            len: 24,
-        }],
+        addresses: vec![Prefix { address: "192.0.2.1".parse().expect("an address"), len: 24 }],
         gateway_v4: None,
         gateway_v6: None,
     };
-    let tcp = TcpConfig {
-        congestion,
-        ..TcpConfig::default()
-    };
+    let tcp = TcpConfig { congestion, ..TcpConfig::default() };
     let device = Impair::new(near, impairment, impairment, 7);
     let ours = Netstack::new(device, interface, tcp, ShardLimits::default(), [3; 16]);
     let mut adapter = Adapter {
@@ -171,12 +159,7 @@ fn ends(impairment: Impairment, congestion: CongestionControl) -> (Netstack<Impa
     let mut sockets = SocketSet::new(vec![]);
     let buffer = || SocketBuffer::new(vec![0; 32 << 10]);
     let socket = sockets.add(Socket::new(buffer(), buffer()));
-    let their = Their {
-        interface,
-        sockets,
-        socket,
-        adapter,
-    };
+    let their = Their { interface, sockets, socket, adapter };
     (ours, their)
 }
 
@@ -200,24 +183,16 @@ impl Stream {
     }
 
     fn next(&self, len: usize) -> Vec<u8> {
-        (self.written..len.min(self.written + 4096))
-            .map(pattern)
-            .collect()
+        (self.written..len.min(self.written + 4096)).map(pattern).collect()
     }
 }
 
 fn links() -> [Impairment; 4] {
-    let delayed = Impairment {
-        delay: Duration::from_millis(5),
-        ..Impairment::NONE
-    };
+    let delayed = Impairment { delay: Duration::from_millis(5), ..Impairment::NONE };
     [
         Impairment::NONE,
         delayed,
-        Impairment {
-            loss: 0.02,
-            ..delayed
-        },
+        Impairment { loss: 0.02, ..delayed },
         Impairment {
             loss: 0.05,
             duplication: 0.05,
@@ -247,11 +222,7 @@ fn our_client_their_server() {
                     our_turn(ours, id, &mut stream, LEN);
                     if stream.read == LEN {
                         ours.shard().finish(id);
-                        if ours
-                            .shard()
-                            .connection(id)
-                            .is_some_and(|c| c.is_peer_closed())
-                        {
+                        if ours.shard().connection(id).is_some_and(|c| c.is_peer_closed()) {
                             ours.shard().close(now, id);
                             flow = None;
                         }
@@ -272,9 +243,7 @@ fn their_client_our_server() {
         let remote = (IpAddress::v4(192, 0, 2, 1), PORT);
         let socket = their.sockets.get_mut::<Socket<'_>>(their.socket);
         let context = their.interface.context();
-        socket
-            .connect(context, remote, 49_500)
-            .expect("a connection");
+        socket.connect(context, remote, 49_500).expect("a connection");
         let mut stream = Stream::default();
         let mut flow = None;
         run(&mut ours, &mut their, |ours, socket, now| {
@@ -313,35 +282,24 @@ fn run(
         while ours.receive(now).expect("memory") > 0 {}
         while ours.shard().next_event().is_some() {}
         their.adapter.now = now;
-        their
-            .interface
-            .poll(their_time(now), &mut their.adapter, &mut their.sockets);
+        their.interface.poll(their_time(now), &mut their.adapter, &mut their.sockets);
         let socket = their.sockets.get_mut::<Socket<'static>>(their.socket);
         if is_over(ours, socket, now) {
             return;
         }
         ours.transmit(now, &()).expect("memory");
-        their
-            .interface
-            .poll(their_time(now), &mut their.adapter, &mut their.sockets);
+        their.interface.poll(their_time(now), &mut their.adapter, &mut their.sockets);
         ours.transmit(now, &()).expect("memory");
         let wakes = their.interface.poll_at(their_time(now), &their.sockets);
-        let wakes = wakes.map_or(Instant::NEVER, |at| {
-            Instant::from_nanos(at.total_micros() as u64 * 1000)
-        });
+        let wakes =
+            wakes.map_or(Instant::NEVER, |at| Instant::from_nanos(at.total_micros() as u64 * 1000));
         // What smoltcp has just sent is with us at once: look again soon.
         let soon = now + Duration::from_micros(100);
-        now = ours
-            .wakes_at()
-            .min(wakes)
-            .clamp(soon, now + Duration::from_secs(1));
+        now = ours.wakes_at().min(wakes).clamp(soon, now + Duration::from_secs(1));
     }
     let socket = their.sockets.get::<Socket<'_>>(their.socket);
     let counters = ours.shard().counters();
-    panic!(
-        "it does not end: smoltcp is in {} at {now:?}, {counters:?}",
-        socket.state()
-    );
+    panic!("it does not end: smoltcp is in {} at {now:?}, {counters:?}", socket.state());
 }
 
 fn our_turn(ours: &mut Netstack<Impair<Mem>>, id: FlowId, stream: &mut Stream, len: usize) {
@@ -371,10 +329,7 @@ fn our_echo(ours: &mut Netstack<Impair<Mem>>, id: FlowId, now: Instant) {
             got => assert_eq!(shard.write(id, &room[..got]), got),
         }
     }
-    if shard
-        .connection(id)
-        .is_some_and(|machine| machine.is_peer_closed())
-    {
+    if shard.connection(id).is_some_and(|machine| machine.is_peer_closed()) {
         shard.close(now, id);
     }
 }

@@ -95,10 +95,7 @@ impl World {
     fn advertise_mtu(&mut self, mtu: u32) {
         let router = "fe80::9".parse().unwrap();
         let all = "ff02::1".parse().unwrap();
-        let advertisement = RouterAdvertisement {
-            mtu: Some(mtu),
-            ..Default::default()
-        };
+        let advertisement = RouterAdvertisement { mtu: Some(mtu), ..Default::default() };
         let message = Icmpv6Message::Ndp(NdpMessage::RouterAdvertisement(advertisement));
         let mut bytes = [0; 100];
         let len = message.emit(router, all, &mut bytes);
@@ -119,11 +116,8 @@ impl World {
         let mut headers = [0; 14 + 40];
         let at = link.emit(&mut headers);
         packet.emit(len, &mut headers[at..]);
-        let frame = OutgoingFrame {
-            headers: &headers,
-            payload: &[&bytes[..len]],
-            offload: Offload::None,
-        };
+        let frame =
+            OutgoingFrame { headers: &headers, payload: &[&bytes[..len]], offload: Offload::None };
         self.link.transmit(self.now, &frame).expect("room");
         self.host.receive(self.now).expect("memory");
     }
@@ -258,9 +252,7 @@ impl Device for OneOfTwo {
 fn opens_use_ports_of_their_shard() {
     for rest in [Some(0), Some(1), None] {
         let (device, _link) = mem::pair(Capabilities::plain(1500), 4);
-        let device = Sibling::family(vec![OneOfTwo(device, rest)])
-            .unwrap()
-            .remove(0);
+        let device = Sibling::family(vec![OneOfTwo(device, rest)]).unwrap().remove(0);
         let tcp = TcpConfig::default();
         let limits = ShardLimits::default();
         let mut host = Netstack::new(device, interface(1500), tcp, limits, [7; 16]);
@@ -374,11 +366,7 @@ fn segment(seq: u32, ack: Option<SeqNumber>) -> Segment<'static> {
         dst_port: 80,
         seq: SeqNumber(seq),
         ack,
-        flags: if ack.is_none() {
-            Flags::SYN
-        } else {
-            Flags::NONE
-        },
+        flags: if ack.is_none() { Flags::SYN } else { Flags::NONE },
         window: 10_000,
         urgent: 0,
         options: TcpOptions::NONE,

@@ -48,20 +48,13 @@ fn host(number: u8, device: Mem) -> Netstack<Narrowed> {
     let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu,
-        addresses: vec![Prefix {
-            address: address(number),
-            len: 24,
-        }],
+        addresses: vec![Prefix { address: address(number), len: 24 }],
         gateway_v4: None,
         gateway_v6: None,
     };
     let tcp = TcpConfig::default();
     let limits = ShardLimits::default();
-    let device = Narrowed {
-        device,
-        mtu,
-        refused: 0,
-    };
+    let device = Narrowed { device, mtu, refused: 0 };
     Netstack::new(device, interface, tcp, limits, [number; 16])
 }
 
@@ -79,9 +72,7 @@ fn a_lowered_device_mtu_shortens_segments() {
     let mut far = host(2, far);
     far.shard().listen(PORT, Backlog::default());
     let mut now = Instant::START;
-    let client = near
-        .connect(now, SocketAddr::new(address(2), PORT))
-        .unwrap();
+    let client = near.connect(now, SocketAddr::new(address(2), PORT)).unwrap();
     let sent: Vec<u8> = (0..200_000_u32).map(|at| (at / 7) as u8).collect();
     let (mut written, mut server, mut came) = (0, None, Vec::new());
     let end = now + Duration::from_secs(10);
@@ -124,10 +115,7 @@ fn the_next_connection_knows_the_path_mtu() {
         let mut now = Instant::START;
         assert!(near.interface().path_mtu_lowered(now, address(2), 1000));
         near.device().mtu = 1000;
-        let backlog = Backlog {
-            syn_queue_max,
-            ..Backlog::default()
-        };
+        let backlog = Backlog { syn_queue_max, ..Backlog::default() };
         let mut sender = None;
         let mut receiver = None;
         if is_active {

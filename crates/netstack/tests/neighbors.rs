@@ -27,10 +27,7 @@ fn questions(cache: &mut NeighborCache) -> Vec<Question> {
 }
 
 fn to_all(target: IpAddr) -> Question {
-    Question {
-        target,
-        unicast_to: None,
-    }
+    Question { target, unicast_to: None }
 }
 
 /// A cache that knows host 1 at A, because it has asked.
@@ -99,10 +96,7 @@ fn stale_neighbours_are_probed_while_used() {
     assert_eq!(cache.wakes_at(), Some(now));
     for _ in 0..QUESTIONS_MAX {
         cache.on_timer(now);
-        let to_one = Question {
-            target: host(1),
-            unicast_to: Some(A),
-        };
+        let to_one = Question { target: host(1), unicast_to: Some(A) };
         assert_eq!(questions(&mut cache), [to_one]);
         assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
         now += QUESTION_EVERY;
@@ -131,10 +125,7 @@ fn doubted_neighbours_are_probed_at_once() {
     cache.doubt(now, host(1));
     cache.doubt(now, host(2)); // Nothing is known of it.
     cache.on_timer(now);
-    let to_one = Question {
-        target: host(1),
-        unicast_to: Some(A),
-    };
+    let to_one = Question { target: host(1), unicast_to: Some(A) };
     assert_eq!(questions(&mut cache), [to_one]);
     assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
     // Asked already: no second question before its time.
@@ -317,15 +308,9 @@ fn a_full_cache_takes_few_strangers() {
     assert_eq!((cache.len(), cache.counters().evicted), (NEIGHBORS_MAX, 1));
     cache.hinted(START + STRANGER_EVERY, host(50_000), A, true);
     assert_eq!(cache.counters().evicted, 2);
-    assert_eq!(
-        cache.resolve(START + STRANGER_EVERY, host(50_000)),
-        Resolution::Known(A)
-    );
+    assert_eq!(cache.resolve(START + STRANGER_EVERY, host(50_000)), Resolution::Known(A));
     // One that we want to send to need not wait.
-    assert_eq!(
-        cache.resolve(START + STRANGER_EVERY, host(60_000)),
-        Resolution::Asked
-    );
+    assert_eq!(cache.resolve(START + STRANGER_EVERY, host(60_000)), Resolution::Asked);
 }
 
 #[derive(Clone, Debug)]

@@ -17,15 +17,9 @@ fn here() -> PathBuf {
 fn every_script_passes() {
     let only = std::env::var("NETSTACK_SCRIPT").unwrap_or_default();
     let scripts = script::all(&here().join("tests/scripts"));
-    let chosen: Vec<_> = scripts
-        .iter()
-        .filter(|script| script.name.contains(&only))
-        .collect();
+    let chosen: Vec<_> = scripts.iter().filter(|script| script.name.contains(&only)).collect();
     assert!(!chosen.is_empty(), "no script's name contains {only:?}");
-    let failures: Vec<String> = chosen
-        .iter()
-        .filter_map(|script| script.run().err())
-        .collect();
+    let failures: Vec<String> = chosen.iter().filter_map(|script| script.run().err()).collect();
     assert!(
         failures.is_empty(),
         "{} of {} scripts\n\n{}",
@@ -38,30 +32,15 @@ fn every_script_passes() {
 #[test]
 fn wrong_scripts_say_where_and_why() {
     let text = "# A script\nlisten\n< S 0 win 100 mss 1000\n> S. 0 ack 7\n";
-    let report = script::Script::new("wrong", text)
-        .run()
-        .expect_err("it is wrong");
-    assert!(
-        report.starts_with("wrong.txt:4: > S. 0 ack 7\n"),
-        "{report}"
-    );
-    assert!(
-        report.contains("in its place came  > S. 0 ack 1 win"),
-        "{report}"
-    );
+    let report = script::Script::new("wrong", text).run().expect_err("it is wrong");
+    assert!(report.starts_with("wrong.txt:4: > S. 0 ack 7\n"), "{report}");
+    assert!(report.contains("in its place came  > S. 0 ack 1 win"), "{report}");
     let text = "# A script\nlisten\n< S 0 win 100 mss 1000\n";
-    let report = script::Script::new("short", text)
-        .run()
-        .expect_err("more was sent");
+    let report = script::Script::new("short", text).run().expect_err("more was sent");
     assert!(report.contains("does not expect  > S. 0 ack 1"), "{report}");
     let text = "# A script\nlisten\n+1s > S. 0 ack 1\n";
-    let report = script::Script::new("silent", text)
-        .run()
-        .expect_err("nothing is sent");
-    assert!(
-        report.contains("nothing was sent at 1000.000 ms"),
-        "{report}"
-    );
+    let report = script::Script::new("silent", text).run().expect_err("nothing is sent");
+    assert!(report.contains("nothing was sent at 1000.000 ms"), "{report}");
 }
 
 const PAGE: &str = "../../docs/netstack-conformance.md";
@@ -77,10 +56,7 @@ fn the_page_counts_every_script() {
     if std::env::var_os("NETSTACK_UPDATE").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{made}")).expect("the page is written");
     } else {
-        assert!(
-            made == counted,
-            "{PAGE} is old: run this test with NETSTACK_UPDATE=1"
-        );
+        assert!(made == counted, "{PAGE} is old: run this test with NETSTACK_UPDATE=1");
     }
     // The tables of requirements above name scripts and tests, too.
     let tests = tests_of(&["", "../sockets", "../serve", "../weft"]);
@@ -133,10 +109,7 @@ const MUSTS_OF_RFC9293: u32 = 69;
 
 /// `2`, `8, 9`, `30 to 33`
 fn numbers_in(text: &str) -> Vec<u32> {
-    let number = |text: &str| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{text} is no number"))
-    };
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text} is no number"));
     let ranges = text.split(", ").map(|part| match part.split_once(" to ") {
         Some((first, last)) => number(first)..=number(last),
         None => number(part)..=number(part),

@@ -55,15 +55,7 @@ fn seq() -> impl Strategy<Value = SeqNumber> {
 }
 
 fn flags() -> impl Strategy<Value = Flags> {
-    let all = [
-        Flags::FIN,
-        Flags::SYN,
-        Flags::RST,
-        Flags::PSH,
-        Flags::URG,
-        Flags::ECE,
-        Flags::CWR,
-    ];
+    let all = [Flags::FIN, Flags::SYN, Flags::RST, Flags::PSH, Flags::URG, Flags::ECE, Flags::CWR];
     vec(any::<bool>(), all.len()).prop_map(move |set| {
         let set = all.iter().zip(set).filter(|(_, is_set)| *is_set);
         set.fold(Flags::NONE, |flags, (flag, _)| flags | *flag)
@@ -80,15 +72,13 @@ fn options(is_syn: bool) -> BoxedStrategy<TcpOptions> {
             any::<bool>(),
             timestamps,
         );
-        let options = syn.prop_map(
-            |(mss, window_scale, sack_permitted, timestamps)| TcpOptions {
-                mss,
-                window_scale,
-                sack_permitted,
-                timestamps,
-                ..TcpOptions::NONE
-            },
-        );
+        let options = syn.prop_map(|(mss, window_scale, sack_permitted, timestamps)| TcpOptions {
+            mss,
+            window_scale,
+            sack_permitted,
+            timestamps,
+            ..TcpOptions::NONE
+        });
         return options.boxed();
     }
     let blocks = vec((seq(), seq()), 0..=SackBlocks::COUNT_MAX);
@@ -101,11 +91,7 @@ fn options(is_syn: bool) -> BoxedStrategy<TcpOptions> {
         for (left, right) in blocks.into_iter().take(count_max) {
             assert!(sacks.push(SackBlock { left, right }));
         }
-        TcpOptions {
-            sacks,
-            timestamps,
-            ..TcpOptions::NONE
-        }
+        TcpOptions { sacks, timestamps, ..TcpOptions::NONE }
     });
     options.boxed()
 }
@@ -119,19 +105,17 @@ fn segment() -> impl Strategy<Value = (Segment<'static>, Vec<u8>)> {
             option::of(seq()),
             options(flags.contains(Flags::SYN)),
         );
-        header.prop_map(
-            move |((src_port, dst_port, window, urgent), seq, ack, options)| Segment {
-                src_port,
-                dst_port,
-                seq,
-                ack,
-                flags,
-                window,
-                urgent,
-                options,
-                payload: &[],
-            },
-        )
+        header.prop_map(move |((src_port, dst_port, window, urgent), seq, ack, options)| Segment {
+            src_port,
+            dst_port,
+            seq,
+            ack,
+            flags,
+            window,
+            urgent,
+            options,
+            payload: &[],
+        })
     });
     (with_flags, vec(any::<u8>(), 0..100))
 }
@@ -363,18 +347,12 @@ fn with_options(flags: Flags, options: &[u8]) -> Vec<u8> {
 }
 
 fn options_of(flags: Flags, options: &[u8]) -> TcpOptions {
-    Segment::parse(&with_options(flags, options))
-        .unwrap()
-        .options
+    Segment::parse(&with_options(flags, options)).unwrap().options
 }
 
 #[test]
 fn illegal_option_lengths_end_parsing() {
-    let mss = TcpOptions {
-        mss: Some(1460),
-        has_illegal_length: true,
-        ..TcpOptions::NONE
-    };
+    let mss = TcpOptions { mss: Some(1460), has_illegal_length: true, ..TcpOptions::NONE };
     // RFC 9293 3.1, MUST-7. A length of 0, of 1, beyond the header, and none at all.
     for illegal in [&[8, 0][..], &[8, 1], &[8, 40], &[1, 1, 1, 8]] {
         let bytes = [&[2, 4, 0x05, 0xb4], illegal].concat();
@@ -397,10 +375,7 @@ fn known_options_of_wrong_length_are_skipped() {
     ];
     for option in wrong {
         let bytes = [option, &[3, 3, 7]].concat();
-        let expected = TcpOptions {
-            window_scale: Some(7),
-            ..TcpOptions::NONE
-        };
+        let expected = TcpOptions { window_scale: Some(7), ..TcpOptions::NONE };
         assert_eq!(options_of(Flags::SYN, &bytes), expected, "{option:?}");
     }
 }
@@ -416,11 +391,7 @@ fn unknown_options_are_skipped() {
 fn unaligned_options_and_early_ends() {
     // RFC 9293 3.1, MUST-64: not aligned. And what stands behind the end does not count.
     let options = options_of(Flags::SYN, &[1, 2, 4, 0x05, 0xb4, 3, 3, 2, 0, 4, 2, 0]);
-    let expected = TcpOptions {
-        mss: Some(1460),
-        window_scale: Some(2),
-        ..TcpOptions::NONE
-    };
+    let expected = TcpOptions { mss: Some(1460), window_scale: Some(2), ..TcpOptions::NONE };
     assert_eq!(options, expected);
 }
 
@@ -473,11 +444,7 @@ fn a_fifth_block_is_left_out() {
 fn four_blocks_and_timestamps_do_not_fit() {
     let mut sacks = SackBlocks::NONE;
     while sacks.push(SackBlock::default()) {}
-    let options = TcpOptions {
-        sacks,
-        timestamps: Some((1, 2)),
-        ..TcpOptions::NONE
-    };
+    let options = TcpOptions { sacks, timestamps: Some((1, 2)), ..TcpOptions::NONE };
     let bytes = with_options(Flags::NONE, &[]);
     let segment = Segment::parse(&bytes).unwrap();
     Segment { options, ..segment }.emit(&mut [0; 100]);

@@ -18,10 +18,8 @@ use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::tcp::Segment;
 
-const ADDRESSES: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
-];
+const ADDRESSES: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))];
 const PORT: u16 = 80;
 
 /// Enough for debug builds in a few seconds.
@@ -161,11 +159,7 @@ impl World {
                 break;
             }
             let next = self.next_event();
-            assert!(
-                next != Instant::NEVER,
-                "nothing will ever happen\n{}",
-                self.describe()
-            );
+            assert!(next != Instant::NEVER, "nothing will ever happen\n{}", self.describe());
             self.now = self.now.max(next);
             events += 1;
             assert!(events < EVENTS_MAX, "it does not end\n{}", self.describe());
@@ -175,11 +169,7 @@ impl World {
             assert_eq!(site.shard.time_wait_len(), 0, "a name is left");
         }
         let [near, far] = &self.sites;
-        assert_eq!(
-            (near.read, far.read),
-            (far.to_write, near.to_write),
-            "bytes"
-        );
+        assert_eq!((near.read, far.read), (far.to_write, near.to_write), "bytes");
     }
 
     /// Timers, arrivals, applications, departures.
@@ -190,10 +180,7 @@ impl World {
         {
             self.flying.pop();
             let packet = self.packets[index].take().expect("a packet arrives once");
-            let segment = Segment {
-                payload: &packet.payload,
-                ..packet.segment
-            };
+            let segment = Segment { payload: &packet.payload, ..packet.segment };
             let from = 1 - packet.to;
             let to = packet.to;
             let shard = &mut self.sites[to].shard;
@@ -250,10 +237,7 @@ impl World {
         };
         let at = sent + self.link.delay + late;
         if self.random.chance(self.link.duplication) {
-            let again = Packet {
-                payload: packet.payload.clone(),
-                ..packet
-            };
+            let again = Packet { payload: packet.payload.clone(), ..packet };
             let later = Duration::from_nanos(self.random.below(jitter));
             self.land(at + later, again);
         }
@@ -273,11 +257,8 @@ impl World {
             let machine = site.flow.and_then(|id| site.shard.connection(id));
             machine.is_some_and(|machine| machine.readable_len() > 0)
         });
-        let read_at = if has_to_read {
-            self.now + Duration::from_millis(1)
-        } else {
-            Instant::NEVER
-        };
+        let read_at =
+            if has_to_read { self.now + Duration::from_millis(1) } else { Instant::NEVER };
         wakes.min().expect("two sites").min(arrival).min(read_at)
     }
 
@@ -390,9 +371,8 @@ impl Site {
     fn write(&mut self, at: usize, id: FlowId, random: &mut Random) {
         while self.written < self.to_write {
             let len = (random.below(5_000) + 1).min(self.to_write - self.written);
-            let bytes: Vec<u8> = (self.written..self.written + len)
-                .map(|offset| pattern(at, offset))
-                .collect();
+            let bytes: Vec<u8> =
+                (self.written..self.written + len).map(|offset| pattern(at, offset)).collect();
             let taken = self.shard.write(id, &bytes);
             self.written += taken as u64;
             if taken < bytes.len() {

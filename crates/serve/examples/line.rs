@@ -53,11 +53,7 @@ impl Session for Reverse {
 
 /// Serves the connections of these listeners.
 pub(crate) fn start(listeners: Vec<Bound>, engine: Engine) -> io::Result<Server> {
-    let settings = Settings {
-        engine,
-        listeners,
-        ..Settings::default()
-    };
+    let settings = Settings { engine, listeners, ..Settings::default() };
     Server::start(settings, |_opening| Reverse)
 }
 

@@ -54,11 +54,7 @@ impl FromStr for Target {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Target, Self::Err> {
-        Ok(if text == "-" {
-            Target::Stdout
-        } else {
-            Target::File(text.into())
-        })
+        Ok(if text == "-" { Target::Stdout } else { Target::File(text.into()) })
     }
 }
 
@@ -128,12 +124,7 @@ impl AccessLog {
         let builder = thread::Builder::new().name("weft-access-log".to_owned());
         let joined = builder.spawn(move || writer.run())?;
         let writer = joined.thread().clone();
-        Ok(AccessLog {
-            target,
-            shared,
-            writer,
-            joined: Mutex::new(Some(joined)),
-        })
+        Ok(AccessLog { target, shared, writer, joined: Mutex::new(Some(joined)) })
     }
 
     /// Appends whole lines, each with its newline. Never waits for the disk, the reader of a pipe,
@@ -195,19 +186,9 @@ impl AccessLog {
     /// Writes the counters of the log.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         let dropped = "Access log lines that were dropped.";
-        out.counter(
-            "weft_log_lines_dropped_total",
-            dropped,
-            &[],
-            self.lines_dropped(),
-        );
+        out.counter("weft_log_lines_dropped_total", dropped, &[], self.lines_dropped());
         let errors = "Times the access log could not be written.";
-        out.counter(
-            "weft_log_write_errors_total",
-            errors,
-            &[],
-            self.write_errors(),
-        );
+        out.counter("weft_log_write_errors_total", errors, &[], self.write_errors());
     }
 
     fn hurry(&self) {

@@ -61,17 +61,12 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(AddressSlot {
-            addresses: Arc::clone(self),
-            prefix,
-        })
+        Some(AddressSlot { addresses: Arc::clone(self), prefix })
     }
 
     fn shard(&self, prefix: u128) -> MutexGuard<'_, HashMap<u128, usize>> {
         let at = self.seed.hash_one(prefix) as usize % SHARD_COUNT;
-        self.shards[at]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

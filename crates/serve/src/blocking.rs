@@ -71,21 +71,13 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
         mut now: Now,
         open: impl Fn(&T, Facts<'_>, Now) -> S,
     ) -> Result<Instant, Closed> {
-        let Driver {
-            machine,
-            connection,
-            returned,
-        } = self;
+        let Driver { machine, connection, returned } = self;
         let connection = &**connection;
         let stream = &connection.stream;
         loop {
             let is_duplex = machine.is_duplex();
             match machine.next_action() {
-                Action::Send {
-                    out,
-                    until,
-                    is_last,
-                } => {
+                Action::Send { out, until, is_last } => {
                     let patience = (!is_duplex).then_some(until);
                     match stream::send_out(stream, out, patience, is_last) {
                         // What was taken at once took no time.
@@ -267,10 +259,7 @@ fn lock<W>(returned: &Returned<W>) -> MutexGuard<'_, Vec<Option<W>>> {
 }
 
 fn is_for_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Reads the clock. The machine hears first of a drain of the server.

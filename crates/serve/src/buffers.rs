@@ -53,16 +53,8 @@ pub(crate) struct Buffer {
 impl Buffers {
     /// None yet, and so many bytes at most.
     pub(crate) fn new(len_max: usize) -> Buffers {
-        let books = Books {
-            len_max,
-            out_len: 0,
-            kept_len: 0,
-            kept: Vec::new(),
-            small: 0,
-        };
-        Buffers {
-            books: Mutex::new(books),
-        }
+        let books = Books { len_max, out_len: 0, kept_len: 0, kept: Vec::new(), small: 0 };
+        Buffers { books: Mutex::new(books) }
     }
 
     /// Writes how much of the limit is taken.
@@ -99,11 +91,7 @@ impl Buffers {
         drop(books);
         // Unmapped outside the lock.
         drop(surplus);
-        let mut buffer = Buffer {
-            of: Arc::clone(self),
-            bytes: kept,
-            counted_len,
-        };
+        let mut buffer = Buffer { of: Arc::clone(self), bytes: kept, counted_len };
         if buffer.bytes.is_none() {
             buffer.bytes = Some(AlignedBuffer::new(len)?);
         }
@@ -207,9 +195,7 @@ mod tests {
         let lens = few.each_ref().map(|buffer| buffer.as_slice().len());
         assert_eq!(lens, [8192, 65_536, PIECE_LEN_MAX as usize + 4096]);
         assert_eq!(out_len(), lens.iter().sum::<usize>());
-        let many: Vec<_> = (0..1000)
-            .map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap())
-            .collect();
+        let many: Vec<_> = (0..1000).map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap()).collect();
         assert!(out_len() <= LEN_MAX, "{} of {LEN_MAX} out", out_len());
         assert_eq!(many[999].piece_len(), (SMALL_LEN - DIRECT_ALIGNMENT) as u64);
         assert!(buffers.books().small > 900);
@@ -224,9 +210,8 @@ mod tests {
             for count in [0, 1, 2, 31, 59, 60, 75, 76, 500] {
                 for len in [1, 16 << 10, 64 << 10, 200_000, PIECE_LEN_MAX / 2] {
                     let buffers = Arc::new(Buffers::new(len_max));
-                    let slow: Vec<_> = (0..count)
-                        .map(|_| buffers.take(len, true).unwrap())
-                        .collect();
+                    let slow: Vec<_> =
+                        (0..count).map(|_| buffers.take(len, true).unwrap()).collect();
                     let out_len = buffers.books().out_len;
                     let says = format!("{count} x {len} of {len_max}: {out_len}");
                     assert!(out_len <= len_max / SLOW_PART, "{says}");
@@ -234,11 +219,7 @@ mod tests {
                     let other = buffers.take(PIECE_LEN_MAX, false).unwrap();
                     let part = (len_max / SLOW_PART / PART) as u64;
                     let promised = (part - part % 4096 - 4096).min(PIECE_LEN_MAX);
-                    assert!(
-                        other.piece_len() >= promised,
-                        "{} with {says}",
-                        other.piece_len()
-                    );
+                    assert!(other.piece_len() >= promised, "{} with {says}", other.piece_len());
                     assert_eq!(buffers.books().small, small, "{says}");
                     drop((slow, other));
                     assert_eq!(buffers.books().out_len, 0);
@@ -254,9 +235,8 @@ mod tests {
     fn slow_peers_that_give_back_leave_half() {
         let buffers = buffers();
         for round in 0..20 {
-            let slow: Vec<_> = (0..600)
-                .map(|_| buffers.take(PIECE_LEN_MAX, true).unwrap())
-                .collect();
+            let slow: Vec<_> =
+                (0..600).map(|_| buffers.take(PIECE_LEN_MAX, true).unwrap()).collect();
             let out_len = buffers.books().out_len;
             assert!(out_len <= LEN_MAX / SLOW_PART, "{out_len} in round {round}");
             drop(slow);
@@ -267,21 +247,14 @@ mod tests {
     fn kept_buffers_yield_to_those_in_use() {
         let buffers = buffers();
         let kept_len = || buffers.books().kept_len;
-        let many: Vec<_> = (0..40)
-            .map(|_| buffers.take(PIECE_LEN_MAX / 8, false).unwrap())
-            .collect();
+        let many: Vec<_> =
+            (0..40).map(|_| buffers.take(PIECE_LEN_MAX / 8, false).unwrap()).collect();
         drop(many);
         assert!((LEN_MAX / KEPT_PART / 2..=LEN_MAX / KEPT_PART).contains(&kept_len()));
         let before = kept_len();
         let again = buffers.take(PIECE_LEN_MAX / 8 - 1000, false).unwrap();
-        assert_eq!(
-            before - kept_len(),
-            again.as_slice().len(),
-            "it was a kept one"
-        );
-        let held: Vec<_> = (0..100)
-            .map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap())
-            .collect();
+        assert_eq!(before - kept_len(), again.as_slice().len(), "it was a kept one");
+        let held: Vec<_> = (0..100).map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap()).collect();
         let books = buffers.books();
         assert!(books.out_len + books.kept_len <= LEN_MAX);
         assert!(books.kept_len < before, "the oldest have gone");

@@ -35,17 +35,11 @@ const TICK: Duration = Duration::from_millis(1);
 impl Clock {
     /// Returns a clock that has just read both.
     fn new() -> Clock {
-        Clock::from(Base {
-            monotonic: Instant::now(),
-            since_epoch: wall(),
-        })
+        Clock::from(Base { monotonic: Instant::now(), since_epoch: wall() })
     }
 
     fn from(base: Base) -> Clock {
-        Clock {
-            base: Cell::new(base),
-            wall: Cell::new((base.since_epoch, base.monotonic)),
-        }
+        Clock { base: Cell::new(base), wall: Cell::new((base.since_epoch, base.monotonic)) }
     }
 
     /// Returns the current time.
@@ -57,24 +51,14 @@ impl Clock {
     #[inline]
     fn at(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Now {
         let (since_epoch, until) = self.wall.get();
-        let since_epoch = if monotonic < until {
-            since_epoch
-        } else {
-            self.tick(monotonic, wall)
-        };
-        Now {
-            monotonic,
-            since_epoch,
-        }
+        let since_epoch = if monotonic < until { since_epoch } else { self.tick(monotonic, wall) };
+        Now { monotonic, since_epoch }
     }
 
     fn tick(&self, monotonic: Instant, wall: impl FnOnce() -> Duration) -> Duration {
         let mut base = self.base.get();
         if monotonic.saturating_duration_since(base.monotonic) >= BASE_AGE_MAX {
-            base = Base {
-                monotonic,
-                since_epoch: wall(),
-            };
+            base = Base { monotonic, since_epoch: wall() };
             self.base.set(base);
         }
         let age = monotonic.saturating_duration_since(base.monotonic);
@@ -94,9 +78,7 @@ pub(crate) fn now() -> Now {
 
 fn wall() -> Duration {
     // A clock before 1970 is a misconfiguration on which no reply depends.
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -107,10 +89,7 @@ mod tests {
 
     fn clock_at_noon() -> (Clock, Instant) {
         let monotonic = Instant::now();
-        let base = Base {
-            monotonic,
-            since_epoch: NOON,
-        };
+        let base = Base { monotonic, since_epoch: NOON };
         (Clock::from(base), monotonic)
     }
 
@@ -119,10 +98,7 @@ mod tests {
         let (clock, start) = clock_at_noon();
         let half = Duration::from_millis(500);
         let now = clock.at(start + half, || panic!("read too early"));
-        assert_eq!(
-            (now.monotonic, now.since_epoch),
-            (start + half, NOON + half)
-        );
+        assert_eq!((now.monotonic, now.since_epoch), (start + half, NOON + half));
     }
 
     #[test]
@@ -132,10 +108,7 @@ mod tests {
             let at = start + Duration::from_micros(us);
             clock.at(at, || panic!("read too early")).since_epoch - NOON
         };
-        assert_eq!(
-            [10, 900, 1009].map(wall),
-            [10; 3].map(Duration::from_micros)
-        );
+        assert_eq!([10, 900, 1009].map(wall), [10; 3].map(Duration::from_micros));
         assert_eq!(wall(1010), Duration::from_micros(1010));
     }
 
@@ -144,10 +117,7 @@ mod tests {
         let (clock, start) = clock_at_noon();
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         let stepped_back = NOON - hour;
-        assert_eq!(
-            clock.at(start + second, || stepped_back).since_epoch,
-            stepped_back
-        );
+        assert_eq!(clock.at(start + second, || stepped_back).since_epoch, stepped_back);
         let now = clock.at(start + second * 3 / 2, || panic!("read too early"));
         assert_eq!(now.since_epoch, stepped_back + second / 2);
     }

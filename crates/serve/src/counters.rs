@@ -63,8 +63,7 @@ impl Counters {
 
     /// Counts a pause of accepting: the connection limit is reached, or accept(2) fails.
     pub fn accept_paused(&self) {
-        self.registry
-            .count(|cells| cells.add(Cell::AcceptPauses, 1));
+        self.registry.count(|cells| cells.add(Cell::AcceptPauses, 1));
     }
 
     /// Counts a receive of `len` bytes.

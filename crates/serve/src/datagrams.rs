@@ -137,12 +137,7 @@ pub(crate) fn start_on_fibers(
 
 impl<F: Answer, S: DatagramSocket> Receiver<F, S> {
     fn new(socket: S, is_over: Arc<AtomicBool>, answer: F) -> Arc<Receiver<F, S>> {
-        Arc::new(Receiver {
-            socket,
-            answer,
-            counters: Arc::default(),
-            is_over,
-        })
+        Arc::new(Receiver { socket, answer, counters: Arc::default(), is_over })
     }
 
     fn serve(&self) {
@@ -203,9 +198,7 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
         let answer: TestAnswer = |request, _, send| {
             send(request);

@@ -17,10 +17,7 @@ pub mod pipeline;
 mod pool;
 mod processors;
 #[cfg(feature = "event")]
-#[cfg_attr(
-    not(all(feature = "netstack", feature = "pipeline")),
-    allow(dead_code, unused_imports)
-)]
+#[cfg_attr(not(all(feature = "netstack", feature = "pipeline")), allow(dead_code, unused_imports))]
 mod reactor;
 mod serving;
 #[cfg(test)]
@@ -119,9 +116,7 @@ pub(crate) enum Running {
 macro_rules! each {
     ($self:ident, $holder:ident => $call:expr) => {
         match $self {
-            Running::Fiber(Fibers {
-                workers: $holder, ..
-            }) => $call,
+            Running::Fiber(Fibers { workers: $holder, .. }) => $call,
             Running::Thread(Threads { workers: $holder }) => $call,
             #[cfg(feature = "event")]
             Running::Event(Events { loops: $holder, .. }) => $call,
@@ -141,10 +136,9 @@ impl Running {
         start: Start<O>,
     ) -> io::Result<Running> {
         Ok(match engine.clone() {
-            Engine::Fiber {
-                processors,
-                backend,
-            } => Running::Fiber(Fibers::start(processors, backend, start)?),
+            Engine::Fiber { processors, backend } => {
+                Running::Fiber(Fibers::start(processors, backend, start)?)
+            }
             Engine::Thread => Running::Thread(Threads::start(start)?),
             #[cfg(feature = "event")]
             Engine::Event(options) => Running::Event(Events::start(options, start)?),

@@ -75,11 +75,7 @@ pub(crate) struct DiskRead {
 impl DiskRead {
     /// The file past the page cache, if that is how it is read.
     fn direct(&self) -> Option<BorrowedFd<'_>> {
-        if self.range.keep {
-            None
-        } else {
-            self.range.file.direct()
-        }
+        if self.range.keep { None } else { self.range.file.direct() }
     }
 
     /// True if it bypasses the page cache.
@@ -97,11 +93,7 @@ impl DiskRead {
     pub(crate) fn run(self) -> io::Result<Bytes> {
         let direct = self.direct();
         let _turn = match direct {
-            Some(_) => Some(
-                DIRECT_READS
-                    .acquire_timeout(TURN_PATIENCE)
-                    .ok_or(TimedOut)?,
-            ),
+            Some(_) => Some(DIRECT_READS.acquire_timeout(TURN_PATIENCE).ok_or(TimedOut)?),
             None => None,
         };
         let buffer = self.buffers.take(self.len, self.is_slow)?;
@@ -144,10 +136,7 @@ fn read(
         let message = "the file has changed while it was sent";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    Ok(Bytes::from_owner(ReadPiece {
-        buffer,
-        filled: (skipped as usize).min(end)..end,
-    }))
+    Ok(Bytes::from_owner(ReadPiece { buffer, filled: (skipped as usize).min(end)..end }))
 }
 
 /// Bytes of a file, in a buffer that is lent.

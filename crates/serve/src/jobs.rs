@@ -140,11 +140,7 @@ impl Jobs {
         for (name, help, value) in [
             ("weft_jobs_running", "Jobs that run.", pool.active),
             ("weft_jobs_waiting", "Jobs in line.", pool.waiting),
-            (
-                "weft_jobs_running_max",
-                "Jobs that run at once, at most.",
-                pool.threads_max,
-            ),
+            ("weft_jobs_running_max", "Jobs that run at once, at most.", pool.threads_max),
         ] {
             out.gauge(name, help, &[], value as f64);
         }
@@ -228,8 +224,7 @@ pub(crate) mod tests {
             jobs.hand_over(true, wait).unwrap();
         }
         let (done, ended) = mpsc::channel();
-        jobs.hand_over(false, move || done.send(()).unwrap())
-            .unwrap();
+        jobs.hand_over(false, move || done.send(()).unwrap()).unwrap();
         let ended = ended.recv_timeout(PATIENCE);
         *end.0.lock().unwrap() = true;
         end.1.notify_all();
@@ -247,8 +242,7 @@ pub(crate) mod tests {
         };
         jobs.hand_over(true, waits).unwrap();
         // The end of a job that panics is an end, too.
-        jobs.hand_over(true, || panic!("deliberate, from a test"))
-            .unwrap();
+        jobs.hand_over(true, || panic!("deliberate, from a test")).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while jobs.handed_over.load(Ordering::Relaxed) > 1 {
             assert!(Instant::now() < deadline, "a panic kept its place");
@@ -263,8 +257,6 @@ pub(crate) mod tests {
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(jobs.refused.load(Ordering::Relaxed), 1);
         drop((go, go_too));
-        ended
-            .recv_timeout(PATIENCE)
-            .expect("what was handed over is done");
+        ended.recv_timeout(PATIENCE).expect("what was handed over is done");
     }
 }

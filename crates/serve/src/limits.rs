@@ -108,9 +108,7 @@ impl Limits {
     /// connections, the rest (64 to 16,384) for files and the server's own needs.
     pub fn for_descriptors(nofile: u64) -> Limits {
         let reserve = (nofile / 8).clamp(RESERVE_MIN, RESERVE_MAX);
-        let connections = nofile
-            .saturating_sub(reserve)
-            .clamp(1, CONNECTIONS_DEFAULT_MAX);
+        let connections = nofile.saturating_sub(reserve).clamp(1, CONNECTIONS_DEFAULT_MAX);
         Limits {
             connections_max: connections as usize,
             file_buffers_max: 16 << 20,
@@ -166,19 +164,10 @@ impl Default for Limits {
 pub fn raise_nofile() -> io::Result<(u64, u64)> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: limit.maximum,
-                maximum: limit.maximum,
-            },
-        )?;
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
     }
     let limit = getrlimit(Resource::Nofile);
-    Ok((
-        limit.current.unwrap_or(u64::MAX),
-        limit.maximum.unwrap_or(u64::MAX),
-    ))
+    Ok((limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
@@ -210,9 +199,7 @@ mod tests {
             Engine::Pipeline(PipelineOptions::default()),
         ] {
             let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-            let Address::Tcp(address) = listeners[0].address else {
-                unreachable!("bound as such")
-            };
+            let Address::Tcp(address) = listeners[0].address else { unreachable!("bound as such") };
             let limits = Limits {
                 handshake_timeout: Duration::MAX,
                 head_timeout: Duration::MAX,
@@ -224,18 +211,11 @@ mod tests {
                 drain_deadline: Duration::MAX,
                 ..Limits::default()
             };
-            let settings = Settings {
-                engine,
-                listeners,
-                limits,
-                ..Settings::default()
-            };
+            let settings = Settings { engine, listeners, limits, ..Settings::default() };
             let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
             let name = format!("{server:?}");
             let mut client = TcpStream::connect(address).unwrap();
-            client
-                .set_read_timeout(Some(Duration::from_secs(30)))
-                .unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
             for _ in 0..2 {
                 let mut reply = [0; 5];
                 client.write_all(b"line\n").unwrap();
@@ -249,11 +229,7 @@ mod tests {
     #[test]
     fn connections_leave_room_for_files() {
         let check = |nofile, expected| {
-            assert_eq!(
-                Limits::for_descriptors(nofile).connections_max,
-                expected,
-                "{nofile}"
-            );
+            assert_eq!(Limits::for_descriptors(nofile).connections_max, expected, "{nofile}");
         };
         check(1, 1);
         check(64, 1);

@@ -119,27 +119,12 @@ impl Memory {
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let help = "Memory that connections hold while they wait for peers: replies, input, \
                     handshakes; with what is kept for the next.";
-        out.gauge(
-            "weft_connection_memory_bytes",
-            help,
-            &[],
-            self.held_len() as f64,
-        );
+        out.gauge("weft_connection_memory_bytes", help, &[], self.held_len() as f64);
         let help = "How much connections may hold together.";
-        out.gauge(
-            "weft_connection_memory_max_bytes",
-            help,
-            &[],
-            self.len_max as f64,
-        );
+        out.gauge("weft_connection_memory_max_bytes", help, &[], self.len_max as f64);
         let help = "Times that half of it was held: replies go one by one from there on.";
         let shortages = self.shortages.load(Ordering::Relaxed);
-        out.counter(
-            "weft_connection_memory_shortages_total",
-            help,
-            &[],
-            shortages,
-        );
+        out.counter("weft_connection_memory_shortages_total", help, &[], shortages);
         let help = "TLS handshakes that had to wait because all of it was held.";
         let waits = self.waits.load(Ordering::Relaxed);
         out.counter("weft_connection_memory_waits_total", help, &[], waits);
@@ -234,11 +219,7 @@ fn trim(memory: &Arc<Memory>) {
         give_free_memory_back();
         own.is_trimming.store(false, Ordering::Relaxed);
     };
-    if thread::Builder::new()
-        .name("malloc trim".to_owned())
-        .spawn(work)
-        .is_err()
-    {
+    if thread::Builder::new().name("malloc trim".to_owned()).spawn(work).is_err() {
         memory.is_trimming.store(false, Ordering::Relaxed);
     }
 }

@@ -102,11 +102,7 @@ impl MetricsWriter {
         let at = at.unwrap_or_else(|| {
             let help = escape_help(help);
             let head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
-            self.families.push(Family {
-                name: name.to_owned(),
-                head,
-                samples: String::new(),
-            });
+            self.families.push(Family { name: name.to_owned(), head, samples: String::new() });
             self.families.len() - 1
         });
         &mut self.families[at]
@@ -152,12 +148,7 @@ mod tests {
     #[test]
     fn help_and_labels_are_escaped() {
         let mut out = MetricsWriter::default();
-        out.counter(
-            "a_total",
-            "back\\slash \"quoted\"\nnext",
-            &[("path", "\\ \" \n")],
-            1,
-        );
+        out.counter("a_total", "back\\slash \"quoted\"\nnext", &[("path", "\\ \" \n")], 1);
         assert_eq!(
             text(out),
             "# HELP a_total back\\\\slash \"quoted\"\\nnext\n# TYPE a_total counter\n\
@@ -168,9 +159,7 @@ mod tests {
     #[test]
     fn special_numbers() {
         let mut out = MetricsWriter::default();
-        for (at, value) in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.0]
-            .into_iter()
-            .enumerate()
+        for (at, value) in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.0].into_iter().enumerate()
         {
             out.gauge("g", "", &[("at", &at.to_string())], value);
         }

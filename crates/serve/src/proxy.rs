@@ -82,11 +82,7 @@ fn read_v1(input: &[u8]) -> Option<Beginning> {
     } else {
         Some(v1_client(line)?)
     };
-    Some(Beginning::Header(Header {
-        version: 1,
-        len: end + 1,
-        client,
-    }))
+    Some(Beginning::Header(Header { version: 1, len: end + 1, client }))
 }
 
 fn v1_client(line: &str) -> Option<SocketAddr> {
@@ -153,11 +149,7 @@ fn read_v2(input: &[u8]) -> Option<Beginning> {
         }
         client
     };
-    Some(Beginning::Header(Header {
-        version: 2,
-        len,
-        client,
-    }))
+    Some(Beginning::Header(Header { version: 2, len, client }))
 }
 
 /// The source, whose port follows both addresses.
@@ -220,11 +212,7 @@ mod tests {
 
     fn v2_tcp6(family: u8) -> Vec<u8> {
         let address = V6.parse::<Ipv6Addr>().unwrap().octets();
-        v2(
-            0x21,
-            family,
-            &[&address[..], &[0; 16], &[0x13, 0x88, 0, 1]].concat(),
-        )
+        v2(0x21, family, &[&address[..], &[0; 16], &[0x13, 0x88, 0, 1]].concat())
     }
 
     /// A TLV with the checksum of the header that it ends.
@@ -240,11 +228,7 @@ mod tests {
     fn check(header: &[u8], client: Option<&str>) {
         let client = client.map(|client| client.parse().unwrap());
         for cut in 0..header.len() {
-            assert_eq!(
-                read(&header[..cut]),
-                Beginning::Partial,
-                "{cut} of {header:?}"
-            );
+            assert_eq!(read(&header[..cut]), Beginning::Partial, "{cut} of {header:?}");
         }
         for behind in ["", "GET / HTTP/1.1\r\n", "PROXY UNKNOWN\r\n"] {
             match read(&[header, behind.as_bytes()].concat()) {
@@ -258,18 +242,12 @@ mod tests {
 
     #[test]
     fn version_1_names_the_client() {
-        check(
-            b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 443\r\n",
-            Some("192.0.2.7:5000"),
-        );
+        check(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 443\r\n", Some("192.0.2.7:5000"));
         check(
             b"PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535\r\n",
             Some("255.255.255.255:65535"),
         );
-        check(
-            b"PROXY TCP6 2001:db8::7 ::1 0 443\r\n",
-            Some("[2001:db8::7]:0"),
-        );
+        check(b"PROXY TCP6 2001:db8::7 ::1 0 443\r\n", Some("[2001:db8::7]:0"));
         check(b"PROXY UNKNOWN\r\n", None);
         let longest = format!(
             "PROXY UNKNOWN {0} {0} 65535 65535\r\n",
@@ -277,10 +255,7 @@ mod tests {
         );
         assert_eq!(longest.len(), V1_LEN_MAX);
         check(longest.as_bytes(), None);
-        check(
-            &[b"PROXY UNKNOWN ", &[b'x'; 91][..], b"\r\n"].concat(),
-            None,
-        );
+        check(&[b"PROXY UNKNOWN ", &[b'x'; 91][..], b"\r\n"].concat(), None);
     }
 
     #[test]
@@ -347,11 +322,7 @@ mod tests {
             "PROXY unknown\r\n",
         ] {
             let is_start = line == "PROXY";
-            let expected = if is_start {
-                Beginning::Partial
-            } else {
-                Beginning::Malformed
-            };
+            let expected = if is_start { Beginning::Partial } else { Beginning::Malformed };
             assert_eq!(read(line.as_bytes()), expected, "{line:?}");
         }
         let endless = [b"PROXY UNKNOWN ", &[b'x'; 300][..]].concat();

@@ -31,8 +31,7 @@ impl IdleSince {
     }
 
     fn begin(&self, after_start: Duration) {
-        self.0
-            .store(after_start.as_millis() as u64 + 1, Ordering::Relaxed);
+        self.0.store(after_start.as_millis() as u64 + 1, Ordering::Relaxed);
     }
 
     #[inline]

@@ -85,11 +85,7 @@ impl Server {
             settings.netstack,
             start,
         )?;
-        Ok(Server {
-            shared,
-            is_over: Arc::default(),
-            running,
-        })
+        Ok(Server { shared, is_over: Arc::default(), running })
     }
 
     /// Serves datagrams as well, until the server ends: `answer` gets each with its sender, and

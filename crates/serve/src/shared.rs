@@ -39,10 +39,7 @@ impl Shared {
             memory: Arc::new(Memory::new(limits.connection_memory_max)),
             buffers: Arc::new(Buffers::new(limits.file_buffers_max)),
             lingering: Lingering::new(limits.connections_max),
-            addresses: limits
-                .by_address
-                .clone()
-                .map(|limit| Arc::new(Addresses::new(limit))),
+            addresses: limits.by_address.clone().map(|limit| Arc::new(Addresses::new(limit))),
             limits: limits.within_reach(),
             counters: Counters::default(),
             log,

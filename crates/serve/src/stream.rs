@@ -128,11 +128,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// # Errors
     /// As [`wait_writable`](Stream::wait_writable).
     fn wait_if_slow(&self, piece: &FilePiece<'_>) -> io::Result<()> {
-        if piece.is_slow() {
-            self.wait_writable(piece.until)
-        } else {
-            Ok(())
-        }
+        if piece.is_slow() { self.wait_writable(piece.until) } else { Ok(()) }
     }
 
     /// Counts the bytes that the peer has not acknowledged, when the check is due: on a Unix socket
@@ -313,11 +309,7 @@ impl ThreadStream {
     /// Takes a connected blocking socket.
     pub(crate) fn new(fd: OwnedFd) -> ThreadStream {
         let (receive_timeout, send_timeout) = (AtomicU64::new(0), AtomicU64::new(0));
-        ThreadStream {
-            fd,
-            receive_timeout,
-            send_timeout,
-        }
+        ThreadStream { fd, receive_timeout, send_timeout }
     }
 
     fn prepare(&self, which: Timeout, deadline: Instant) -> io::Result<()> {

@@ -86,11 +86,7 @@ impl Certificate {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        [&self.chain]
-            .into_iter()
-            .chain(&self.key)
-            .cloned()
-            .collect()
+        [&self.chain].into_iter().chain(&self.key).cloned().collect()
     }
 }
 
@@ -213,11 +209,7 @@ impl Tls {
             _ => None,
         });
         let wrong: Vec<_> = wrong.collect();
-        if wrong.is_empty() {
-            Ok(())
-        } else {
-            Err(wrong.join("\n"))
-        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
     }
 
     /// Reads the files again that have changed and were the same at two looks.
@@ -257,11 +249,7 @@ impl Tls {
                 thread::sleep(every);
                 let Some(tls) = tls.upgrade() else { return };
                 let looked = tls.look();
-                every = if looked.is_unsettled {
-                    LOOK_SOON
-                } else {
-                    LOOK_EVERY
-                };
+                every = if looked.is_unsettled { LOOK_SOON } else { LOOK_EVERY };
                 for news in &looked.news {
                     tell(news.as_deref().map_err(String::as_str));
                 }
@@ -336,19 +324,9 @@ impl Tls {
     /// Writes counters, and the age and expiry of certificates.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         let help = "TLS handshakes.";
-        out.counter(
-            "weft_tls_handshakes_total",
-            help,
-            &[],
-            self.handshake_count(),
-        );
+        out.counter("weft_tls_handshakes_total", help, &[], self.handshake_count());
         let help = "Connections that ended because of a TLS error.";
-        out.counter(
-            "weft_tls_failures_total",
-            help,
-            &[],
-            self.failed_handshake_count(),
-        );
+        out.counter("weft_tls_failures_total", help, &[], self.failed_handshake_count());
         let help = "Seconds since the certificate was read.";
         let age = self.age().as_secs_f64();
         out.gauge("weft_tls_certificate_age_seconds", help, &[], age);
@@ -420,11 +398,7 @@ fn sessions(options: &TlsOptions) -> Arc<dyn StoresServerSessions> {
 
 /// Hosts whose certificate is another's.
 fn unnamed(hosts: &[HostName]) -> Option<String> {
-    let shown: Vec<_> = hosts
-        .iter()
-        .take(NAMES_SHOWN_MAX)
-        .map(HostName::as_str)
-        .collect();
+    let shown: Vec<_> = hosts.iter().take(NAMES_SHOWN_MAX).map(HostName::as_str).collect();
     let rest = match hosts.len() - shown.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -550,10 +524,8 @@ impl Current {
         config.session_storage = Arc::clone(&files.sessions);
         config.ignore_client_order = true;
         if options.resumes {
-            config.ticketer = Arc::new(Tickets {
-                keys: Arc::clone(&files.tickets),
-                trusted: files.trusted(),
-            });
+            config.ticketer =
+                Arc::new(Tickets { keys: Arc::clone(&files.tickets), trusted: files.trusted() });
         } else {
             config.send_tls13_tickets = 0;
         }
@@ -584,10 +556,7 @@ struct Shown {
 
 impl Shown {
     fn new(options: &TlsOptions, loaded: &[Arc<Loaded>]) -> Shown {
-        let mut shown = Shown {
-            managed: options.managed.clone(),
-            ..Shown::default()
-        };
+        let mut shown = Shown { managed: options.managed.clone(), ..Shown::default() };
         for (at, (certificate, loaded)) in options.certificates.iter().zip(loaded).enumerate() {
             let (index, names) = if certificate.names.is_empty() {
                 (&mut shown.others, &loaded.names)

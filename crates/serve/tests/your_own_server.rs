@@ -42,10 +42,7 @@ fn the_page_is_the_example() {
 #[test]
 fn the_manifest_names_packages_that_exist() {
     let manifest = blocks("toml").concat();
-    let dependencies: Vec<_> = manifest
-        .lines()
-        .filter(|line| line.contains("path"))
-        .collect();
+    let dependencies: Vec<_> = manifest.lines().filter(|line| line.contains("path")).collect();
     assert_eq!(dependencies.len(), 3, "{manifest}");
     for line in dependencies {
         let [_, package, _, path, ..] = line.split('"').collect::<Vec<_>>()[..] else {

@@ -25,38 +25,22 @@ impl Session for Echo {
         let mut used = 0;
         while let Some(end) = input[used..].iter().position(|&byte| byte == b'\n') {
             if out.is_full() {
-                return Received {
-                    used,
-                    next: Next::Flush,
-                };
+                return Received { used, next: Next::Flush };
             }
             let line = &input[used..used + end + 1];
             out.put(line);
             used += line.len();
             if line == b"bye\n" {
-                return Received {
-                    used,
-                    next: Next::Close,
-                };
+                return Received { used, next: Next::Close };
             }
         }
         let rest_len = input.len() - used;
         if rest_len > LINE_LEN_MAX {
             out.put(b"line too long\n");
-            return Received {
-                used: input.len(),
-                next: Next::Close,
-            };
+            return Received { used: input.len(), next: Next::Close };
         }
-        let phase = if rest_len == 0 {
-            Phase::Idle
-        } else {
-            Phase::Head
-        };
-        Received {
-            used,
-            next: Next::Receive(phase),
-        }
+        let phase = if rest_len == 0 { Phase::Idle } else { Phase::Head };
+        Received { used, next: Next::Receive(phase) }
     }
 
     fn give_up(&mut self, reason: GiveUp, _now: Now, out: &mut Outbox) {
@@ -71,34 +55,20 @@ mod tests {
 
     #[test]
     fn lines_come_back_at_any_cut() {
-        replay(
-            || Echo,
-            &Script::new()
-                .send("a\nbb\n\nccc\n")
-                .expect("a\nbb\n\nccc\n"),
-        );
+        replay(|| Echo, &Script::new().send("a\nbb\n\nccc\n").expect("a\nbb\n\nccc\n"));
     }
 
     #[test]
     fn long_line_closes() {
         let long = "x".repeat(LINE_LEN_MAX + 1);
-        replay(
-            || Echo,
-            &Script::new().send(&long).expect("line too long\n").closed(),
-        );
+        replay(|| Echo, &Script::new().send(&long).expect("line too long\n").closed());
     }
 
     #[test]
     fn full_outbox_stops_the_session() {
         let mut out = Outbox::with_watermark(4);
         let received = Echo.receive(b"12345\nmore\n", Now::read(), &mut out);
-        assert_eq!(
-            received,
-            Received {
-                used: 6,
-                next: Next::Flush
-            }
-        );
+        assert_eq!(received, Received { used: 6, next: Next::Flush });
     }
 
     #[test]
@@ -110,10 +80,7 @@ mod tests {
         // What was used before it does not count.
         let two = format!("one\n{line}");
         let received = Echo.receive(two.as_bytes(), Now::read(), &mut out);
-        assert_eq!(
-            (received.used, received.next),
-            (4, Next::Receive(Phase::Head))
-        );
+        assert_eq!((received.used, received.next), (4, Next::Receive(Phase::Head)));
     }
 
     #[test]

@@ -78,10 +78,7 @@ impl FileStamp {
     /// Takes the stamp from a result of `fstat(2)`.
     pub fn of(stat: &Stat) -> FileStamp {
         let ns = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        #[allow(
-            clippy::unnecessary_cast,
-            reason = "the field types differ between architectures"
-        )]
+        #[allow(clippy::unnecessary_cast, reason = "the field types differ between architectures")]
         FileStamp {
             len: stat.st_size as u64,
             mtime_ns: ns(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
@@ -97,10 +94,7 @@ struct Standing(u64, u32, u32, u32);
 
 impl Standing {
     fn of(stat: &Stat) -> Standing {
-        #[allow(
-            clippy::unnecessary_cast,
-            reason = "the field types differ between architectures"
-        )]
+        #[allow(clippy::unnecessary_cast, reason = "the field types differ between architectures")]
         let names = stat.st_nlink as u64;
         Standing(names, stat.st_mode, stat.st_uid, stat.st_gid)
     }
@@ -129,10 +123,7 @@ impl SharedFile {
     /// to the length that it has now. The reply must not claim that they are of one state.
     #[must_use]
     pub fn moving(self) -> SharedFile {
-        SharedFile {
-            is_moving: true,
-            ..self
-        }
+        SharedFile { is_moving: true, ..self }
     }
 
     /// True if the file is sent as read.
@@ -173,10 +164,7 @@ impl SharedFile {
     /// The same file, opened with `O_DIRECT` at the first call. `None` if the file system has no
     /// direct I/O or no descriptor is left; then read through the page cache.
     pub fn direct(&self) -> Option<BorrowedFd<'_>> {
-        self.direct
-            .get_or_init(|| self.open_direct())
-            .as_ref()
-            .map(AsFd::as_fd)
+        self.direct.get_or_init(|| self.open_direct()).as_ref().map(AsFd::as_fd)
     }
 
     /// Records whether the whole file was in the page cache at `now`.
@@ -289,12 +277,7 @@ mod tests {
     #[test]
     fn range_len_is_end_minus_start() {
         let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
-        let range = |range| FileRange {
-            file: Arc::clone(&file),
-            range,
-            keep: true,
-            settled: true,
-        };
+        let range = |range| FileRange { file: Arc::clone(&file), range, keep: true, settled: true };
         assert_eq!(range(3..10).len(), 7);
         assert!(!range(3..4).is_empty() && range(4..4).is_empty());
     }

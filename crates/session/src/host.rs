@@ -55,10 +55,8 @@ impl FromStr for HostName {
         }
         let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if !is_address && !name.bytes().all(is_name_byte) {
-            return Err(
-                "a name is letters, digits, hyphens and dots, such as example.org or \
-                        *.example.org",
-            );
+            return Err("a name is letters, digits, hyphens and dots, such as example.org or \
+                        *.example.org");
         }
         let mut buffer = [0; NAME_LEN_MAX];
         let name = compared(name.as_bytes(), &mut buffer);
@@ -103,9 +101,7 @@ fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b 
 /// there is a character that no name has.
 pub fn name_and_port(field: &[u8]) -> Option<(String, &[u8])> {
     let mut buffer = [0; NAME_LEN_MAX];
-    let name = std::str::from_utf8(compared(field, &mut buffer)?)
-        .ok()?
-        .to_owned();
+    let name = std::str::from_utf8(compared(field, &mut buffer)?).ok()?.to_owned();
     let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !name.starts_with('[') && !name.bytes().all(is_name_byte) {
         return None;
@@ -135,10 +131,7 @@ pub struct HostIndex<T> {
 
 impl<T> Default for HostIndex<T> {
     fn default() -> HostIndex<T> {
-        HostIndex {
-            whole: HashMap::default(),
-            suffixes: HashMap::default(),
-        }
+        HostIndex { whole: HashMap::default(), suffixes: HashMap::default() }
     }
 }
 
@@ -213,11 +206,7 @@ mod tests {
 
     #[test]
     fn the_longest_wildcard_answers() {
-        let names = names(&[
-            &["*.example.org"],
-            &["*.dev.example.org"],
-            &["www.example.org"],
-        ]);
+        let names = names(&[&["*.example.org"], &["*.dev.example.org"], &["www.example.org"]]);
         for (field, host) in [
             ("a.example.org", Some(0)),
             ("a.b.example.org", Some(0)),

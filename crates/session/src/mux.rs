@@ -145,9 +145,7 @@ mod tests {
         }
         assert!(replies.is_empty(), "{} bytes of no frame", replies.len());
         let frames = streams.iter();
-        frames
-            .flat_map(|(stream, bytes)| Mux::frame(*stream, bytes))
-            .collect()
+        frames.flat_map(|(stream, bytes)| Mux::frame(*stream, bytes)).collect()
     }
 
     /// What one stream has to say comes at any cut, whatever the others do, and whichever work ends

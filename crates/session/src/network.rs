@@ -36,11 +36,7 @@ impl FromStr for IpNetwork {
             None => (text, None),
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let (before, len_max) = if address.is_ipv4() {
-            (V4_AT, 32)
-        } else {
-            (0, 128)
-        };
+        let (before, len_max) = if address.is_ipv4() { (V4_AT, 32) } else { (0, 128) };
         let is_plain = |len: &str| len.bytes().all(|byte| byte.is_ascii_digit());
         let len = match len {
             None => len_max,
@@ -50,14 +46,9 @@ impl FromStr for IpNetwork {
         if len > len_max {
             return Err(format!("'{text}': a prefix has {len_max} bits at most"));
         }
-        let network = IpNetwork {
-            bits: bits(address) & mask(before + len),
-            len: before + len,
-        };
+        let network = IpNetwork { bits: bits(address) & mask(before + len), len: before + len };
         if network.bits != bits(address) {
-            return Err(format!(
-                "'{text}' has bits behind its prefix; write {network}"
-            ));
+            return Err(format!("'{text}' has bits behind its prefix; write {network}"));
         }
         Ok(network)
     }
@@ -164,11 +155,7 @@ mod tests {
             &["10.0.0.0", "10.255.255.255", "::ffff:10.1.2.3"],
             &["9.255.255.255", "11.0.0.0", "::10.1.2.3", "a00::"],
         );
-        check(
-            "192.0.2.7",
-            &["192.0.2.7"],
-            &["192.0.2.6", "192.0.2.8", "::"],
-        );
+        check("192.0.2.7", &["192.0.2.7"], &["192.0.2.6", "192.0.2.8", "::"]);
         check("0.0.0.0/0", &["0.0.0.0", "255.255.255.255"], &["::", "::1"]);
         check(
             "2001:db8::/33",
@@ -181,16 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_no_network_says_what_to_write() {
-        for text in [
-            "",
-            "/8",
-            "10.0.0.0/",
-            "10.0.0.0/+8",
-            "10.0/8",
-            "::/-1",
-            "a",
-            "::1%lo",
-        ] {
+        for text in ["", "/8", "10.0.0.0/", "10.0.0.0/+8", "10.0/8", "::/-1", "a", "::1%lo"] {
             let error = text.parse::<IpNetwork>().unwrap_err();
             assert!(error.contains("write 10.0.0.0/8"), "{error}");
         }

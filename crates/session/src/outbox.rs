@@ -135,10 +135,7 @@ impl Outbox {
         let before = self.bytes.len();
         write(&mut self.bytes);
         let after = self.bytes.len();
-        assert!(
-            after >= before,
-            "put_with shortened the outbox: {after} below {before}"
-        );
+        assert!(after >= before, "put_with shortened the outbox: {after} below {before}");
         self.grow_bytes(after - before);
     }
 
@@ -235,19 +232,12 @@ impl Outbox {
     /// # Panics
     /// If fewer than `len` bytes were queued.
     pub fn consume(&mut self, len: u64) {
-        assert!(
-            len <= self.queued_len,
-            "consumed {len} of {} queued",
-            self.queued_len
-        );
+        assert!(len <= self.queued_len, "consumed {len} of {} queued", self.queued_len);
         self.queued_len -= len;
         self.consumed_len += len;
         let mut left = len;
         while left > 0 {
-            let part = self
-                .parts
-                .front_mut()
-                .expect("queued_len is the sum of the parts");
+            let part = self.parts.front_mut().expect("queued_len is the sum of the parts");
             left -= part.consume(left, &mut self.consumed);
             if part.is_empty() {
                 self.parts.pop_front();
@@ -415,12 +405,7 @@ mod tests {
 
     fn file_range(len: u64) -> FileRange {
         let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
-        FileRange {
-            file,
-            range: 0..len,
-            keep: true,
-            settled: true,
-        }
+        FileRange { file, range: 0..len, keep: true, settled: true }
     }
 
     /// The bytes in memory before the first file.
@@ -521,16 +506,9 @@ mod tests {
                         consumed += len as usize;
                     }
                 }
-                assert_eq!(
-                    out.queued_len(),
-                    (all.len() - consumed) as u64,
-                    "seed {seed}"
-                );
+                assert_eq!(out.queued_len(), (all.len() - consumed) as u64, "seed {seed}");
                 if step % 10 == 0 {
-                    assert!(
-                        flat(out.chunks()) == all[consumed..],
-                        "seed {seed}, step {step}"
-                    );
+                    assert!(flat(out.chunks()) == all[consumed..], "seed {seed}, step {step}");
                 }
             }
         }
@@ -620,10 +598,7 @@ mod tests {
             assert_eq!((out.bytes.len(), out.bytes.capacity()), (0, 65_536));
             out.put(&vec![b'x'; 1 << 20]);
             out.consume(1 << 19);
-            assert!(
-                out.bytes.capacity() >= 1 << 20,
-                "half of it is not sent yet"
-            );
+            assert!(out.bytes.capacity() >= 1 << 20, "half of it is not sent yet");
             out.consume(1 << 19);
             assert_eq!((out.bytes.len(), out.bytes.capacity()), (0, 65_536));
         }

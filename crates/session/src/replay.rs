@@ -43,9 +43,7 @@ impl Script {
 
     /// Appends bytes to the expected replies.
     pub fn expect(mut self, bytes: impl AsRef<[u8]>) -> Script {
-        self.expected
-            .get_or_insert_default()
-            .extend_from_slice(bytes.as_ref());
+        self.expected.get_or_insert_default().extend_from_slice(bytes.as_ref());
         self
     }
 
@@ -108,12 +106,7 @@ pub fn replay_sorted<S: Session>(
     if let Some(expected) = &script.expected {
         assert_same("whole", &replied, expected);
     }
-    assert_eq!(
-        whole.closed,
-        script.closed,
-        "closed (whole); replies: {}",
-        show(&whole.replied)
-    );
+    assert_eq!(whole.closed, script.closed, "closed (whole); replies: {}", show(&whole.replied));
     let bytewise = std::iter::once(Cutting::EveryByte);
     for cutting in bytewise.chain((1..=CUTTINGS).map(Cutting::Seeded)) {
         let replayed = run(open(), &script.sent, cutting);
@@ -147,10 +140,7 @@ pub fn run<S: Session>(session: S, sent: &[u8], cutting: Cutting) -> Replayed {
         _ => Outbox::new(),
     };
     let peer = Peer {
-        replayed: Replayed {
-            replied: Vec::new(),
-            closed: false,
-        },
+        replayed: Replayed { replied: Vec::new(), closed: false },
         partial: match cutting {
             Cutting::Seeded(seed) => Some(Random(!seed)),
             _ => None,
@@ -163,14 +153,7 @@ pub fn run<S: Session>(session: S, sent: &[u8], cutting: Cutting) -> Replayed {
             _ => None,
         },
     };
-    let mut replay = Replay {
-        session,
-        held: Vec::new(),
-        out,
-        peer,
-        away,
-        has_more: false,
-    };
+    let mut replay = Replay { session, held: Vec::new(), out, peer, away, has_more: false };
     let mut rest = sent;
     let mut phase = Phase::Idle;
     while !rest.is_empty() && !replay.is_closed() {
@@ -219,10 +202,7 @@ pub fn queued(out: &Outbox) -> Vec<u8> {
 /// The fixed time of every replay: 2026-11-20 12:00:00 UTC.
 pub fn test_now() -> Now {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    Now {
-        monotonic: *START,
-        since_epoch: Duration::from_secs(1_795_176_000),
-    }
+    Now { monotonic: *START, since_epoch: Duration::from_secs(1_795_176_000) }
 }
 
 /// One conversation that is played.
@@ -287,10 +267,7 @@ impl<S: Session> Replay<S> {
                 _ => self.show(),
             };
         }
-        panic!(
-            "the session neither waits nor closes; it holds {} bytes",
-            self.held.len()
-        );
+        panic!("the session neither waits nor closes; it holds {} bytes", self.held.len());
     }
 
     fn take_works(&mut self) {
@@ -344,10 +321,7 @@ impl<W> Away<W> {
 
     /// The same, or none yet.
     fn take_some(&mut self) -> Option<W> {
-        let is_late = self
-            .order
-            .as_mut()
-            .is_some_and(|random| random.below(2) == 0);
+        let is_late = self.order.as_mut().is_some_and(|random| random.below(2) == 0);
         if is_late { None } else { self.take() }
     }
 }
@@ -415,9 +389,7 @@ fn assert_same(cut: &str, got: &[u8], expected: &[u8]) {
 /// Bytes for a message of a test: the first 4 KiB, escaped, a line for a line.
 pub fn show(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 4096;
-    let text = bytes[..bytes.len().min(SHOWN_MAX)]
-        .escape_ascii()
-        .to_string();
+    let text = bytes[..bytes.len().min(SHOWN_MAX)].escape_ascii().to_string();
     text.replace("\\r\\n", "\\r\\n\n")
 }
 
@@ -475,10 +447,7 @@ mod tests {
         let said = complaint(|| Echo, &Script::new().send("bye\n"));
         assert!(said.contains("closed (whole); replies: bye"), "{said}");
         let replayed = replay(|| Echo, &Script::new().send("a\nbye\nb\n").closed());
-        assert_eq!(
-            (&replayed.replied[..], replayed.closed),
-            (&b"a\nbye\n"[..], true)
-        );
+        assert_eq!((&replayed.replied[..], replayed.closed), (&b"a\nbye\n"[..], true));
     }
 
     /// Replies to each piece that it is shown with its length.
@@ -489,20 +458,14 @@ mod tests {
 
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             out.put(format!("{} ", input.len()).as_bytes());
-            Received {
-                used: input.len(),
-                next: Next::Receive(Phase::Idle),
-            }
+            Received { used: input.len(), next: Next::Receive(Phase::Idle) }
         }
     }
 
     #[test]
     fn cut_dependence_is_found() {
         let said = complaint(|| Lengths, &Script::new().send("abc"));
-        assert!(
-            said.starts_with("replies differ at byte 0 (cut: EveryByte)"),
-            "{said}"
-        );
+        assert!(said.starts_with("replies differ at byte 0 (cut: EveryByte)"), "{said}");
     }
 
     #[test]
@@ -526,10 +489,7 @@ mod tests {
             while !out.is_full() {
                 out.put(b"x");
             }
-            Received {
-                used: input.len(),
-                next: Next::Receive(Phase::Idle),
-            }
+            Received { used: input.len(), next: Next::Receive(Phase::Idle) }
         }
     }
 
@@ -537,14 +497,10 @@ mod tests {
     fn seeds_vary_the_watermark() {
         let filled = |cutting| run(Filler, b"x", cutting).replied.len();
         assert_eq!(filled(Cutting::Whole), 65_536);
-        let sizes: BTreeSet<usize> = (1..=CUTTINGS)
-            .map(|seed| filled(Cutting::Seeded(seed)))
-            .collect();
+        let sizes: BTreeSet<usize> =
+            (1..=CUTTINGS).map(|seed| filled(Cutting::Seeded(seed))).collect();
         assert_eq!(sizes.len(), CUTTINGS as usize);
-        assert!(
-            sizes.iter().all(|size| (1..=70_000).contains(size)),
-            "{sizes:?}"
-        );
+        assert!(sizes.iter().all(|size| (1..=70_000).contains(size)), "{sizes:?}");
     }
 
     /// Replies to each piece whether an earlier reply was still queued.
@@ -554,16 +510,9 @@ mod tests {
         type Work = NoWork;
 
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
-            let said: &[u8] = if out.is_empty() {
-                b"free\n"
-            } else {
-                b"waiting\n"
-            };
+            let said: &[u8] = if out.is_empty() { b"free\n" } else { b"waiting\n" };
             out.put(said);
-            Received {
-                used: input.len(),
-                next: Next::Receive(Phase::Idle),
-            }
+            Received { used: input.len(), next: Next::Receive(Phase::Idle) }
         }
     }
 
@@ -609,10 +558,7 @@ mod tests {
         fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
             self.copied += input.len() - usize::from(!self.has_begun);
             self.has_begun = true;
-            Received {
-                used: input.len(),
-                next: self.next(out),
-            }
+            Received { used: input.len(), next: self.next(out) }
         }
 
         fn body_buffer(&mut self) -> &mut [u8] {
@@ -628,10 +574,7 @@ mod tests {
     #[test]
     fn bodies_go_into_the_lent_buffer() {
         let replayed = |cutting| run(Lender::default(), b"B0123456789", cutting);
-        assert_eq!(
-            replayed(Cutting::EveryByte).replied,
-            b"10 filled, 0 copied\n"
-        );
+        assert_eq!(replayed(Cutting::EveryByte).replied, b"10 filled, 0 copied\n");
         assert_eq!(replayed(Cutting::Whole).replied, b"0 filled, 10 copied\n");
         assert!(replayed(Cutting::EveryByte).closed);
     }
@@ -659,10 +602,7 @@ mod tests {
                 settled: true,
             });
             out.put(b">");
-            Received {
-                used: input.len(),
-                next: Next::Close,
-            }
+            Received { used: input.len(), next: Next::Close }
         }
     }
 
@@ -680,11 +620,7 @@ mod tests {
     fn random_is_splitmix64() {
         let mut random = Random(0);
         let numbers = [(); 3].map(|()| random.below(u64::MAX));
-        let known = [
-            0xe220_a839_7b1d_cdaf,
-            0x6e78_9e6a_a1b9_65f4,
-            0x06c4_5d18_8009_454f,
-        ];
+        let known = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
         assert_eq!(numbers, known);
         assert!((0..1_000).all(|_| random.below(7) < 7));
     }

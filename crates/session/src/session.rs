@@ -112,9 +112,7 @@ impl Work for NoWork {
 
 /// Runs the work of a session that returned [`Next::Work`], on the spot, and hands it back.
 pub fn work_here<S: Session>(session: &mut S, now: Now, out: &mut Outbox) -> Next {
-    let mut work = session
-        .take_work()
-        .expect("a session that waits for work has some");
+    let mut work = session.take_work().expect("a session that waits for work has some");
     work.run(now);
     session.handle_worked(work, now, out)
 }
@@ -217,9 +215,7 @@ impl Now {
         Now {
             monotonic: Instant::now(),
             // A clock before 1970 is an operator's mistake that no reply depends on.
-            since_epoch: wall
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap_or_default(),
+            since_epoch: wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
         }
     }
 }

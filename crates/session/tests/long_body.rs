@@ -34,20 +34,10 @@ impl Session for Netstrings {
         loop {
             let rest = &input[used..];
             if self.body.is_empty() {
-                let rest = rest
-                    .strip_prefix(b",")
-                    .inspect(|_| used += 1)
-                    .unwrap_or(rest);
+                let rest = rest.strip_prefix(b",").inspect(|_| used += 1).unwrap_or(rest);
                 let Some(colon) = rest.iter().position(|&byte| byte == b':') else {
-                    let phase = if rest.is_empty() {
-                        Phase::Idle
-                    } else {
-                        Phase::Head
-                    };
-                    return Received {
-                        used,
-                        next: Next::Receive(phase),
-                    };
+                    let phase = if rest.is_empty() { Phase::Idle } else { Phase::Head };
+                    return Received { used, next: Next::Receive(phase) };
                 };
                 let digits = std::str::from_utf8(&rest[..colon]).unwrap();
                 self.body = vec![0; digits.parse().unwrap()];

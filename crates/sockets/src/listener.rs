@@ -161,9 +161,7 @@ impl<D: Device + Send + 'static> Drop for TcpListener<D> {
 
 impl<D: Device + Send + 'static> fmt::Debug for TcpListener<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpListener")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
+        f.debug_struct("TcpListener").field("address", &self.address).finish_non_exhaustive()
     }
 }
 

@@ -83,10 +83,8 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         })?;
         let readable = descriptor.try_clone_to_owned()?;
         netstack.interface().announce(NetInstant::START);
-        let shared = Arc::new(Shared {
-            start: Instant::now(),
-            state: Mutex::new(State::new(netstack)),
-        });
+        let shared =
+            Arc::new(Shared { start: Instant::now(), state: Mutex::new(State::new(netstack)) });
         let stack = SocketStack { shared };
         // The clock is known before the frames can call it.
         let own = Arc::clone(&stack.shared);
@@ -126,9 +124,7 @@ impl<D: Device + Send + 'static> SocketStack<D> {
 
     /// Watch that reports failures of the device.
     pub fn device_watch(&self) -> DeviceWatch<D> {
-        DeviceWatch {
-            shared: Arc::clone(&self.shared),
-        }
+        DeviceWatch { shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -146,9 +142,7 @@ impl<D: Device + Send + 'static> Drop for SocketStack<D> {
 impl<D: Device + Send + 'static> fmt::Debug for SocketStack<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counters = self.counters();
-        f.debug_struct("SocketStack")
-            .field("counters", &counters)
-            .finish_non_exhaustive()
+        f.debug_struct("SocketStack").field("counters", &counters).finish_non_exhaustive()
     }
 }
 
@@ -279,9 +273,7 @@ impl<D: Device> Shared<D> {
                 return;
             }
             if let Err(error) = waited {
-                return self
-                    .lock()
-                    .fail(&format!("waiting for its device: {error}"));
+                return self.lock().fail(&format!("waiting for its device: {error}"));
             }
         }
     }
@@ -332,11 +324,7 @@ impl<D: Device> Shared<D> {
         let came_of_it = match (received, transmitted) {
             (Some(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
-                if count < BURST_FRAMES_MAX {
-                    Round::Done
-                } else {
-                    Round::More
-                }
+                if count < BURST_FRAMES_MAX { Round::Done } else { Round::More }
             }
             _ => {
                 state.counters.device_errors += 1;
@@ -364,9 +352,8 @@ impl<D: Device> Shared<D> {
         deadline: Option<Instant>,
     ) -> io::Result<Locked<'a, D>> {
         state.check()?;
-        let left = deadline.map_or(Duration::MAX, |at| {
-            at.saturating_duration_since(Instant::now())
-        });
+        let left =
+            deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -386,11 +373,7 @@ struct Over<'a, D: Device>(&'a Shared<D>);
 impl<D: Device> Drop for Over<'_, D> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        if thread::panicking() {
-            state.fail("a fiber of it panicked")
-        } else {
-            state.end()
-        }
+        if thread::panicking() { state.fail("a fiber of it panicked") } else { state.end() }
     }
 }
 

@@ -43,10 +43,7 @@ fn echo(mut stream: TcpStream<impl AnyDevice>) -> io::Result<()> {
 /// A server on `stack` with a fiber for each connection, until its listener is closed.
 fn serve_echo<D: AnyDevice>(stack: &SocketStack<D>) -> Arc<TcpListener<D>> {
     // A crowd that comes at once has a place each, so no client has to try again.
-    let backlog = Backlog {
-        syn_queue_max: 2000,
-        accept_queue_max: 2000,
-    };
+    let backlog = Backlog { syn_queue_max: 2000, accept_queue_max: 2000 };
     let listener = TcpListener::bind_with(stack, address(1, PORT), backlog);
     let listener = Arc::new(listener.unwrap());
     let own = Arc::clone(&listener);
@@ -307,10 +304,7 @@ fn timed_out_waits_lose_nothing() {
     on_a_link(|server, client| {
         let (mut near, mut far) = pair(&server, &client);
         let soon = Some(Duration::from_millis(20));
-        assert_eq!(
-            kind(far.set_read_timeout(Some(Duration::ZERO))),
-            ErrorKind::InvalidInput
-        );
+        assert_eq!(kind(far.set_read_timeout(Some(Duration::ZERO))), ErrorKind::InvalidInput);
         far.set_read_timeout(soon).unwrap();
         far.set_write_timeout(soon).unwrap();
         assert_eq!((far.read_timeout(), far.write_timeout()), (soon, soon));
@@ -374,9 +368,7 @@ fn connects_are_refused_or_time_out() {
             let elsewhere = TcpStream::connect(&client, elsewhere.parse().unwrap());
             assert_eq!(kind(elsewhere), ErrorKind::NetworkUnreachable);
         }
-        until("they are forgotten", || {
-            client.with_netstack(|it| it.shard().flows_len()) == 0
-        });
+        until("they are forgotten", || client.with_netstack(|it| it.shard().flows_len()) == 0);
     });
 }
 
@@ -413,9 +405,8 @@ fn closing_a_listener_wakes_acceptors() {
         let foreign = TcpListener::bind(&server, address(5, PORT));
         assert_eq!(kind(foreign), ErrorKind::AddrNotAvailable);
 
-        let mut waiting: Vec<_> = (0..3)
-            .map(|_| TcpStream::connect(&client, address(1, PORT)).unwrap())
-            .collect();
+        let mut waiting: Vec<_> =
+            (0..3).map(|_| TcpStream::connect(&client, address(1, PORT)).unwrap()).collect();
         until("they wait", || listener.backlog_len() == 3);
         let first = listener.accept().unwrap();
         drop(first);
@@ -618,9 +609,7 @@ fn slow_readers_do_not_block_others() {
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
         let greedy = TcpStream::connect(&client, address(1, PORT)).unwrap();
-        greedy
-            .set_write_timeout(Some(Duration::from_millis(50)))
-            .unwrap();
+        greedy.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
         let all = vec![0; 20_000_000];
         assert_eq!(kind((&greedy).write_all(&all)), ErrorKind::TimedOut);
         echo_of(100_000, &client);

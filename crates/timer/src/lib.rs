@@ -53,10 +53,7 @@ impl TimerKey {
 
     /// Returns the key that [`bits`](TimerKey::bits) made this word of.
     pub fn from_bits(bits: u64) -> TimerKey {
-        TimerKey {
-            index: bits as u32,
-            generation: (bits >> 32) as u32,
-        }
+        TimerKey { index: bits as u32, generation: (bits >> 32) as u32 }
     }
 }
 
@@ -123,10 +120,7 @@ impl<T> Wheel<T> {
         let index = self.allocate(deadline, payload);
         self.link(index);
         self.len += 1;
-        TimerKey {
-            index,
-            generation: self.entries[index as usize].generation,
-        }
+        TimerKey { index, generation: self.entries[index as usize].generation }
     }
 
     /// Cancels a timer and returns its payload; `None` if it has expired, or the key names none.
@@ -143,9 +137,7 @@ impl<T> Wheel<T> {
     /// Next tick at which [`advance`](Wheel::advance) has work: the earliest deadline or, for far
     /// timers, the time at which they are sorted into a finer level. `None` without timers.
     pub fn next_expiry(&self) -> Option<Tick> {
-        (0..LEVELS)
-            .filter_map(|level| self.next_slot_start(level))
-            .min()
+        (0..LEVELS).filter_map(|level| self.next_slot_start(level)).min()
     }
 
     /// The start of the first slot of this level that is not empty.
@@ -224,10 +216,7 @@ impl<T> Wheel<T> {
         entry.generation = entry.generation.checked_add(1).unwrap_or(FIRST_GENERATION);
         entry.next = self.free;
         self.free = index;
-        entry
-            .payload
-            .take()
-            .expect("a linked timer has its payload")
+        entry.payload.take().expect("a linked timer has its payload")
     }
 
     /// Puts the entry at the front of the slot that its deadline belongs to.
@@ -247,13 +236,7 @@ impl<T> Wheel<T> {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry {
-            next,
-            previous,
-            level,
-            slot,
-            ..
-        } = self.entries[index as usize];
+        let Entry { next, previous, level, slot, .. } = self.entries[index as usize];
         let level = usize::from(level);
         let slot = usize::from(slot);
         match previous {

@@ -86,10 +86,7 @@ fn main() {
     measure("wrk, 1 host", &ruled(hosts(1, &none), plain()), &named, 1);
     let many = ruled(hosts(10_000, &none), plain());
     measure("wrk, 10,000 hosts", &many, &named, 1);
-    let one = Hosts {
-        default: Some(host(0, &redirects)),
-        named: Vec::new(),
-    };
+    let one = Hosts { default: Some(host(0, &redirects)), named: Vec::new() };
     measure("wrk, redirects", &ruled(one, plain()), WRK, 1);
     let of_site = || Hosts::from(Arc::clone(&site));
     measure("wrk, limit", &ruled(of_site(), limited()), WRK, 1);
@@ -118,10 +115,7 @@ fn measure(name: &str, handle: &Arc<Handle>, request: &str, depth: usize) {
         best_ns = best_ns.min(ns);
     }
     let reply_len = reply_len / depth as u64;
-    println!(
-        "{name:19} {best_ns:6.0} ns  {:4} bytes in, {reply_len:4} out",
-        request.len()
-    );
+    println!("{name:19} {best_ns:6.0} ns  {:4} bytes in, {reply_len:4} out", request.len());
 }
 
 fn receive(session: &mut Session, input: &[u8], now: Now, out: &mut Outbox) -> u64 {

@@ -205,10 +205,7 @@ pub(crate) fn route(
 /// The path of the file that a rewrite names, with the query of the request.
 pub(crate) fn rewritten<'a>(head: &Head<'a>, found: &'a Redirected) -> Target<'a> {
     match (head.target, RawPath::parse(found.address.as_bytes())) {
-        (Target::Path(raw), Ok(to)) => Target::Path(RawPath {
-            query: raw.query,
-            ..to
-        }),
+        (Target::Path(raw), Ok(to)) => Target::Path(RawPath { query: raw.query, ..to }),
         (target, _) => target,
     }
 }
@@ -221,9 +218,7 @@ fn redirect_by_rule(
     found: &Redirected,
     buffer: &mut Vec<u8>,
 ) {
-    let Target::Path(raw) = head.target else {
-        unreachable!("a rule is about a path")
-    };
+    let Target::Path(raw) = head.target else { unreachable!("a rule is about a path") };
     let rules = rules_of(replier, &head.target, buffer);
     let line = location_line(&found.location(raw.query));
     replier.page(found.status, asked, &rules, &line, None);
@@ -418,19 +413,13 @@ fn look_up<R>(
     };
     // Only a directory has a listing, so only its requests pay for these.
     let (listing, sort) = match path.as_bytes().last() {
-        Some(b'/') => (
-            negotiate::listing_format(raw.query, &head.fields),
-            negotiate::listing_sort(raw.query),
-        ),
+        Some(b'/') => {
+            (negotiate::listing_format(raw.query, &head.fields), negotiate::listing_sort(raw.query))
+        }
         _ => (ListingFormat::default(), ListingSort::default()),
     };
     let accepts = negotiate::encodings(&head.fields);
-    Ok(ask(&Lookup {
-        path,
-        accepts,
-        listing,
-        sort,
-    }))
+    Ok(ask(&Lookup { path, accepts, listing, sort }))
 }
 
 /// Serves what was found: all of it, parts of it, or a 304 if the client has it already.

@@ -28,11 +28,7 @@ pub(crate) struct Client {
 impl Client {
     /// A client that no proxy has named.
     pub(crate) fn unnamed(peer: Peer) -> Client {
-        Client {
-            peer,
-            is_https: false,
-            is_hidden: false,
-        }
+        Client { peer, is_https: false, is_hidden: false }
     }
 }
 
@@ -47,12 +43,7 @@ impl Proxies {
         if !self.from.contains(address) {
             return unnamed;
         }
-        let mut walk = Walk {
-            trusted: &self.from,
-            peer,
-            client: unnamed,
-            is_known: false,
-        };
+        let mut walk = Walk { trusted: &self.from, peer, client: unnamed, is_known: false };
         match self.field {
             ForwardedField::XForwardedFor => {
                 for value in fields.search("x-forwarded-for") {
@@ -62,9 +53,8 @@ impl Proxies {
                 }
                 // What the nearest proxy says.
                 let schemes = fields.search("x-forwarded-proto");
-                let last = schemes
-                    .last()
-                    .and_then(|value| value.rsplit(|&byte| byte == b',').next());
+                let last =
+                    schemes.last().and_then(|value| value.rsplit(|&byte| byte == b',').next());
                 walk.client.is_https = last.is_some_and(|last| is_https(trim(last)));
             }
             ForwardedField::Forwarded => {
@@ -204,13 +194,7 @@ mod tests {
     fn proxies(field: ForwardedField) -> Proxies {
         let list = ["10.0.0.0/8", "2001:db8:aaaa::/48"];
         let list = list.map(|text| text.parse().unwrap()).to_vec();
-        Proxies {
-            from: Networks {
-                list,
-                has_unix: true,
-            },
-            field,
-        }
+        Proxies { from: Networks { list, has_unix: true }, field }
     }
 
     fn client(field: ForwardedField, peer: Peer, lines: &str) -> String {
@@ -227,20 +211,15 @@ mod tests {
     /// The client of these lines, from the proxy 10.0.0.1; "" is the proxy.
     fn check(field: ForwardedField, lines: &[&str], expected: &str) {
         let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-        let expected = if expected.is_empty() {
-            "10.0.0.1"
-        } else {
-            expected
-        };
+        let expected = if expected.is_empty() { "10.0.0.1" } else { expected };
         assert_eq!(client(field, tcp("10.0.0.1"), &lines), expected, "{lines}");
     }
 
     #[test]
     fn x_forwarded_for_is_read_from_its_end() {
         let check = |values: &[&str], expected: &str| {
-            let lines: Vec<_> = (values.iter())
-                .map(|value| format!("X-Forwarded-For: {value}"))
-                .collect();
+            let lines: Vec<_> =
+                (values.iter()).map(|value| format!("X-Forwarded-For: {value}")).collect();
             let lines: Vec<_> = lines.iter().map(String::as_str).collect();
             check(ForwardedField::XForwardedFor, &lines, expected);
         };
@@ -280,10 +259,7 @@ mod tests {
             "192.0.2.07",
         ] {
             check(&[&format!("6.6.6.6, {garbage}")], "");
-            check(
-                &[&format!("6.6.6.6, {garbage}, 10.0.0.2, 10.0.0.3")],
-                "10.0.0.2",
-            );
+            check(&[&format!("6.6.6.6, {garbage}, 10.0.0.2, 10.0.0.3")], "10.0.0.2");
             check(&[&format!("{garbage}, 192.0.2.7")], "192.0.2.7");
         }
         let long = "6.6.6.6,".repeat(1_900) + "192.0.2.7";
@@ -293,48 +269,27 @@ mod tests {
     #[test]
     fn forwarded_is_read_from_its_end() {
         let check = |values: &[&str], expected: &str| {
-            let lines: Vec<_> = (values.iter())
-                .map(|value| format!("Forwarded: {value}"))
-                .collect();
+            let lines: Vec<_> =
+                (values.iter()).map(|value| format!("Forwarded: {value}")).collect();
             let lines: Vec<_> = lines.iter().map(String::as_str).collect();
             check(ForwardedField::Forwarded, &lines, expected);
         };
         check(&["for=192.0.2.7"], "192.0.2.7");
         check(&["For=\"[2001:db8::7]:4711\""], "2001:db8::7");
-        check(
-            &["for=\"[2001:db8::7]\";proto=https;by=10.0.0.1"],
-            "2001:db8::7",
-        );
+        check(&["for=\"[2001:db8::7]\";proto=https;by=10.0.0.1"], "2001:db8::7");
         check(&["proto=http; by=_x ;for=192.0.2.7 "], "192.0.2.7");
-        check(
-            &["for=6.6.6.6, for=192.0.2.7;host=\"a,b;c=\\\"\", for=10.0.0.2"],
-            "192.0.2.7",
-        );
-        check(
-            &["for=6.6.6.6", "for=192.0.2.7", "for=\"10.0.0.2:_x\""],
-            "192.0.2.7",
-        );
+        check(&["for=6.6.6.6, for=192.0.2.7;host=\"a,b;c=\\\"\", for=10.0.0.2"], "192.0.2.7");
+        check(&["for=6.6.6.6", "for=192.0.2.7", "for=\"10.0.0.2:_x\""], "192.0.2.7");
         for empty in ["", ",", " ,, ,", ";", ";;,;"] {
             check(&[empty], "");
             check(&[&format!("{empty}, for=192.0.2.7{empty}")], "192.0.2.7");
-            check(
-                &[&format!("for=6.6.6.6,{empty}, for=192.0.2.7")],
-                "192.0.2.7",
-            );
+            check(&[&format!("for=6.6.6.6,{empty}, for=192.0.2.7")], "192.0.2.7");
             check(&["for=192.0.2.7", empty], "192.0.2.7");
         }
         check(&[";for=192.0.2.7;;proto=http; ;"], "192.0.2.7");
-        for hidden in [
-            "for=unknown",
-            "for=_gazonk",
-            "for=\"_gazonk:80\"",
-            "proto=https",
-        ] {
+        for hidden in ["for=unknown", "for=_gazonk", "for=\"_gazonk:80\"", "proto=https"] {
             check(&[&format!("for=6.6.6.6, {hidden}")], "");
-            check(
-                &[&format!("for=6.6.6.6, {hidden}, for=10.0.0.2")],
-                "10.0.0.2",
-            );
+            check(&[&format!("for=6.6.6.6, {hidden}, for=10.0.0.2")], "10.0.0.2");
         }
         // A client's quotation mark does not swallow what the proxy adds to the line.
         for opened in [
@@ -368,28 +323,12 @@ mod tests {
         check(x, "X-Forwarded-Proto: HTTPS", true);
         check(x, "X-Forwarded-Proto: http, https", true);
         check(x, "X-Forwarded-Proto: https, http", false);
-        check(
-            x,
-            "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http",
-            false,
-        );
+        check(x, "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http", false);
         check(x, "X-Forwarded-For: 192.0.2.7", false);
         let forwarded = ForwardedField::Forwarded;
-        check(
-            forwarded,
-            "Forwarded: for=192.0.2.7;proto=https, for=10.0.0.2;proto=http",
-            true,
-        );
-        check(
-            forwarded,
-            "Forwarded: for=6.6.6.6;proto=https, for=192.0.2.7;proto=http",
-            false,
-        );
-        check(
-            forwarded,
-            "Forwarded: for=192.0.2.7;proto=https, for=unknown",
-            false,
-        );
+        check(forwarded, "Forwarded: for=192.0.2.7;proto=https, for=10.0.0.2;proto=http", true);
+        check(forwarded, "Forwarded: for=6.6.6.6;proto=https, for=192.0.2.7;proto=http", false);
+        check(forwarded, "Forwarded: for=192.0.2.7;proto=https, for=unknown", false);
         check(forwarded, "X-Forwarded-Proto: https", false);
     }
 

@@ -116,10 +116,7 @@ impl<'a> Iterator for Tags<'a> {
         let inside = quoted.strip_prefix(b"\"")?;
         let len = memchr::memchr(b'"', inside)?;
         self.0 = &inside[len + 1..];
-        Some(Tag {
-            is_weak,
-            opaque: &inside[..len],
-        })
+        Some(Tag { is_weak, opaque: &inside[..len] })
     }
 }
 
@@ -140,41 +137,21 @@ mod tests {
 
     #[track_caller]
     fn check(fields: &str, verdict: Verdict) {
-        assert_eq!(
-            with_fields(fields, |fields| judge(fields, CURRENT)),
-            verdict,
-            "{fields}"
-        );
+        assert_eq!(with_fields(fields, |fields| judge(fields, CURRENT)), verdict, "{fields}");
     }
 
     #[test]
     fn if_none_match_is_weak_and_takes_lists() {
-        for value in [
-            "\"abc\"",
-            "W/\"abc\"",
-            "*",
-            "\"x\", \"abc\"",
-            "\"a,b\" , W/\"abc\"",
-            ",\"abc\",",
-        ] {
+        for value in
+            ["\"abc\"", "W/\"abc\"", "*", "\"x\", \"abc\"", "\"a,b\" , W/\"abc\"", ",\"abc\","]
+        {
             check(&format!("If-None-Match: {value}"), Verdict::NotModified);
         }
-        for value in [
-            "\"ABC\"",
-            "abc",
-            "\"abc",
-            "w/\"abc\"",
-            "",
-            "\"x\"",
-            "\"a\"b\"abc\"",
-            "\"*\"",
-        ] {
+        for value in ["\"ABC\"", "abc", "\"abc", "w/\"abc\"", "", "\"x\"", "\"a\"b\"abc\"", "\"*\""]
+        {
             check(&format!("If-None-Match: {value}"), Verdict::Perform);
         }
-        check(
-            "If-None-Match: \"x\"\r\nIf-None-Match: \"abc\"",
-            Verdict::NotModified,
-        );
+        check("If-None-Match: \"x\"\r\nIf-None-Match: \"abc\"", Verdict::NotModified);
     }
 
     #[test]
@@ -189,21 +166,14 @@ mod tests {
 
     #[test]
     fn own_weak_etag_never_matches() {
-        let current = Validators {
-            etag: "W/\"abc\"",
-            modified_is_strong: false,
-            ..CURRENT
-        };
+        let current = Validators { etag: "W/\"abc\"", modified_is_strong: false, ..CURRENT };
         let judged = |fields: &str| with_fields(fields, |fields| judge(fields, current));
         assert_eq!(judged("If-Match: W/\"abc\""), Verdict::Failed);
         assert_eq!(judged("If-Match: \"abc\""), Verdict::Failed);
         assert_eq!(judged("If-None-Match: \"abc\""), Verdict::Perform);
         for value in ["W/\"abc\"", "\"abc\"", SAME] {
             let fields = format!("If-Range: {value}");
-            assert!(
-                !with_fields(&fields, |f| range_applies(f, current)),
-                "{value}"
-            );
+            assert!(!with_fields(&fields, |f| range_applies(f, current)), "{value}");
         }
     }
 
@@ -212,19 +182,10 @@ mod tests {
         check(&format!("If-Modified-Since: {BEFORE}"), Verdict::Perform);
         check(&format!("If-Modified-Since: {SAME}"), Verdict::NotModified);
         check(&format!("If-Modified-Since: {AFTER}"), Verdict::NotModified);
-        check(
-            "If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT",
-            Verdict::NotModified,
-        );
-        check(
-            "If-Modified-Since: Sun Nov  6 08:49:37 1994",
-            Verdict::NotModified,
-        );
+        check("If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT", Verdict::NotModified);
+        check("If-Modified-Since: Sun Nov  6 08:49:37 1994", Verdict::NotModified);
         check("If-Modified-Since: soon", Verdict::Perform);
-        check(
-            &format!("If-Modified-Since: {SAME}\r\nIf-Modified-Since: {SAME}"),
-            Verdict::Perform,
-        );
+        check(&format!("If-Modified-Since: {SAME}\r\nIf-Modified-Since: {SAME}"), Verdict::Perform);
         check(&format!("If-Unmodified-Since: {BEFORE}"), Verdict::Failed);
         check(&format!("If-Unmodified-Since: {SAME}"), Verdict::Perform);
         check("If-Unmodified-Since: soon", Verdict::Perform);
@@ -232,33 +193,17 @@ mod tests {
 
     #[test]
     fn etags_before_dates_match_before_none() {
-        check(
-            &format!("If-Match: \"abc\"\r\nIf-Unmodified-Since: {BEFORE}"),
-            Verdict::Perform,
-        );
-        check(
-            &format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {AFTER}"),
-            Verdict::Perform,
-        );
+        check(&format!("If-Match: \"abc\"\r\nIf-Unmodified-Since: {BEFORE}"), Verdict::Perform);
+        check(&format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {AFTER}"), Verdict::Perform);
         check("If-Match: \"x\"\r\nIf-None-Match: \"abc\"", Verdict::Failed);
-        check(
-            "If-Match: \"abc\"\r\nIf-None-Match: \"abc\"",
-            Verdict::NotModified,
-        );
-        check(
-            &format!("If-Unmodified-Since: {BEFORE}\r\nIf-None-Match: \"abc\""),
-            Verdict::Failed,
-        );
+        check("If-Match: \"abc\"\r\nIf-None-Match: \"abc\"", Verdict::NotModified);
+        check(&format!("If-Unmodified-Since: {BEFORE}\r\nIf-None-Match: \"abc\""), Verdict::Failed);
     }
 
     #[test]
     fn no_validator_no_304() {
-        let current = Validators {
-            etag: "",
-            modified_is_told: false,
-            modified_is_strong: false,
-            ..CURRENT
-        };
+        let current =
+            Validators { etag: "", modified_is_told: false, modified_is_strong: false, ..CURRENT };
         let judged = |fields: &str| with_fields(fields, |fields| judge(fields, current));
         for value in ["\"\"", "W/\"\"", "\"abc\"", ""] {
             let verdict = judged(&format!("If-None-Match: {value}"));
@@ -269,10 +214,7 @@ mod tests {
         }
         assert_eq!(judged("If-None-Match: *"), Verdict::NotModified);
         assert_eq!(judged("If-Match: *"), Verdict::Perform);
-        assert_eq!(
-            judged(&format!("If-Modified-Since: {AFTER}")),
-            Verdict::Perform
-        );
+        assert_eq!(judged(&format!("If-Modified-Since: {AFTER}")), Verdict::Perform);
         let verdict = judged(&format!("If-Unmodified-Since: {BEFORE}"));
         assert_eq!(verdict, Verdict::Failed);
         let range = format!("If-Range: {SAME}");
@@ -285,21 +227,10 @@ mod tests {
         assert!(applies("Range: bytes=0-", CURRENT));
         assert!(applies("If-Range: \"abc\"", CURRENT));
         assert!(applies(&format!("If-Range: {SAME}"), CURRENT));
-        for value in [
-            "\"x\"",
-            "W/\"abc\"",
-            BEFORE,
-            AFTER,
-            "*",
-            "abc",
-            "\"abc\", \"x\"",
-        ] {
+        for value in ["\"x\"", "W/\"abc\"", BEFORE, AFTER, "*", "abc", "\"abc\", \"x\""] {
             assert!(!applies(&format!("If-Range: {value}"), CURRENT), "{value}");
         }
-        let young = Validators {
-            modified_is_strong: false,
-            ..CURRENT
-        };
+        let young = Validators { modified_is_strong: false, ..CURRENT };
         assert!(!applies(&format!("If-Range: {SAME}"), young));
         assert!(!applies("If-Range: \"abc\"\r\nIf-Range: \"abc\"", CURRENT));
     }

@@ -98,10 +98,7 @@ impl RequestLimits {
     /// that none is too long which is not here.
     pub(crate) fn endpoint(&self) -> EndpointLimits {
         let overhead = 32 * self.field_count_max.saturating_add(4);
-        let head_len_max = self
-            .head_len_max
-            .saturating_add(overhead)
-            .min(HEAD_LEN_MOST);
+        let head_len_max = self.head_len_max.saturating_add(overhead).min(HEAD_LEN_MOST);
         let usual = EndpointLimits::default();
         EndpointLimits {
             head_len_max: head_len_max as u32,
@@ -137,18 +134,11 @@ impl ServiceConfig {
                 return Err(ConfigError::ServerName(name.clone()));
             }
         }
-        let RequestLimits {
-            request_line_len_max,
-            head_len_max,
-            ..
-        } = self.limits;
+        let RequestLimits { request_line_len_max, head_len_max, .. } = self.limits;
         if request_line_len_max < REQUEST_LINE_LEN_LEAST
             || !(request_line_len_max..=HEAD_LEN_MOST).contains(&head_len_max)
         {
-            return Err(ConfigError::HeadLimits {
-                request_line_len_max,
-                head_len_max,
-            });
+            return Err(ConfigError::HeadLimits { request_line_len_max, head_len_max });
         }
         Ok(())
     }
@@ -199,10 +189,7 @@ impl fmt::Display for ConfigError {
                  each of which takes 512 KiB: give hosts the same one, which counts for each host \
                  apart"
             ),
-            ConfigError::HeadLimits {
-                request_line_len_max,
-                head_len_max,
-            } => write!(
+            ConfigError::HeadLimits { request_line_len_max, head_len_max } => write!(
                 f,
                 "limits leave no room for a request: request line {request_line_len_max} bytes \
                  (at least {REQUEST_LINE_LEN_LEAST}), whole head {head_len_max} bytes \
@@ -226,24 +213,15 @@ mod tests {
         };
         assert_eq!(named("weft/0.1 (lab)").check(), Ok(()));
         for name in ["", " weft", "a\r\nSet-Cookie: x", "wéft"] {
-            assert_eq!(
-                named(name).check(),
-                Err(ConfigError::ServerName(name.to_owned()))
-            );
+            assert_eq!(named(name).check(), Err(ConfigError::ServerName(name.to_owned())));
         }
     }
 
     #[test]
     fn limits_admit_a_request() {
         let checked = |head_len_max| {
-            let limits = RequestLimits {
-                head_len_max,
-                ..RequestLimits::default()
-            };
-            let config = ServiceConfig {
-                limits,
-                ..ServiceConfig::default()
-            };
+            let limits = RequestLimits { head_len_max, ..RequestLimits::default() };
+            let config = ServiceConfig { limits, ..ServiceConfig::default() };
             config.check().map_err(|error| error.to_string())
         };
         assert!(checked(100).unwrap_err().contains("whole head 100 bytes"));

@@ -44,16 +44,8 @@ struct CounterShard {
 
 /// Counters of HTTP/2, but those of connections that were ended: name, help, and label.
 const MULTIPLEXED: [(&str, &str, &str); 11] = [
-    (
-        "weft_http2_connections_total",
-        "Connections that speak HTTP/2.",
-        "",
-    ),
-    (
-        "weft_http2_streams_total",
-        "Requests of HTTP/2 whose head was well-formed.",
-        "",
-    ),
+    ("weft_http2_connections_total", "Connections that speak HTTP/2.", ""),
+    ("weft_http2_streams_total", "Requests of HTTP/2 whose head was well-formed.", ""),
     (RESETS, RESETS_HELP, "reason=\"client\""),
     (RESETS, RESETS_HELP, "reason=\"fault\""),
     (RESETS, RESETS_HELP, "reason=\"too_many\""),
@@ -64,11 +56,7 @@ const MULTIPLEXED: [(&str, &str, &str); 11] = [
         "Times that a client's window was exhausted with bytes left to send.",
         "",
     ),
-    (
-        "weft_http2_late_frames_total",
-        "Frames of ended streams, which were ignored.",
-        "",
-    ),
+    ("weft_http2_late_frames_total", "Frames of ended streams, which were ignored.", ""),
     (FAILED, FAILED_HELP, "reason=\"fault\""),
     (FAILED, FAILED_HELP, "reason=\"header_block\""),
 ];
@@ -99,10 +87,7 @@ impl Counters {
 
     /// Counts an address that lost its slot in the table of the rate limit.
     pub(crate) fn rate_evicted(&self) {
-        self.shards
-            .own()
-            .rate_evictions
-            .fetch_add(1, Ordering::Relaxed);
+        self.shards.own().rate_evictions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a connection that speaks HTTP/2.
@@ -115,10 +100,7 @@ impl Counters {
         let counts = [
             (1, counters.requests),
             (2, counters.resets_by_peer),
-            (
-                3,
-                counters.resets_by_us - counters.refused.min(counters.resets_by_us),
-            ),
+            (3, counters.resets_by_us - counters.refused.min(counters.resets_by_us)),
             (4, counters.refused),
             (7, counters.windows_exhausted),
             (8, counters.late_frames),
@@ -159,10 +141,7 @@ impl Counters {
 
     /// Counts bytes of a request's body that were discarded.
     pub(crate) fn discarded(&self, len: usize) {
-        self.shards
-            .own()
-            .request_body_len
-            .fetch_add(len as u64, Ordering::Relaxed);
+        self.shards.own().request_body_len.fetch_add(len as u64, Ordering::Relaxed);
     }
 
     /// All values. Each is exact, but they are not read at one moment.
@@ -271,17 +250,12 @@ mod tests {
         });
         counters.refused(Refusal::Chunk);
         let value = |name: &str, labels: &str| {
-            let found = counters
-                .samples()
-                .find(|s| s.name == name && s.labels == labels);
+            let found = counters.samples().find(|s| s.name == name && s.labels == labels);
             found.unwrap().value
         };
         assert_eq!(value("weft_http_replies_total", r#"status="404""#), 8000);
         assert_eq!(value("weft_http_reply_body_bytes_total", ""), 24_000);
-        assert_eq!(
-            value("weft_http_refused_requests_total", r#"kind="chunk""#),
-            1
-        );
+        assert_eq!(value("weft_http_refused_requests_total", r#"kind="chunk""#), 1);
     }
 
     #[test]

@@ -90,9 +90,7 @@ fn month_number(name: &str) -> usize {
 }
 
 fn exactly<const N: usize>(text: &str) -> [u8; N] {
-    text.as_bytes()
-        .try_into()
-        .unwrap_or_else(|_| panic!("{text:?} is not {N} bytes long"))
+    text.as_bytes().try_into().unwrap_or_else(|_| panic!("{text:?} is not {N} bytes long"))
 }
 
 #[cfg(test)]
@@ -102,11 +100,7 @@ mod tests {
     fn shown(second: u64) -> (String, String, String) {
         with(Duration::from_secs(second), |dates| {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            (
-                text(&dates.http_line),
-                text(&dates.clf),
-                text(&dates.rfc3339),
-            )
+            (text(&dates.http_line), text(&dates.clf), text(&dates.rfc3339))
         })
     }
 
@@ -127,10 +121,7 @@ mod tests {
             "Sunday, 06-Nov-94 08:49:37 GMT",
             "Sun Nov  6 08:49:37 1994",
         ];
-        assert_eq!(
-            formats.map(|text| parse(text.as_bytes())),
-            [Some(784_111_777); 3]
-        );
+        assert_eq!(formats.map(|text| parse(text.as_bytes())), [Some(784_111_777); 3]);
         assert_eq!(parse(b"yesterday"), None);
         assert_eq!(parse(b"\xff"), None);
     }

@@ -35,18 +35,13 @@ impl Page {
             "Content-Type: {content_type}\r\nContent-Length: {len}\r\n\
              X-Content-Type-Options: nosniff\r\n"
         );
-        Page {
-            head: head.into_bytes(),
-            body,
-        }
+        Page { head: head.into_bytes(), body }
     }
 }
 
 fn html(status: Status, sentence: &str) -> String {
     let title = status.title();
-    let (code, reason) = title
-        .split_once(' ')
-        .expect("a title is a code and a reason");
+    let (code, reason) = title.split_once(' ').expect("a title is a code and a reason");
     let home = match status {
         Status::NotFound | Status::Forbidden => "<p><a href=\"/\">Home</a></p>",
         _ => "",
@@ -87,10 +82,7 @@ mod tests {
         let page = Page::built_in(Status::NotFound);
         let body = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(body.contains("<b>404</b>Not Found") && body.contains("nothing at this address"));
-        assert!(
-            body.contains("<a href=\"/\">Home</a>"),
-            "it leads nowhere: {body}"
-        );
+        assert!(body.contains("<a href=\"/\">Home</a>"), "it leads nowhere: {body}");
         let head = String::from_utf8(page.head).unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
     }

@@ -90,19 +90,9 @@ impl Explanation {
         let name = head.host().and_then(|name| index.find(name));
         self.rules.extend(name.map(|at| (list, *at)));
         let mut buffer = Vec::new();
-        let found = if is_elsewhere {
-            None
-        } else {
-            route(host, head, &mut buffer)
-        };
-        self.rules.extend(
-            found
-                .as_ref()
-                .map(|found| (RuleList::Redirects, found.rule)),
-        );
-        let target = found
-            .as_ref()
-            .map_or(head.target, |found| rewritten(head, found));
+        let found = if is_elsewhere { None } else { route(host, head, &mut buffer) };
+        self.rules.extend(found.as_ref().map(|found| (RuleList::Redirects, found.rule)));
+        let target = found.as_ref().map_or(head.target, |found| rewritten(head, found));
         if let Target::Path(raw) = target
             && let Ok(path) = raw.normalize(&mut buffer)
         {

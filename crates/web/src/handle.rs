@@ -52,10 +52,7 @@ impl Handle {
 
     /// The same, and counts which paths are requested most.
     pub fn counting_paths(self) -> Handle {
-        Handle {
-            popular: Some(PopularPaths::new()),
-            ..self
-        }
+        Handle { popular: Some(PopularPaths::new()), ..self }
     }
 
     /// Answers all further requests from `hosts` as `config` says. Counters keep their values.
@@ -96,19 +93,10 @@ impl Handle {
             let replaced = "Paths that made place for others in the table of paths.";
             [
                 ("weft_http_paths_missed_total", missed, popular.missed()),
-                (
-                    "weft_http_paths_replaced_total",
-                    replaced,
-                    popular.replaced(),
-                ),
+                ("weft_http_paths_replaced_total", replaced, popular.replaced()),
             ]
         });
-        let popular = popular.map(|(name, help, value)| Metric {
-            name,
-            help,
-            labels: "",
-            value,
-        });
+        let popular = popular.map(|(name, help, value)| Metric { name, help, labels: "", value });
         self.counters.samples().chain(passwords).chain(popular)
     }
 
@@ -141,10 +129,7 @@ impl Handle {
 
     /// 128 bits that no client can foresee, the same for the same `about`.
     pub(crate) fn nonce(&self, about: &str) -> [u64; 2] {
-        [
-            self.seed.hash_one((0_u8, about)),
-            self.seed.hash_one((1_u8, about)),
-        ]
+        [self.seed.hash_one((0_u8, about)), self.seed.hash_one((1_u8, about))]
     }
 }
 

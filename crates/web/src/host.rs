@@ -65,9 +65,6 @@ pub struct Hosts {
 
 impl From<Arc<Site>> for Hosts {
     fn from(site: Arc<Site>) -> Hosts {
-        Hosts {
-            default: Some(site.into()),
-            named: Vec::new(),
-        }
+        Hosts { default: Some(site.into()), named: Vec::new() }
     }
 }

@@ -9,29 +9,19 @@ pub(crate) fn check(page: &str) -> Html {
     let html = Html::parse_document(page);
     assert_eq!(html.errors, [] as [&str; 0], "{page}");
     let count = |selector: &str| select(&html, selector).count();
-    for (selector, wanted) in [
-        ("html[lang]", 1),
-        ("meta[charset]", 1),
-        ("title", 1),
-        ("h1", 1),
-        ("script", 0),
-    ] {
+    for (selector, wanted) in
+        [("html[lang]", 1), ("meta[charset]", 1), ("title", 1), ("h1", 1), ("script", 0)]
+    {
         assert_eq!(count(selector), wanted, "{selector} in {page}");
     }
-    let ids: Vec<_> = select(&html, "[id]")
-        .filter_map(|element| element.attr("id"))
-        .collect();
+    let ids: Vec<_> = select(&html, "[id]").filter_map(|element| element.attr("id")).collect();
     let distinct: HashSet<_> = ids.iter().collect();
     assert_eq!(distinct.len(), ids.len(), "an id stands twice: {ids:?}");
     for link in select(&html, "[href]").filter_map(|element| element.attr("href")) {
         let is_known = link.strip_prefix('#').is_none_or(|id| ids.contains(&id));
         assert!(is_known && !link.contains("://"), "{link} in {page}");
     }
-    assert_eq!(
-        select(&html, "[src]").count(),
-        0,
-        "it needs something from elsewhere: {page}"
-    );
+    assert_eq!(select(&html, "[src]").count(), 0, "it needs something from elsewhere: {page}");
     html
 }
 

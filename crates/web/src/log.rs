@@ -115,10 +115,7 @@ impl LogLine<'_> {
         print(to, format_args!("\",\"peer\":\"{}\"", self.peer));
         push_member("user", self.user, to);
         push_member("request", Some(self.request), to);
-        print(
-            to,
-            format_args!(",\"status\":{},\"bytes\":{}", self.status, self.body_len),
-        );
+        print(to, format_args!(",\"status\":{},\"bytes\":{}", self.status, self.body_len));
         push_member("host", self.host, to);
         push_member("referer", self.referer, to);
         push_member("user_agent", self.user_agent, to);
@@ -252,56 +249,35 @@ mod tests {
 
     #[test]
     fn verified_user_is_the_third_field() {
-        let of = |user: &'static [u8]| LogLine {
-            user: Some(user),
-            ..line(b"GET / HTTP/1.1", None)
-        };
+        let of =
+            |user: &'static [u8]| LogLine { user: Some(user), ..line(b"GET / HTTP/1.1", None) };
         let text = written(&of(b"ada"), LogFormat::Combined);
         assert!(text.starts_with("192.0.2.7 - ada [20/Nov/2026:"), "{text}");
         let text = written(&of(b"a b\"[\\]"), LogFormat::Combined);
         let escaped = "192.0.2.7 - a\\x20b\\x22\\x5b\\x5c\\x5d [20/";
         assert!(text.starts_with(escaped), "{text}");
         let text = written(&of(b"ada"), LogFormat::Json);
-        assert!(
-            text.contains("\"peer\":\"192.0.2.7\",\"user\":\"ada\",\"request\""),
-            "{text}"
-        );
+        assert!(text.contains("\"peer\":\"192.0.2.7\",\"user\":\"ada\",\"request\""), "{text}");
     }
 
     #[test]
     fn client_cannot_forge_a_line() {
         let nasty: Vec<u8> = (0..=255).chain("\u{2028}\u{85}é".bytes()).collect();
-        let line = LogLine {
-            user: Some(&nasty),
-            ..line(&nasty, Some(&nasty))
-        };
+        let line = LogLine { user: Some(&nasty), ..line(&nasty, Some(&nasty)) };
         for format in [LogFormat::Combined, LogFormat::Json, LogFormat::Short] {
             let text = written(&line, format);
             assert_eq!(text.lines().count(), 1);
-            assert!(
-                !text
-                    .trim_end_matches('\n')
-                    .contains(|c: char| c.is_control()),
-                "{text:?}"
-            );
+            assert!(!text.trim_end_matches('\n').contains(|c: char| c.is_control()), "{text:?}");
         }
         let json = written(&line, LogFormat::Json);
         let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert!(
-            parsed["user_agent"]
-                .as_str()
-                .unwrap()
-                .ends_with("\u{2028}\u{85}é")
-        );
+        assert!(parsed["user_agent"].as_str().unwrap().ends_with("\u{2028}\u{85}é"));
         assert_eq!(parsed["status"], 200);
     }
 
     #[test]
     fn missing_fields_are_dashes() {
-        let line = LogLine {
-            peer: &Peer::Unix,
-            ..line(b"", None)
-        };
+        let line = LogLine { peer: &Peer::Unix, ..line(b"", None) };
         assert!(written(&line, LogFormat::Combined).starts_with("unix: - - ["));
         assert!(
             written(&line, LogFormat::Combined).ends_with("] \"-\" 200 5 \"-\" \"-\" 0.001500\n")
@@ -317,9 +293,6 @@ mod tests {
     fn ipv4_client_on_a_dual_stack_socket() {
         let mapped = Peer::Tcp("[::ffff:192.0.2.7]:80".parse().unwrap());
         assert_eq!(mapped.to_string(), "192.0.2.7");
-        assert_eq!(
-            Peer::Tcp("[2001:db8::1]:80".parse().unwrap()).to_string(),
-            "2001:db8::1"
-        );
+        assert_eq!(Peer::Tcp("[2001:db8::1]:80".parse().unwrap()).to_string(), "2001:db8::1");
     }
 }

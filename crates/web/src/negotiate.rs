@@ -153,16 +153,11 @@ pub(crate) fn listing_sort(query: &[u8]) -> ListingSort {
         Some(b"time") => SortKey::Time,
         _ => SortKey::Name,
     };
-    ListingSort {
-        by,
-        descending: parameter(query, b"order") == Some(b"desc"),
-    }
+    ListingSort { by, descending: parameter(query, b"order") == Some(b"desc") }
 }
 
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
-    query
-        .split(|&byte| byte == b'&')
-        .find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+    query.split(|&byte| byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
 }
 
 #[cfg(test)]
@@ -207,10 +202,7 @@ mod tests {
     #[test]
     fn two_fields_are_one_list() {
         let two = "Accept-Encoding: gzip\r\nAccept-Encoding: br;q=0.1";
-        let tokens: Vec<_> = with_fields(two, encodings)
-            .iter()
-            .map(Encoding::token)
-            .collect();
+        let tokens: Vec<_> = with_fields(two, encodings).iter().map(Encoding::token).collect();
         assert_eq!(tokens, ["gzip", "br"]);
     }
 
@@ -222,10 +214,7 @@ mod tests {
         assert_eq!(format("", ""), ListingFormat::Html);
         assert_eq!(format("a=b&format=json", ""), ListingFormat::Json);
         assert_eq!(format("", "Accept: application/json"), ListingFormat::Json);
-        assert_eq!(
-            format("format=html", "Accept: application/json"),
-            ListingFormat::Html
-        );
+        assert_eq!(format("format=html", "Accept: application/json"), ListingFormat::Html);
         let browser = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8";
         assert_eq!(format("", browser), ListingFormat::Html);
         let both = "Accept: text/html, application/json;q=0.9";
@@ -236,17 +225,8 @@ mod tests {
     fn listing_order_from_the_query() {
         let sort = |by, descending| ListingSort { by, descending };
         assert_eq!(listing_sort(b""), sort(SortKey::Name, false));
-        assert_eq!(
-            listing_sort(b"sort=size&order=desc"),
-            sort(SortKey::Size, true)
-        );
-        assert_eq!(
-            listing_sort(b"order=asc&sort=time"),
-            sort(SortKey::Time, false)
-        );
-        assert_eq!(
-            listing_sort(b"sort=color&order=up"),
-            sort(SortKey::Name, false)
-        );
+        assert_eq!(listing_sort(b"sort=size&order=desc"), sort(SortKey::Size, true));
+        assert_eq!(listing_sort(b"order=asc&sort=time"), sort(SortKey::Time, false));
+        assert_eq!(listing_sort(b"sort=color&order=up"), sort(SortKey::Name, false));
     }
 }

@@ -28,11 +28,7 @@ pub fn check_head(input: &[u8]) {
         for cut in cuts(input.len()) {
             let piece = parsed(parse(&input[..cut], &limits));
             let agrees = piece == whole || piece == Parsed::NeedMore;
-            assert!(
-                agrees,
-                "{piece:?} at {cut}, {whole:?} at the end of {}",
-                input.escape_ascii()
-            );
+            assert!(agrees, "{piece:?} at {cut}, {whole:?} at the end of {}", input.escape_ascii());
         }
         if let Ok(Some(head)) = parse(input, &limits) {
             check_promises(&head, input, &limits);
@@ -76,27 +72,15 @@ fn check_promises(head: &Head<'_>, input: &[u8], limits: &RequestLimits) {
     assert!(head.len <= limits.head_len_max && bytes.ends_with(b"\r\n\r\n"));
     assert!(head.line.len() <= limits.request_line_len_max);
     let line_count = bytes.iter().filter(|&&byte| byte == b'\n').count();
-    let control_count = bytes
-        .iter()
-        .filter(|b| b.is_ascii_control() && **b != b'\t')
-        .count();
-    assert_eq!(
-        control_count,
-        2 * line_count,
-        "only CRLF at the end of each line"
-    );
+    let control_count = bytes.iter().filter(|b| b.is_ascii_control() && **b != b'\t').count();
+    assert_eq!(control_count, 2 * line_count, "only CRLF at the end of each line");
     if let Target::Path(raw) = head.target {
         if let Ok(path) = raw.normalize(&mut Vec::new()) {
             assert!(
                 path.starts_with('/') && !path.contains("//") && !path.contains('\0'),
                 "{path}"
             );
-            assert!(
-                !path
-                    .split('/')
-                    .any(|segment| segment == "." || segment == ".."),
-                "{path}"
-            );
+            assert!(!path.split('/').any(|segment| segment == "." || segment == ".."), "{path}");
         }
         negotiate::listing_format(raw.query, &head.fields);
         negotiate::listing_sort(raw.query);
@@ -122,11 +106,7 @@ fn check_range(value: &[u8], len: u64) {
         }
         Selection::Whole | Selection::Ignored(_) | Selection::Unsatisfiable => return,
     };
-    assert!(
-        parts
-            .iter()
-            .all(|part| part.start < part.end && part.end <= len)
-    );
+    assert!(parts.iter().all(|part| part.start < part.end && part.end <= len));
     assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
 }
 

@@ -102,9 +102,7 @@ impl Passwords {
         let users = self.users.load();
         let key = users.key(credentials);
         let verified = users.verified.read();
-        verified
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&key)
+        verified.unwrap_or_else(PoisonError::into_inner).contains(&key)
     }
 
     /// Begins to verify credentials. `None` if too many are being verified.
@@ -118,16 +116,12 @@ impl Passwords {
 
     /// True if the file is due to be looked at.
     pub(crate) fn is_due(&self, now: Now, recheck_every: Duration) -> bool {
-        let since_ns = self
-            .since_ns(now)
-            .saturating_sub(self.checked_ns.load(Relaxed));
+        let since_ns = self.since_ns(now).saturating_sub(self.checked_ns.load(Relaxed));
         since_ns > recheck_every.as_nanos() as u64 / 2
     }
 
     fn since_ns(&self, now: Now) -> u64 {
-        now.monotonic
-            .saturating_duration_since(self.opened_at)
-            .as_nanos() as u64
+        now.monotonic.saturating_duration_since(self.opened_at).as_nanos() as u64
     }
 
     /// Reads the file again if it has changed; blocks.
@@ -138,9 +132,7 @@ impl Passwords {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         self.checked_ns.fetch_max(self.since_ns(now), Relaxed);
         let state = state(&self.path);
-        let age = state
-            .0
-            .and_then(|changed| now.since_epoch.checked_sub(changed));
+        let age = state.0.and_then(|changed| now.since_epoch.checked_sub(changed));
         // A file that was written just now may be half of one, or change again unseen. One from the
         // future is not waited for: a user who was taken out of it would stay until then.
         if state == *seen || age.is_some_and(|age| age < QUIET_PERIOD) {
@@ -154,9 +146,7 @@ impl Passwords {
             }
             Err(why) => {
                 let path = self.path.display();
-                Err(format!(
-                    "the password file {path} is not used: {why}; the old one stays"
-                ))
+                Err(format!("the password file {path} is not used: {why}; the old one stays"))
             }
         }
     }
@@ -169,16 +159,11 @@ impl Verification {
         let key = self.users.key(&self.credentials);
         let is_known = || {
             let verified = self.users.verified.read();
-            verified
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(&key)
+            verified.unwrap_or_else(PoisonError::into_inner).contains(&key)
         };
         let _turn = self.entered.wait();
         // Another request with the same ones may have had a turn meanwhile.
-        let is_right = is_known()
-            || self
-                .users
-                .is_right(&self.credentials, &self.entered.0.memory);
+        let is_right = is_known() || self.users.is_right(&self.credentials, &self.entered.0.memory);
         if is_right {
             self.users.remember(key);
         }
@@ -193,10 +178,7 @@ impl Users {
     }
 
     fn remember(&self, key: [u64; 2]) {
-        let mut verified = self
-            .verified
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut verified = self.verified.write().unwrap_or_else(PoisonError::into_inner);
         if verified.len() >= VERIFIED_MAX
             && let Some(&other) = verified.iter().next()
         {
@@ -221,10 +203,7 @@ impl Users {
 fn decode(credentials: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, token) = credentials.split_at_checked(6)?;
     let is_basic = scheme.eq_ignore_ascii_case(b"basic ");
-    let mut name = STANDARD
-        .decode(token.trim_ascii())
-        .ok()
-        .filter(|_| is_basic)?;
+    let mut name = STANDARD.decode(token.trim_ascii()).ok().filter(|_| is_basic)?;
     // A name has no colon.
     let colon = name.iter().position(|&byte| byte == b':')?;
     let password = name.split_off(colon + 1);
@@ -361,11 +340,9 @@ fn check_hash(hash: &str) -> Result<(), String> {
         ["", "apr1" | "1", ..] => {
             Err("MD5 ($apr1$, $1$) is too weak; htpasswd -B makes bcrypt".to_owned())
         }
-        _ => Err(
-            "the hash is not bcrypt ($2y$), SHA-crypt ($5$, $6$) or argon2 ($argon2id$); \
+        _ => Err("the hash is not bcrypt ($2y$), SHA-crypt ($5$, $6$) or argon2 ($argon2id$); \
              htpasswd -B makes bcrypt"
-                .to_owned(),
-        ),
+            .to_owned()),
     }
 }
 
@@ -381,9 +358,7 @@ fn check_sha_digest(kind: &str, digest: &str) -> Result<(), String> {
     let (last, others) = digest.as_bytes().split_last().expect("it has a length");
     let is_right = others.iter().all(|byte| SHA_LETTERS.contains(byte))
         && SHA_LETTERS[..last_count].contains(last);
-    is_right
-        .then_some(())
-        .ok_or_else(|| "its letters are none of SHA-crypt".to_owned())
+    is_right.then_some(()).ok_or_else(|| "its letters are none of SHA-crypt".to_owned())
 }
 
 /// The verifications of a server: how many run, how many may.
@@ -399,11 +374,7 @@ pub(crate) struct Turns {
 }
 
 /// Labels of the counter, in the order of [`Turns::counts`].
-const RESULTS: [&str; 3] = [
-    "result=\"wrong\"",
-    "result=\"right\"",
-    "result=\"too_many\"",
-];
+const RESULTS: [&str; 3] = ["result=\"wrong\"", "result=\"right\"", "result=\"too_many\""];
 
 /// A verification that waits or runs.
 #[derive(Debug)]
@@ -465,11 +436,7 @@ impl Drop for Entered {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self
-            .0
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) -= 1;
+        *self.0.running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.ended.notify_one();
     }
 }
@@ -491,18 +458,12 @@ mod tests {
     fn each_kind_of_hash_is_verified() {
         for (password, hash) in [
             ("p\u{e4}:ss", BCRYPT),
-            (
-                "lovelace",
-                "$2b$04$pp32LjLD0leoZw86AMsMpeRuhkev3ggLS6Bt2/3s5X9cpL8IuMz.q",
-            ),
+            ("lovelace", "$2b$04$pp32LjLD0leoZw86AMsMpeRuhkev3ggLS6Bt2/3s5X9cpL8IuMz.q"),
             (
                 "builder",
                 "$6$abcdefgh$8Iq8TGgzC4OgfMQCkbmLOQ7Hr2Ef.PgAqnpCQsiHMnIpldI6EGfVM5qvoHuXvnIqbnz1inKvQS/4oDr68dZL81",
             ),
-            (
-                "builder",
-                "$5$abcdefgh$Ah.olTBNiu5aUesB36SI0rYGmXIxg2ZsbETU/owy6i8",
-            ),
+            ("builder", "$5$abcdefgh$Ah.olTBNiu5aUesB36SI0rYGmXIxg2ZsbETU/owy6i8"),
             (
                 "builder",
                 "$5$rounds=1000$B6eqfRoX9IZyXCId$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
@@ -511,10 +472,7 @@ mod tests {
         ] {
             let users = parse(format!("# users\n\nother:{ARGON2}\nann:{hash}\r\n").as_bytes());
             let users = users.unwrap();
-            assert!(
-                users.is_right(&credentials("ann", password), &Mutex::default()),
-                "{hash}"
-            );
+            assert!(users.is_right(&credentials("ann", password), &Mutex::default()), "{hash}");
             for (name, password) in [("ann", "wrong"), ("ann", ""), ("eve", password), ("", "")] {
                 assert!(
                     !users.is_right(&credentials(name, password), &Mutex::default()),
@@ -523,9 +481,7 @@ mod tests {
             }
         }
         assert!(
-            !parse(format!("a:{ARGON2}").as_bytes())
-                .unwrap()
-                .is_right(b"Basic", &Mutex::default())
+            !parse(format!("a:{ARGON2}").as_bytes()).unwrap().is_right(b"Basic", &Mutex::default())
         );
     }
 
@@ -536,10 +492,7 @@ mod tests {
             ("# none\n", "no users"),
             ("ann", "line 1: it is not NAME:HASH"),
             (":$2y$", "line 1: it is not NAME:HASH"),
-            (
-                "dave:$apr1$01/T/noA$BMUyROJSM3a32bpDR0qIq0",
-                "too weak; htpasswd -B",
-            ),
+            ("dave:$apr1$01/T/noA$BMUyROJSM3a32bpDR0qIq0", "too weak; htpasswd -B"),
             ("e:{SHA}EfatjsUqKYSrqv18O1FlA3hcIHI=", "is not bcrypt"),
             ("f:v3sEr2TZMIIX.", "is not bcrypt"),
             ("g:plain", "is not bcrypt"),
@@ -548,46 +501,16 @@ mod tests {
             ("j:$argon2id$v=19$m=256", "line 1"),
             ("k:$5$salt$short", "its length is wrong"),
             ("k:$6$salt$", "its length is wrong"),
-            (
-                "k:$5$rounds=abc$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its rounds",
-            ),
-            (
-                "k:$5$rounds=+5000$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its rounds",
-            ),
-            (
-                "k:$5$rounds=999$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its rounds",
-            ),
-            (
-                "k:$5$round=5000$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its rounds",
-            ),
-            (
-                "k:$5$rounds=5000$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its salt",
-            ),
-            (
-                "k:$5$$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its salt",
-            ),
-            (
-                "k:$5$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvTz",
-                "its letters",
-            ),
-            (
-                "k:$5$salt$s5Xf-xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0",
-                "its letters",
-            ),
-            (
-                "l:$2y$+5$moVMxgvaU.bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.",
-                "no number",
-            ),
-            (
-                "l:$2y$05$moVMxgvaU!bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.",
-                "nvalid",
-            ),
+            ("k:$5$rounds=abc$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its rounds"),
+            ("k:$5$rounds=+5000$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its rounds"),
+            ("k:$5$rounds=999$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its rounds"),
+            ("k:$5$round=5000$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its rounds"),
+            ("k:$5$rounds=5000$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its salt"),
+            ("k:$5$$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its salt"),
+            ("k:$5$salt$s5Xf/xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvTz", "its letters"),
+            ("k:$5$salt$s5Xf-xWBrzBR9LWg8V42mxU3b1eUzHvDxGHpTr.AvT0", "its letters"),
+            ("l:$2y$+5$moVMxgvaU.bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.", "no number"),
+            ("l:$2y$05$moVMxgvaU!bsSB4igbN1He92S6hDzMyTpylMLQ7o6kd0ogaYH5.o.", "nvalid"),
             (
                 "m:$argon2id$v=19$m=4294967296,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
                 "line 1",
@@ -612,11 +535,7 @@ mod tests {
             assert!(parse(format!("m:{costly}").as_bytes()).is_err(), "{most}");
         }
         let twice = format!("a:{ARGON2}\na:{BCRYPT}\n");
-        assert!(
-            parse(twice.as_bytes())
-                .unwrap_err()
-                .contains("line 2: the name")
-        );
+        assert!(parse(twice.as_bytes()).unwrap_err().contains("line 2: the name"));
     }
 
     #[test]
@@ -659,10 +578,7 @@ mod tests {
                 scope.spawn(move || assert_eq!(run(password), n % 2 == 0));
             }
         });
-        assert_eq!(
-            [value(RESULTS[0]), value(RESULTS[1])],
-            [ENTERED_MAX as u64 / 2; 2]
-        );
+        assert_eq!([value(RESULTS[0]), value(RESULTS[1])], [ENTERED_MAX as u64 / 2; 2]);
         assert_eq!(*turns.running.lock().unwrap(), 0);
         assert_eq!(turns.entered.load(Relaxed), 0);
     }
@@ -679,31 +595,17 @@ mod tests {
         let mut later = || {
             at_s += 10;
             let since = Duration::from_secs(at_s);
-            Now {
-                monotonic: start.monotonic + since,
-                since_epoch: start.since_epoch + since,
-            }
+            Now { monotonic: start.monotonic + since, since_epoch: start.since_epoch + since }
         };
         let opens = |passwords: &Passwords, name: &str| {
-            passwords
-                .users
-                .load()
-                .is_right(&credentials(name, "password"), &Mutex::default())
+            passwords.users.load().is_right(&credentials(name, "password"), &Mutex::default())
         };
         let now = later();
         assert!(passwords.is_due(now, recheck_every) && passwords.refresh(now).is_ok());
         assert!(!passwords.is_due(now, recheck_every) && !passwords.is_due(now, Duration::ZERO));
         passwords.users.load().remember([1, 1]);
         passwords.refresh(later()).unwrap();
-        assert!(
-            passwords
-                .users
-                .load()
-                .verified
-                .read()
-                .unwrap()
-                .contains(&[1, 1])
-        );
+        assert!(passwords.users.load().verified.read().unwrap().contains(&[1, 1]));
 
         std::fs::write(&path, format!("robert:{ARGON2}\n")).unwrap();
         passwords.refresh(later()).unwrap();
@@ -712,34 +614,19 @@ mod tests {
 
         std::fs::write(&path, "robert:plain\n").unwrap();
         let why = passwords.refresh(later()).unwrap_err();
-        assert!(
-            why.contains("line 1") && why.contains("the old one stays"),
-            "{why}"
-        );
+        assert!(why.contains("line 1") && why.contains("the old one stays"), "{why}");
         assert!(passwords.refresh(later()).is_ok(), "said once");
         assert!(opens(&passwords, "robert"));
 
         std::fs::remove_file(&path).unwrap();
-        assert!(
-            passwords
-                .refresh(later())
-                .unwrap_err()
-                .contains("cannot be read")
-        );
+        assert!(passwords.refresh(later()).unwrap_err().contains("cannot be read"));
         assert!(opens(&passwords, "robert"));
 
         // Just written, it may be half of a file.
         std::fs::write(&path, format!("ann:{ARGON2}\n")).unwrap();
-        let (Some(changed), ..) = state(&path) else {
-            panic!("it is there")
-        };
+        let (Some(changed), ..) = state(&path) else { panic!("it is there") };
         let since_epoch = changed + QUIET_PERIOD / 2;
-        passwords
-            .refresh(Now {
-                since_epoch,
-                ..later()
-            })
-            .unwrap();
+        passwords.refresh(Now { since_epoch, ..later() }).unwrap();
         assert!(opens(&passwords, "robert"));
         passwords.refresh(later()).unwrap();
         assert!(opens(&passwords, "ann"));

@@ -166,21 +166,13 @@ impl PathCounts {
     }
 
     fn threshold(&self) -> u64 {
-        if self.counted < EXACT_MAX {
-            ALL
-        } else {
-            ONE_IN_MANY
-        }
+        if self.counted < EXACT_MAX { ALL } else { ONE_IN_MANY }
     }
 
     /// Takes a path in; if the table is full, in place of the one of the least weight, which is
     /// inherited. Returns its place.
     fn enter(&mut self, hash: u64, path: String) -> usize {
-        let known = PopularPath {
-            path,
-            replies: 0,
-            body_bytes: 0,
-        };
+        let known = PopularPath { path, replies: 0, body_bytes: 0 };
         if self.rows.len() < PATHS_MAX {
             self.hashes.push(hash);
             self.rows.push(CountedPath { weight: 0, known });
@@ -242,12 +234,7 @@ mod tests {
         list.sort_by(|one, other| one.path.cmp(&other.path));
         let list = list.iter();
         let list = list.map(|path| (&*path.path, path.replies, path.body_bytes));
-        let expected = [
-            ("*", 1, 0),
-            ("/a", 2, 30),
-            ("/b", 1, 1),
-            ("h.example/a", 1, 5),
-        ];
+        let expected = [("*", 1, 0), ("/a", 2, 30), ("/b", 1, 1), ("h.example/a", 1, 5)];
         assert_eq!(list.collect::<Vec<_>>(), expected);
     }
 
@@ -286,11 +273,7 @@ mod tests {
         for number in 0..100 * tail {
             // The second goes on, so each is counted.
             let second = number as u64 / 100;
-            let path = if number % 10 == 0 {
-                "/hot".into()
-            } else {
-                format!("/{}", number % tail)
-            };
+            let path = if number % 10 == 0 { "/hot".into() } else { format!("/{}", number % tail) };
             client.ask(second, &path, 1);
         }
         assert_eq!(client.0.list(0).len(), PATHS_MAX);
@@ -307,11 +290,7 @@ mod tests {
         }
         let later = 100_000;
         for number in 0..1000 {
-            let path = if number % 2 == 0 {
-                "/new".to_owned()
-            } else {
-                format!("/tail{number}")
-            };
+            let path = if number % 2 == 0 { "/new".to_owned() } else { format!("/tail{number}") };
             client.ask(later + number / 100, &path, 1);
         }
         assert_eq!(client.replies("/new"), 500);

@@ -116,10 +116,8 @@ fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let push = |sum: u64, digit: &u8| {
-        sum.saturating_mul(10)
-            .saturating_add(u64::from(digit - b'0'))
-    };
+    let push =
+        |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
     Some(digits.iter().fold(0, push))
 }
 
@@ -129,10 +127,7 @@ fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 }
 
 #[cfg(test)]
-#[allow(
-    clippy::single_range_in_vec_init,
-    reason = "lists of ranges are what this is about"
-)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what this is about")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -177,14 +172,7 @@ mod tests {
 
     #[test]
     fn range_of_an_empty_file() {
-        for value in [
-            "bytes=0-",
-            "bytes=0-9",
-            "bytes=5-",
-            "bytes=-0",
-            "bytes=-5",
-            "bytes=0-,-1",
-        ] {
+        for value in ["bytes=0-", "bytes=0-9", "bytes=5-", "bytes=-0", "bytes=-5", "bytes=0-,-1"] {
             assert_eq!(select(value.as_bytes(), 0), Selection::Whole, "{value}");
         }
     }
@@ -213,9 +201,7 @@ mod tests {
     }
 
     fn list(count: u64) -> String {
-        let specs: Vec<_> = (0..count)
-            .map(|at| format!("{}-{}", 2 * at, 2 * at))
-            .collect();
+        let specs: Vec<_> = (0..count).map(|at| format!("{}-{}", 2 * at, 2 * at)).collect();
         format!("bytes={}", specs.join(","))
     }
 
@@ -223,10 +209,7 @@ mod tests {
     fn zchunk_ranges_are_parts() {
         assert_eq!(parts(&list(256), 600).unwrap().len(), 256);
         let backwards = "bytes=".to_owned()
-            + &(0..256)
-                .rev()
-                .map(|at| format!("{at}-{at},"))
-                .collect::<String>();
+            + &(0..256).rev().map(|at| format!("{at}-{at},")).collect::<String>();
         let parts = parts(&backwards, 600).unwrap();
         assert_eq!((parts.len(), &parts[0]), (256, &(255..256)));
     }

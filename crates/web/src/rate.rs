@@ -122,9 +122,7 @@ impl Limiter {
 
     /// Counts a request of this address, exempt or not.
     pub(crate) fn count(&self, address: IpAddr, host: LimitedHost, now: Instant) -> RateVerdict {
-        let hash = self
-            .seed
-            .hash_one((host, self.limit.prefix.prefix_of(address)));
+        let hash = self.seed.hash_one((host, self.limit.prefix.prefix_of(address)));
         self.check_hash(hash, now)
     }
 
@@ -148,9 +146,7 @@ impl Limiter {
             let written =
                 slots[at].compare_exchange(values[at], value, Ordering::Relaxed, Ordering::Relaxed);
             if written.is_ok() {
-                return RateVerdict::Passes {
-                    evicts: own.is_none() && debts[at] > 0,
-                };
+                return RateVerdict::Passes { evicts: own.is_none() && debts[at] > 0 };
             }
         }
         RateVerdict::Passes { evicts: false }
@@ -160,11 +156,7 @@ impl Limiter {
     /// after 2^40 units one of those looks like a debt for some seconds.
     fn debt(&self, value: u64, time: u64) -> u64 {
         let ahead = value.wrapping_sub(time) & TIME_MASK;
-        if ahead <= self.debt_max + self.units(CLOCK_SKEW) {
-            ahead
-        } else {
-            0
-        }
+        if ahead <= self.debt_max + self.units(CLOCK_SKEW) { ahead } else { 0 }
     }
 
     fn units(&self, duration: Duration) -> u64 {
@@ -184,10 +176,7 @@ mod tests {
             per,
             burst,
             prefix: PrefixLen::default(),
-            exempt: Networks {
-                list: vec!["10.0.0.0/8".parse().unwrap()],
-                has_unix: false,
-            },
+            exempt: Networks { list: vec!["10.0.0.0/8".parse().unwrap()], has_unix: false },
         };
         let (limiter, now) = (Limiter::new(limit), Instant::now());
         limiter.check(IpAddr::from([203, 0, 113, 1]), LimitedHost::default(), now);
@@ -310,10 +299,7 @@ mod tests {
         let (limiter, start) = limiter(1_000, Duration::from_secs(1), 3);
         let late = start + Duration::from_secs(5);
         for _ in 0..3 {
-            assert_eq!(
-                limiter.check(address(1), LimitedHost::default(), late),
-                PASSES
-            );
+            assert_eq!(limiter.check(address(1), LimitedHost::default(), late), PASSES);
         }
         let behind = late - Duration::from_secs(4);
         assert!(limiter.check(address(1), LimitedHost::default(), behind) != PASSES);
@@ -322,11 +308,8 @@ mod tests {
         for off_ms in [-5000, -2, -1, 0, 1, 2, 5000] {
             let when = start + Duration::from_secs_f64(end_s + f64::from(off_ms) / 1e3);
             let passes = |when| {
-                let verdict = limiter.check(
-                    address((10_000 + off_ms) as u32),
-                    LimitedHost::default(),
-                    when,
-                );
+                let verdict =
+                    limiter.check(address((10_000 + off_ms) as u32), LimitedHost::default(), when);
                 matches!(verdict, RateVerdict::Passes { .. })
             };
             let passed = [(); 4].map(|()| passes(when));

@@ -52,11 +52,9 @@ impl RedirectRule {
     pub fn new(from: &str, to: &str, status: Option<&str>) -> Result<RedirectRule, String> {
         let status = status.map_or(Ok(Status::MovedPermanently), status_of)?;
         if status == Status::Ok && from == "/*" {
-            return Err(
-                "this would hide every file; `spa = \"index.html\"` answers what no file \
+            return Err("this would hide every file; `spa = \"index.html\"` answers what no file \
                         does"
-                    .to_owned(),
-            );
+                .to_owned());
         }
         let mut names = Vec::new();
         let from = Pattern::parse(from, &mut names)?;
@@ -150,17 +148,10 @@ impl Redirects {
         let circles: Vec<_> = circles
             .map(|at| {
                 let text = &redirects.rules[at].from.text;
-                (
-                    at,
-                    format!("'{text}' leads to more than {HOPS_MAX} redirects, one after another"),
-                )
+                (at, format!("'{text}' leads to more than {HOPS_MAX} redirects, one after another"))
             })
             .collect();
-        if circles.is_empty() {
-            Ok(redirects)
-        } else {
-            Err(circles)
-        }
+        if circles.is_empty() { Ok(redirects) } else { Err(circles) }
     }
 
     /// Number of rules.
@@ -210,10 +201,7 @@ impl Redirects {
             let path = next.split(['?', '#']).next().unwrap_or_default();
             let raw = RawPath::parse(path.as_bytes()).ok();
             let path = raw.as_ref().and_then(|raw| raw.normalize(&mut buffer).ok());
-            match path
-                .filter(|path| path.starts_with('/'))
-                .and_then(|path| self.find(path))
-            {
+            match path.filter(|path| path.starts_with('/')).and_then(|path| self.find(path)) {
                 Some(again) if again.status != Status::Ok => next = again.address,
                 _ => return false,
             }
@@ -261,9 +249,7 @@ fn status_of(text: &str) -> Result<Status, String> {
 impl Pattern {
     fn parse(text: &str, names: &mut Vec<String>) -> Result<Pattern, String> {
         if text.contains(['?', '#']) {
-            return Err(format!(
-                "'{text}': a rule is about the path alone, and keeps the query"
-            ));
+            return Err(format!("'{text}': a rule is about the path alone, and keeps the query"));
         }
         let wrong = || format!("'{text}' is not a path such as /old/page or /old/*");
         if !text.starts_with('/') {
@@ -274,9 +260,7 @@ impl Pattern {
         let path = raw.normalize(&mut buffer).map_err(|_| wrong())?;
         let (head, tail) = match path.split_once('*') {
             Some((_, tail)) if tail.contains('*') => {
-                return Err(format!(
-                    "'{text}' has more than one star; name segments, as /:year/*"
-                ));
+                return Err(format!("'{text}' has more than one star; name segments, as /:year/*"));
             }
             Some((head, tail)) => (head, Some(tail)),
             None => (path, None),
@@ -364,9 +348,7 @@ fn pieces(part: &str, is_cut: bool, names: &mut Vec<String>) -> Result<Vec<PathP
 
 fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// The pieces of a target.
@@ -382,20 +364,11 @@ fn target(
         start.eq_ignore_ascii_case(scheme).then_some(rest)
     });
     if !is_local && (is_path || authority.is_none()) {
-        let forms = if is_path {
-            "/page"
-        } else {
-            "/page or https://example.org/page"
-        };
+        let forms = if is_path { "/page" } else { "/page or https://example.org/page" };
         return Err(format!("'{to}' is not a target such as {forms}"));
     }
-    if to
-        .bytes()
-        .any(|byte| byte.is_ascii_control() || b" \\".contains(&byte))
-    {
-        return Err(format!(
-            "'{to}' has a control character, a space or a backslash in it"
-        ));
+    if to.bytes().any(|byte| byte.is_ascii_control() || b" \\".contains(&byte)) {
+        return Err(format!("'{to}' has a control character, a space or a backslash in it"));
     }
     let is_variable = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric());
     if to.split('$').skip(1).any(is_variable) {
@@ -405,9 +378,7 @@ fn target(
         ));
     }
     if is_path && to.contains(['?', '#']) {
-        return Err(format!(
-            "'{to}' is not the path of a file: it has a query or a fragment"
-        ));
+        return Err(format!("'{to}' is not the path of a file: it has a query or a fragment"));
     }
     // A client must not choose the host.
     let fixed_len = authority.map_or(0, |authority| {
@@ -458,9 +429,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn rules(lines: &str) -> Redirects {
-        let rules = lines
-            .lines()
-            .map(|line| RedirectRule::from_line(line).unwrap());
+        let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap());
         Redirects::new(rules.flatten().collect()).unwrap()
     }
 
@@ -468,11 +437,7 @@ mod tests {
     fn location(rules: &Redirects, path: &str) -> Option<String> {
         let found = rules.find(path)?;
         let location = found.location(b"q=1");
-        Some(format!(
-            "{} {}",
-            found.status.code(),
-            String::from_utf8(location).unwrap()
-        ))
+        Some(format!("{} {}", found.status.code(), String::from_utf8(location).unwrap()))
     }
 
     fn check(lines: &str, path: &str, expected: Option<&str>) {
@@ -490,11 +455,7 @@ mod tests {
             ("/a/ /b/", "/a/", Some("301 /b/?q=1")),
             ("/caf%C3%A9 /coffee", "/café", Some("301 /coffee?q=1")),
             ("/old/* /new/:splat", "/old/x/y", Some("301 /new/x/y?q=1")),
-            (
-                "/old/* /new/*",
-                "/old/x y/ü",
-                Some("301 /new/x%20y/%C3%BC?q=1"),
-            ),
+            ("/old/* /new/*", "/old/x y/ü", Some("301 /new/x%20y/%C3%BC?q=1")),
             ("/old/* /new/:splat", "/old/", Some("301 /new/?q=1")),
             ("/old/* /new/:splat", "/old", None),
             ("/*.php /:splat", "/a/b.php", Some("301 /a/b?q=1")),
@@ -511,21 +472,9 @@ mod tests {
             ("/u/:id /users/:id", "/u/a/b", None),
             ("/u/:id /users/:id", "/u/", None),
             ("/u/*/:id /users/:id", "/u/a/b/7", Some("301 /users/7?q=1")),
-            (
-                "/wiki/Talk:Main /talk",
-                "/wiki/Talk:Main",
-                Some("301 /talk?q=1"),
-            ),
-            (
-                "/a/* https://b.org/:splat",
-                "/a/c",
-                Some("301 https://b.org/c?q=1"),
-            ),
-            (
-                "/a https://b.org:8443",
-                "/a",
-                Some("301 https://b.org:8443?q=1"),
-            ),
+            ("/wiki/Talk:Main /talk", "/wiki/Talk:Main", Some("301 /talk?q=1")),
+            ("/a/* https://b.org/:splat", "/a/c", Some("301 https://b.org/c?q=1")),
+            ("/a https://b.org:8443", "/a", Some("301 https://b.org:8443?q=1")),
             ("/a /b?x=y", "/a", Some("301 /b?x=y&q=1")),
             ("/a /b#part", "/a", Some("301 /b?q=1#part")),
             ("/a /ü", "/a", Some("301 /%C3%BC?q=1")),
@@ -538,15 +487,8 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_holds() {
         let lines = "/a/b /one\n/a/* /two\n/a/c /three\n/* /four\n/a/:x /five";
-        let lines = rules(&format!(
-            "/four /done 200\n/one /o 200\n/two /t 200\n{lines}"
-        ));
-        for (path, to) in [
-            ("/a/b", "/one"),
-            ("/a/c", "/two"),
-            ("/b", "/four"),
-            ("/a", "/four"),
-        ] {
+        let lines = rules(&format!("/four /done 200\n/one /o 200\n/two /t 200\n{lines}"));
+        for (path, to) in [("/a/b", "/one"), ("/a/c", "/two"), ("/b", "/four"), ("/a", "/four")] {
             assert_eq!(lines.find(path).unwrap().address, to, "{path}");
         }
     }
@@ -590,9 +532,7 @@ mod tests {
     #[test]
     fn rules_in_a_circle_are_refused() {
         let circles = |lines: &str| {
-            let rules = lines
-                .lines()
-                .map(|line| RedirectRule::from_line(line).unwrap().unwrap());
+            let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap().unwrap());
             let found = Redirects::new(rules.collect()).err().unwrap_or_default();
             found.into_iter().map(|(at, _)| at).collect::<Vec<_>>()
         };
@@ -600,14 +540,8 @@ mod tests {
         assert_eq!(circles("/x /y\n/a /b\n/b /c?d\n/c /a#e"), [1, 2, 3]);
         assert_eq!(circles("/* /new/:splat"), [0]);
         assert_eq!(circles("/* /new/:splat\n/new/* /old/:splat 200"), [0]);
-        assert_eq!(
-            circles("/new/* /old/:splat 200\n/* /new/:splat"),
-            [0_usize; 0]
-        );
-        assert_eq!(
-            circles("/*.php /:splat\n/a /a/ 302\n/b /b 200"),
-            [0_usize; 0]
-        );
+        assert_eq!(circles("/new/* /old/:splat 200\n/* /new/:splat"), [0_usize; 0]);
+        assert_eq!(circles("/*.php /:splat\n/a /a/ 302\n/b /b 200"), [0_usize; 0]);
         let chain = |len: usize| {
             let lines = (0..len).map(|nth| format!("/{nth} /{}", nth + 1));
             lines.collect::<Vec<_>>().join("\n")

@@ -97,13 +97,7 @@ impl<'a> RequestFacts<'a> {
         let version = Version::Http11;
         // The reply to a HEAD never has a body, however invalid the request is.
         let wants_body = !line.starts_with(b"HEAD ");
-        RequestFacts {
-            line,
-            fields: None,
-            version,
-            wants_body,
-            persists: false,
-        }
+        RequestFacts { line, fields: None, version, wants_body, persists: false }
     }
 }
 
@@ -144,19 +138,10 @@ impl Replier<'_> {
         let mut lines = Vec::with_capacity(160);
         push_content_type(entry, &mut lines);
         push_content_range(entry, &range, &mut lines);
-        print(
-            &mut lines,
-            format_args!("Content-Length: {}\r\n", range.end - range.start),
-        );
+        print(&mut lines, format_args!("Content-Length: {}\r\n", range.end - range.start));
         self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
         self.put_body(&entry.body, range.clone());
-        self.done(
-            Status::PartialContent,
-            asked,
-            range.end - range.start,
-            Some(entry),
-            None,
-        );
+        self.done(Status::PartialContent, asked, range.end - range.start, Some(entry), None);
     }
 
     /// 206 with several parts, as multipart/byteranges. RFC 9110 14.6
@@ -167,10 +152,8 @@ impl Replier<'_> {
             etag => self.handle.nonce(etag),
         };
         let boundary = format!("{:016x}{:016x}", nonce[0], nonce[1]);
-        let heads: Vec<Vec<u8>> = ranges
-            .iter()
-            .map(|range| part_head(entry, range, &boundary))
-            .collect();
+        let heads: Vec<Vec<u8>> =
+            ranges.iter().map(|range| part_head(entry, range, &boundary)).collect();
         let end = format!("\r\n--{boundary}--\r\n");
         let parts_len: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let heads_len: usize = heads.iter().map(Vec::len).sum();
@@ -380,11 +363,7 @@ impl Replier<'_> {
     /// Length in bytes up to which a body in memory is copied behind its head.
     #[inline]
     fn copied_len_max(&self) -> u64 {
-        if self.out.is_lean() {
-            COPIED_LEN_MAX_LEAN
-        } else {
-            COPIED_LEN_MAX
-        }
+        if self.out.is_lean() { COPIED_LEN_MAX_LEAN } else { COPIED_LEN_MAX }
     }
 
     fn put_body(&mut self, body: &Body, range: Range<u64>) {
@@ -416,17 +395,8 @@ impl Replier<'_> {
                     self.put_shared(bytes.slice(part));
                 }
             }
-            Body::File {
-                file,
-                keep,
-                settled,
-            } => {
-                let range = FileRange {
-                    file: file.clone(),
-                    range,
-                    keep: *keep,
-                    settled: *settled,
-                };
+            Body::File { file, keep, settled } => {
+                let range = FileRange { file: file.clone(), range, keep: *keep, settled: *settled };
                 match &mut self.stream {
                     Some(stream) => stream.put_segment(Segment::File(range)),
                     None => self.out.put_file(range),
@@ -527,13 +497,7 @@ fn push_content_type(entry: &Entry, to: &mut Vec<u8>) {
 /// RFC 9110 14.4: the last position is inside the range.
 fn push_content_range(entry: &Entry, range: &Range<u64>, to: &mut Vec<u8>) {
     let last = range.end - 1;
-    print(
-        to,
-        format_args!(
-            "Content-Range: bytes {}-{last}/{}\r\n",
-            range.start, entry.len
-        ),
-    );
+    print(to, format_args!("Content-Range: bytes {}-{last}/{}\r\n", range.start, entry.len));
 }
 
 fn print(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {

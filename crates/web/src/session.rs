@@ -82,18 +82,11 @@ enum State {
 }
 
 impl State {
-    const BETWEEN: State = State::Between {
-        seen: 0,
-        blank_lines: 0,
-    };
+    const BETWEEN: State = State::Between { seen: 0, blank_lines: 0 };
 
     /// The state after a reply to a request of which nothing is to come.
     fn after(persists: bool) -> State {
-        if persists {
-            State::BETWEEN
-        } else {
-            State::Closed
-        }
+        if persists { State::BETWEEN } else { State::Closed }
     }
 }
 
@@ -282,15 +275,9 @@ impl session::Session for Session {
             let has_more = !rest.is_empty() || matches!(state, State::Answering(_));
             if has_more
                 && call.replier.out.is_full()
-                && !matches!(
-                    state,
-                    State::Closed | State::Refused | State::Multiplexed(_)
-                )
+                && !matches!(state, State::Closed | State::Refused | State::Multiplexed(_))
             {
-                return Received {
-                    used,
-                    next: Next::Flush,
-                };
+                return Received { used, next: Next::Flush };
             }
             let step = call.step(state, rest);
             used += step.used;
@@ -325,9 +312,7 @@ impl session::Session for Session {
             (task, State::Multiplexed(_)) => {
                 let service = self.handle.service();
                 let (mut call, state) = self.call(&service, now, out);
-                let State::Multiplexed(connection) = state else {
-                    unreachable!("matched above")
-                };
+                let State::Multiplexed(connection) = state else { unreachable!("matched above") };
                 let next = connection.handle_worked(&mut call, task);
                 call.shrink();
                 next
@@ -417,10 +402,7 @@ impl Progress {
     }
 
     fn wait(next: Next) -> Progress {
-        Progress {
-            used: 0,
-            next: Some(next),
-        }
+        Progress { used: 0, next: Some(next) }
     }
 }
 
@@ -475,9 +457,7 @@ impl Call<'_> {
     /// Finds out which version is spoken. RFC 9113 3.3
     #[cold]
     fn step_fresh(&mut self, state: &mut State, input: &[u8]) -> Progress {
-        let State::Fresh { agreed } = state else {
-            unreachable!("called in Fresh")
-        };
+        let State::Fresh { agreed } = state else { unreachable!("called in Fresh") };
         if input.is_empty() {
             return Progress::wait(Next::Receive(Phase::Idle));
         }
@@ -498,9 +478,7 @@ impl Call<'_> {
 
     #[inline]
     fn step_between(&mut self, state: &mut State, input: &[u8]) -> Progress {
-        let State::Between { seen, blank_lines } = state else {
-            unreachable!("called in Between")
-        };
+        let State::Between { seen, blank_lines } = state else { unreachable!("called in Between") };
         if input.is_empty() {
             return Progress::wait(Next::Receive(Phase::Idle));
         }
@@ -545,14 +523,7 @@ impl Call<'_> {
             return self.begin_with_body(state, head, input);
         }
         let persists = self.persists(head);
-        match answer(
-            &mut self.replier,
-            head,
-            persists,
-            None,
-            Attempt::First,
-            self.path_buffer,
-        ) {
+        match answer(&mut self.replier, head, persists, None, Attempt::First, self.path_buffer) {
             Answer::Sent => {
                 match state {
                     // In place: no old state is dropped.
@@ -567,10 +538,7 @@ impl Call<'_> {
                 let mut kept = self.keep(head, input);
                 kept.want(other);
                 *state = State::Answering(kept);
-                Progress {
-                    used: head.len,
-                    next: Some(Next::Work),
-                }
+                Progress { used: head.len, next: Some(Next::Work) }
             }
         }
     }
@@ -580,11 +548,7 @@ impl Call<'_> {
     fn identify(&mut self, head: &Head<'_>) -> Client {
         let client = client_of(self.replier.service, *self.peer, head);
         self.replier.client = client.peer;
-        self.replier.transport = if client.is_https {
-            Transport::Tls
-        } else {
-            self.transport
-        };
+        self.replier.transport = if client.is_https { Transport::Tls } else { self.transport };
         client
     }
 
@@ -635,8 +599,7 @@ impl Call<'_> {
         self.replier.readers = readers;
         let status = Status::TooManyRequests;
         let asked = asked(head, persists);
-        self.replier
-            .page(status, asked, rules, line.as_bytes(), None);
+        self.replier.page(status, asked, rules, line.as_bytes(), None);
         true
     }
 
@@ -653,13 +616,8 @@ impl Call<'_> {
                 // It is unknown whether the body comes after such a reply.
                 let persists = self.persists(head) && !has_body;
                 let status = Status::ExpectationFailed;
-                self.replier
-                    .page_anywhere(status, asked(head, persists), None);
-                *state = if persists {
-                    State::BETWEEN
-                } else {
-                    State::Refused
-                };
+                self.replier.page_anywhere(status, asked(head, persists), None);
+                *state = if persists { State::BETWEEN } else { State::Refused };
                 return Progress::used(head.len);
             }
             Expectation::Continue if has_body => match head.method {
@@ -668,14 +626,7 @@ impl Call<'_> {
                 // not, so nothing behind it can be understood.
                 Method::Forbidden | Method::Unknown => {
                     let buffer = &mut *self.path_buffer;
-                    answer(
-                        &mut self.replier,
-                        head,
-                        false,
-                        None,
-                        Attempt::Refused,
-                        buffer,
-                    );
+                    answer(&mut self.replier, head, false, None, Attempt::Refused, buffer);
                     *state = State::Refused;
                     return Progress::used(head.len);
                 }
@@ -692,20 +643,13 @@ impl Call<'_> {
     }
 
     fn step_body(&mut self, state: &mut State, input: &[u8]) -> Progress {
-        let State::Body(kept, body) = state else {
-            unreachable!("called in Body")
-        };
-        let limits = RequestLimits {
-            body_len_max: kept.body_len_max,
-            ..self.replier.service.config.limits
-        };
+        let State::Body(kept, body) = state else { unreachable!("called in Body") };
+        let limits =
+            RequestLimits { body_len_max: kept.body_len_max, ..self.replier.service.config.limits };
         match body.discard(input, &limits) {
             Ok((used, BodyProgress::More)) => {
                 self.replier.handle.counts().discarded(used);
-                Progress {
-                    used,
-                    next: Some(Next::Receive(Phase::Body)),
-                }
+                Progress { used, next: Some(Next::Receive(Phase::Body)) }
             }
             Ok((used, BodyProgress::Whole)) => {
                 self.replier.handle.counts().discarded(used);
@@ -725,9 +669,7 @@ impl Call<'_> {
     }
 
     fn step_answering(&mut self, state: &mut State) -> Progress {
-        let State::Answering(kept) = state else {
-            unreachable!("called in Answering")
-        };
+        let State::Answering(kept) = state else { unreachable!("called in Answering") };
         let (answer, persists) = self.answer_kept(kept);
         if let Answer::Sent = answer {
             *state = State::after(persists);
@@ -770,8 +712,7 @@ impl Call<'_> {
         asked: RequestFacts<'_>,
     ) -> Progress {
         self.replier.handle.counts().refused(refusal);
-        self.replier
-            .page_anywhere(refusal.status(), asked, Some(refusal.name()));
+        self.replier.page_anywhere(refusal.status(), asked, Some(refusal.name()));
         *state = State::Refused;
         Progress::wait(Next::Linger)
     }
@@ -822,9 +763,6 @@ fn kept_head(bytes: &[u8], is_http2: bool) -> Head<'_> {
 /// The part of the first line that the log shows.
 fn first_line(input: &[u8]) -> &[u8] {
     let shown = &input[..input.len().min(LOGGED_LINE_LEN_MAX)];
-    let len = shown
-        .iter()
-        .position(|byte| b"\r\n".contains(byte))
-        .unwrap_or(shown.len());
+    let len = shown.iter().position(|byte| b"\r\n".contains(byte)).unwrap_or(shown.len());
     &shown[..len]
 }

@@ -174,10 +174,7 @@ struct Moment {
 
 impl Moment {
     fn after(self, wait: Duration) -> Moment {
-        Moment {
-            ns: self.ns + wait.as_nanos() as u64,
-            since_epoch: self.since_epoch + wait,
-        }
+        Moment { ns: self.ns + wait.as_nanos() as u64, since_epoch: self.since_epoch + wait }
     }
 }
 
@@ -381,11 +378,8 @@ impl Site {
         self.cache.counts.misses.fetch_add(1, Relaxed);
         self.cache.sketch.age_if_late(moment.ns);
         let key = self.key(lookup.path);
-        if let Some(available) = self
-            .cache
-            .available
-            .as_ref()
-            .filter(|available| available.is_due(moment.ns))
+        if let Some(available) =
+            self.cache.available.as_ref().filter(|available| available.is_due(moment.ns))
         {
             if blocking == Blocking::Never {
                 return self.found_of(Miss::WouldBlock, key.path);
@@ -419,9 +413,7 @@ impl Site {
         }
         let held = self.holdings().memory.used();
         let len = available.len(self.cache.memory_budget.saturating_sub(held));
-        let garbage = self
-            .holdings()
-            .limit_pages(&self.cache.table, len, &self.cache.sketch);
+        let garbage = self.holdings().limit_pages(&self.cache.table, len, &self.cache.sketch);
         drop(garbage);
     }
 
@@ -443,21 +435,13 @@ impl Site {
                 let why = "no file descriptor left; raise LimitNOFILE or ulimit -n".to_owned();
                 Found::Failed { status: 503, why }
             }
-            Miss::Failed(status, why) => Found::Failed {
-                status,
-                why: format!("/{path}: {why}"),
-            },
+            Miss::Failed(status, why) => Found::Failed { status, why: format!("/{path}: {why}") },
         }
     }
 
     fn moment(&self, now: Now) -> Moment {
-        let since_open = now
-            .monotonic
-            .saturating_duration_since(self.cache.opened_at);
-        Moment {
-            ns: since_open.as_nanos() as u64,
-            since_epoch: now.since_epoch,
-        }
+        let since_open = now.monotonic.saturating_duration_since(self.cache.opened_at);
+        Moment { ns: since_open.as_nanos() as u64, since_epoch: now.since_epoch }
     }
 
     fn key<'a>(&self, path: &'a str) -> Key<'a> {
@@ -496,10 +480,7 @@ impl Site {
     }
 
     fn holdings(&self) -> MutexGuard<'_, Holdings> {
-        self.cache
-            .holdings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.cache.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

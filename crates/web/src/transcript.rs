@@ -81,10 +81,7 @@ struct Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Vec<u8>),
-    Etag {
-        path: String,
-        coding: Option<String>,
-    },
+    Etag { path: String, coding: Option<String> },
     AnyDate,
     AnyEtag,
     AnyNumber,
@@ -94,10 +91,7 @@ enum Piece {
 
 /// All transcripts, in the order of their files.
 pub fn all() -> Vec<Transcript> {
-    FILES
-        .iter()
-        .flat_map(|(file, text)| parse_file(file, text))
-        .collect()
+    FILES.iter().flat_map(|(file, text)| parse_file(file, text)).collect()
 }
 
 macro_rules! files {
@@ -143,10 +137,7 @@ pub fn make_site(root: &Path) -> io::Result<()> {
         ("about.html", b"about\n"),
         ("about.html.gz", b"[about.gz]\n"),
         ("bare/file.txt", b"not listed\n"),
-        (
-            "sp ace/index.html",
-            b"<!DOCTYPE html><title>space</title>\n",
-        ),
+        ("sp ace/index.html", b"<!DOCTYPE html><title>space</title>\n"),
         ("\u{e9}.txt", b"accent\n"),
         ("style.css", b"body { color: black }\n"),
         ("style.css.br", b"[br]\n"),
@@ -161,10 +152,7 @@ pub fn make_site(root: &Path) -> io::Result<()> {
         ("cross/private.json", b"private\n"),
         ("dump.sql", b"secret\n"),
         ("dump.sql.gz", b"secret\n"),
-        (
-            "404.html",
-            b"<!DOCTYPE html><title>no such thread</title>\n",
-        ),
+        ("404.html", b"<!DOCTYPE html><title>no such thread</title>\n"),
         ("made.css", &b"a { color: red }\n".repeat(100)),
         ("medium.bin", &pattern(20_000)),
         ("big.bin", &pattern(300_000)),
@@ -187,10 +175,7 @@ pub fn site_config(root: &Path) -> SiteConfig {
             .map(|glob| (glob.into(), root.join(".passwords")))
             .into(),
         cors: [("/cross/**", "https://app.example.org"), ("*.woff2", "*")]
-            .map(|(glob, origin)| CorsRule {
-                glob: glob.into(),
-                origin: origin.into(),
-            })
+            .map(|(glob, origin)| CorsRule { glob: glob.into(), origin: origin.into() })
             .into(),
         cache_rules: vec![CacheRule {
             glob: "/private/data.txt".into(),
@@ -255,11 +240,7 @@ impl Transcript {
             Ending::Open => rest.starts_with(PROBE_REPLY) && rest.ends_with(b"\r\n\r\n"),
             Ending::Closed | Ending::Waits => rest.is_empty(),
         };
-        if is_end {
-            Ok(())
-        } else {
-            Err(format!("{}: another end:\n{}", self.name, show(rest)))
-        }
+        if is_end { Ok(()) } else { Err(format!("{}: another end:\n{}", self.name, show(rest))) }
     }
 
     fn check_replies<'r>(&self, replied: &'r [u8]) -> Result<&'r [u8], String> {
@@ -276,18 +257,14 @@ impl Transcript {
 
 /// A request that shows a file's ETag and ends the connection.
 pub fn etag_request(path: &str, coding: Option<&str>) -> Vec<u8> {
-    let accept = coding
-        .map(|coding| format!("Accept-Encoding: {coding}\r\n"))
-        .unwrap_or_default();
+    let accept = coding.map(|coding| format!("Accept-Encoding: {coding}\r\n")).unwrap_or_default();
     format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n{accept}Connection: close\r\n\r\n").into_bytes()
 }
 
 /// The ETag in a reply to [`etag_request`].
 pub fn etag_in(reply: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(reply);
-    text.lines()
-        .find_map(|line| line.strip_prefix("ETag: "))
-        .map(str::to_owned)
+    text.lines().find_map(|line| line.strip_prefix("ETag: ")).map(str::to_owned)
 }
 
 impl Reply {
@@ -300,14 +277,10 @@ impl Reply {
         let head_len = memchr::memmem::find(replied, b"\r\n\r\n").ok_or("no whole header")?;
         let head = &replied[..head_len];
         let rest = &replied[head_len + 4..];
-        let mut lines: Vec<&[u8]> = head
-            .split(|&b| b == b'\n')
-            .map(|l| l.trim_ascii_end())
-            .collect();
+        let mut lines: Vec<&[u8]> =
+            head.split(|&b| b == b'\n').map(|l| l.trim_ascii_end()).collect();
         for (at, pattern) in self.head.iter().enumerate() {
-            let found = lines
-                .iter()
-                .position(|line| matches(pattern, line, boundary));
+            let found = lines.iter().position(|line| matches(pattern, line, boundary));
             match found {
                 // The status line has its place.
                 Some(found) if at > 0 || found == 0 => drop(lines.remove(found)),
@@ -332,10 +305,7 @@ impl Reply {
 
 fn content_length(head: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(head).ok()?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("Content-Length: "))?
-        .parse()
-        .ok()
+    text.lines().find_map(|line| line.strip_prefix("Content-Length: "))?.parse().ok()
 }
 
 /// True if `pattern` matches all of `text`.
@@ -345,16 +315,12 @@ fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -
         let len = match piece {
             Piece::Text(literal) if text.starts_with(literal) => literal.len(),
             Piece::AnyDate => 29,
-            Piece::AnyEtag if text.starts_with(b"\"") => text[1..]
-                .iter()
-                .position(|&b| b == b'"')
-                .map_or(0, |len| len + 2),
+            Piece::AnyEtag if text.starts_with(b"\"") => {
+                text[1..].iter().position(|&b| b == b'"').map_or(0, |len| len + 2)
+            }
             Piece::AnyNumber => text.iter().take_while(|b| b.is_ascii_digit()).count(),
             Piece::Boundary => {
-                let len = text
-                    .iter()
-                    .take_while(|b| b.is_ascii_alphanumeric())
-                    .count();
+                let len = text.iter().take_while(|b| b.is_ascii_alphanumeric()).count();
                 match &bound {
                     Some(bound) if text.starts_with(bound) => bound.len(),
                     Some(_) => return false,
@@ -415,10 +381,7 @@ fn parse_file(file: &str, text: &str) -> Vec<Transcript> {
                 ("--- waits", _) => break Ending::Waits,
                 _ if line.starts_with("HTTP/1.") && !in_head => {
                     in_head = true;
-                    expected.push(Reply {
-                        head: vec![parse_line(line)],
-                        ..Reply::default()
-                    });
+                    expected.push(Reply { head: vec![parse_line(line)], ..Reply::default() });
                 }
                 (_, None) => panic!("{name}: {line:?} belongs to no reply"),
                 ("", Some(_)) if in_head => in_head = false,
@@ -427,12 +390,7 @@ fn parse_file(file: &str, text: &str) -> Vec<Transcript> {
                 (_, Some(reply)) => push_line(line, &mut reply.body),
             }
         };
-        transcripts.push(Transcript {
-            name,
-            ending,
-            sent,
-            expected,
-        });
+        transcripts.push(Transcript { name, ending, sent, expected });
     }
     transcripts
 }
@@ -486,18 +444,12 @@ fn placeholder(inside: &str) -> Piece {
         "boundary" => Piece::Boundary,
         "page" => Piece::WholeBody,
         _ => {
-            let file = inside
-                .strip_prefix("etag:")
-                .unwrap_or_else(|| panic!("{{{inside}}}"));
+            let file = inside.strip_prefix("etag:").unwrap_or_else(|| panic!("{{{inside}}}"));
             match file.split_once(' ') {
-                Some((path, coding)) => Piece::Etag {
-                    path: path.to_owned(),
-                    coding: Some(coding.to_owned()),
-                },
-                None => Piece::Etag {
-                    path: file.to_owned(),
-                    coding: None,
-                },
+                Some((path, coding)) => {
+                    Piece::Etag { path: path.to_owned(), coding: Some(coding.to_owned()) }
+                }
+                None => Piece::Etag { path: file.to_owned(), coding: None },
             }
         }
     }
@@ -544,22 +496,15 @@ mod tests {
 
     #[test]
     fn a_transcript_is_read() {
-        let [one] = &parse_file("file", TEXT)[..] else {
-            panic!("not one")
-        };
-        assert_eq!(
-            (one.name.as_str(), one.ending),
-            ("file: one", Ending::Closed)
-        );
+        let [one] = &parse_file("file", TEXT)[..] else { panic!("not one") };
+        assert_eq!((one.name.as_str(), one.ending), ("file: one", Ending::Closed));
         let sent = one.sent(|path, coding| format!("<{path} {coding:?}>"));
         assert_eq!(sent, b"GET /ababab </x Some(\"br\")>\r\nraw\0A");
     }
 
     #[test]
     fn reply_compares_line_by_line() {
-        let [one] = &parse_file("file", TEXT)[..] else {
-            panic!("not one")
-        };
+        let [one] = &parse_file("file", TEXT)[..] else { panic!("not one") };
         let date = "Sun, 06 Nov 1994 08:49:37 GMT";
         let reply = |head: &str, body: &str| {
             format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}HTTP/1.1 304 Not Modified\r\n\r\n")

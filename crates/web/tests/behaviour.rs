@@ -42,10 +42,7 @@ impl World {
 
     fn count(&self, name: &str, labels: &str) -> u64 {
         let mut samples = self.handle.counters();
-        samples
-            .find(|s| s.name == name && s.labels == labels)
-            .expect("a counter")
-            .value
+        samples.find(|s| s.name == name && s.labels == labels).expect("a counter").value
     }
 }
 
@@ -64,10 +61,7 @@ fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
 
 /// The session used so much, and waits for more in this phase.
 fn waits(used: usize, phase: Phase) -> Received {
-    Received {
-        used,
-        next: Next::Receive(phase),
-    }
+    Received { used, next: Next::Receive(phase) }
 }
 
 fn text(out: &Outbox) -> String {
@@ -86,11 +80,7 @@ fn pipelined_flood_in_bounded_memory() {
         let received = receive(&mut session, &input[used..], &mut out);
         used += received.used;
         replies += text(&out).matches("HTTP/1.1 200 OK").count();
-        assert!(
-            out.queued_len() < 70_000,
-            "{} bytes queued",
-            out.queued_len()
-        );
+        assert!(out.queued_len() < 70_000, "{} bytes queued", out.queued_len());
         out.clear();
         match received.next {
             Next::Flush => continue,
@@ -139,10 +129,8 @@ fn byte_ranges_hold_little_memory() {
     let mut session = Session::new(handle.clone(), Peer::Unix);
     let ask = |session: &mut Session, ranges: &[(usize, usize)]| {
         let specs: Vec<_> = ranges.iter().map(|(a, b)| format!("{a}-{b}")).collect();
-        let request = format!(
-            "GET /big.bin HTTP/1.1\r\nHost: x\r\nRange: bytes={}\r\n\r\n",
-            specs.join(",")
-        );
+        let request =
+            format!("GET /big.bin HTTP/1.1\r\nHost: x\r\nRange: bytes={}\r\n\r\n", specs.join(","));
         let mut out = Outbox::new();
         receive(session, request.as_bytes(), &mut out);
         let copied: usize = out
@@ -154,9 +142,7 @@ fn byte_ranges_hold_little_memory() {
             .sum();
         (queued(&out), copied)
     };
-    let ranges: Vec<_> = (0..256)
-        .map(|n| (n * 15_000 + 7, n * 15_000 + 15_006))
-        .collect();
+    let ranges: Vec<_> = (0..256).map(|n| (n * 15_000 + 7, n * 15_000 + 15_006)).collect();
     let (reply, copied) = ask(&mut session, &ranges);
     assert!(reply.starts_with(b"HTTP/1.1 206 "));
     let expected: Vec<&[u8]> = ranges.iter().map(|(a, b)| &content[*a..=*b]).collect();
@@ -224,10 +210,7 @@ fn slow_client_gets_408() {
         text(&out)
     };
     let slow_head = told(b"GET / HT", GiveUp::TimedOut(Phase::Head));
-    assert!(
-        slow_head.starts_with("HTTP/1.1 408 Request Timeout\r\n"),
-        "{slow_head}"
-    );
+    assert!(slow_head.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{slow_head}");
     assert!(slow_head.contains("\r\nConnection: close\r\n"));
     let body = b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
     let slow_body = told(body, GiveUp::TimedOut(Phase::Body));
@@ -263,25 +246,13 @@ fn reload_reaches_old_connections() {
     receive(&mut session, GET, &mut out);
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("hello.txt"), "other\n").unwrap();
-    let site = SiteConfig {
-        root: other.path().to_owned(),
-        ..SiteConfig::default()
-    };
-    let config = ServiceConfig {
-        server_name: None,
-        ..ServiceConfig::default()
-    };
-    world
-        .handle
-        .reload(Arc::new(Site::open(site).unwrap()), config)
-        .unwrap();
+    let site = SiteConfig { root: other.path().to_owned(), ..SiteConfig::default() };
+    let config = ServiceConfig { server_name: None, ..ServiceConfig::default() };
+    world.handle.reload(Arc::new(Site::open(site).unwrap()), config).unwrap();
     out.clear();
     receive(&mut session, GET, &mut out);
     let reply = text(&out);
-    assert!(
-        reply.ends_with("\r\n\r\nother\n") && !reply.contains("Server:"),
-        "{reply}"
-    );
+    assert!(reply.ends_with("\r\n\r\nother\n") && !reply.contains("Server:"), "{reply}");
     assert_eq!(world.count("weft_http_replies_total", r#"status="200""#), 2);
 }
 
@@ -290,10 +261,8 @@ fn lower_limits_spare_a_running_request() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
-    let head = format!(
-        "GET /{} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na",
-        "x".repeat(200)
-    );
+    let head =
+        format!("GET /{} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na", "x".repeat(200));
     receive(&mut session, head.as_bytes(), &mut out);
     let mut config = ServiceConfig::default();
     config.limits.request_line_len_max = 64;
@@ -321,10 +290,7 @@ fn line_in_pieces_meets_the_limit() {
         receive(&mut session, &line.as_bytes()[..len], &mut out);
         !out.is_empty()
     });
-    assert!(
-        refused_at.is_some_and(|len| len <= 64 + 2),
-        "{refused_at:?}"
-    );
+    assert!(refused_at.is_some_and(|len| len <= 64 + 2), "{refused_at:?}");
     assert!(text(&out).starts_with("HTTP/1.1 414 "), "{}", text(&out));
 }
 
@@ -334,10 +300,7 @@ fn logged(world: &World, input: &[u8]) -> String {
     out.set_logged(true);
     receive(&mut session, input, &mut out);
     let mut log = String::new();
-    out.take_log(
-        |_| Duration::ZERO,
-        |lines| log.push_str(str::from_utf8(lines).unwrap()),
-    );
+    out.take_log(|_| Duration::ZERO, |lines| log.push_str(str::from_utf8(lines).unwrap()));
     log
 }
 
@@ -360,33 +323,16 @@ fn each_reply_is_logged() {
 
 #[test]
 fn json_log_has_coding_and_error() {
-    let config = ServiceConfig {
-        log_format: LogFormat::Json,
-        ..ServiceConfig::default()
-    };
+    let config = ServiceConfig { log_format: LogFormat::Json, ..ServiceConfig::default() };
     let world = World::with(config);
     let input = b"GET /style.css HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n\
                   GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n";
     let log = logged(&world, input);
-    let lines: Vec<serde_json::Value> = log
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(
-        (&lines[0]["encoding"], &lines[0]["bytes"]),
-        (&"br".into(), &5.into())
-    );
-    assert_eq!(
-        (&lines[1]["status"], &lines[1]["error"]),
-        (&400.into(), &"host_repeated".into())
-    );
-    assert_eq!(
-        world.count(
-            "weft_http_refused_requests_total",
-            r#"kind="host_repeated""#
-        ),
-        1
-    );
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&lines[0]["encoding"], &lines[0]["bytes"]), (&"br".into(), &5.into()));
+    assert_eq!((&lines[1]["status"], &lines[1]["error"]), (&400.into(), &"host_repeated".into()));
+    assert_eq!(world.count("weft_http_refused_requests_total", r#"kind="host_repeated""#), 1);
 }
 
 /// Bodies of more than 16 KiB are worth a piece of memory of their own, shorter ones are not.
@@ -424,10 +370,7 @@ fn boundary_is_not_in_the_file() {
 fn server_field_is_configured() {
     let name = |server_name: Option<&str>| {
         let server_name = server_name.map(str::to_owned);
-        let world = World::with(ServiceConfig {
-            server_name,
-            ..ServiceConfig::default()
-        });
+        let world = World::with(ServiceConfig { server_name, ..ServiceConfig::default() });
         String::from_utf8(run(world.session(), GET, Cutting::Whole).replied).unwrap()
     };
     assert!(name(Some("loom/2")).contains("\r\nServer: loom/2\r\n"));
@@ -460,15 +403,9 @@ fn nul_is_refused_at_once() {
     let world = World::new();
     for cutting in [Cutting::Whole, Cutting::EveryByte] {
         let outcome = run(world.session(), b"G\0\0\0", cutting);
-        assert!(
-            outcome.closed && outcome.replied.starts_with(b"HTTP/1.1 400 "),
-            "{cutting:?}"
-        );
+        assert!(outcome.closed && outcome.replied.starts_with(b"HTTP/1.1 400 "), "{cutting:?}");
         let outcome = run(world.session(), b"G\rx", cutting);
-        assert!(
-            outcome.closed && outcome.replied.starts_with(b"HTTP/1.1 400 "),
-            "{cutting:?}"
-        );
+        assert!(outcome.closed && outcome.replied.starts_with(b"HTTP/1.1 400 "), "{cutting:?}");
     }
 }
 
@@ -518,10 +455,7 @@ fn global_header_is_in_every_reply() {
             rule("*.txt", "text"),
             rule("/index.html", "page"),
         ],
-        cache_rules: vec![CacheRule {
-            glob: "*.txt".to_owned(),
-            value: "max-age=9".to_owned(),
-        }],
+        cache_rules: vec![CacheRule { glob: "*.txt".to_owned(), value: "max-age=9".to_owned() }],
         error_pages: vec![(404, "404.html".into())],
         ..SiteConfig::default()
     };
@@ -673,10 +607,7 @@ fn verified_password_is_not_verified_again() {
         }
         assert!(text(&out).starts_with("HTTP/1.1 200 "));
     }
-    assert_eq!(
-        world.count("weft_http_passwords_verified_total", "result=\"right\""),
-        1
-    );
+    assert_eq!(world.count("weft_http_passwords_verified_total", "result=\"right\""), 1);
 }
 
 /// Seen: on a busy machine, a request with a password was never answered. Cause: when its work had
@@ -717,10 +648,7 @@ fn log_target_is_percent_encoded() {
         String::from_utf8(lines).unwrap()
     };
     let line = logged("GET /é?q=’ HTTP/1.1\r\nHost: x\r\n\r\n".as_bytes());
-    assert!(
-        line.contains("\"GET /%C3%A9?q=%E2%80%99 HTTP/1.1\" 404 "),
-        "{line}"
-    );
+    assert!(line.contains("\"GET /%C3%A9?q=%E2%80%99 HTTP/1.1\" 404 "), "{line}");
     // What is no request shows as it came.
     let line = logged(b"\xc3\xa9\r\n\r\n");
     assert!(line.contains("\"\\xc3\\xa9\" 400 "), "{line}");
@@ -749,9 +677,8 @@ fn beyond_the_rate_429_says_when() {
     let received = receive(&mut session, &input, &mut out);
     assert_eq!(received, waits(input.len(), Phase::Idle));
     let replies = text(&out);
-    let statuses: Vec<_> = (replies.match_indices("HTTP/1.1 "))
-        .map(|(at, _)| &replies[at + 9..at + 12])
-        .collect();
+    let statuses: Vec<_> =
+        (replies.match_indices("HTTP/1.1 ")).map(|(at, _)| &replies[at + 9..at + 12]).collect();
     assert_eq!(statuses, ["200", "429", "429"]);
     assert_eq!(replies.matches("\r\nRetry-After: 10\r\n").count(), 2);
     assert_eq!(world.count("weft_http_replies_total", "status=\"429\""), 2);
@@ -776,10 +703,7 @@ fn a_broken_forwarded_escapes_no_limit() {
     let limit = config.rate_limit.as_mut().unwrap();
     limit.exempt.list.push(network());
     config.proxies = Some(Proxies {
-        from: Networks {
-            list: vec![network()],
-            has_unix: false,
-        },
+        from: Networks { list: vec![network()], has_unix: false },
         field: ForwardedField::Forwarded,
     });
     let world = World::with(config);
@@ -951,11 +875,7 @@ fn password_is_for_its_own_area() {
         ("/a%2Fb", ADA, "200"),
         ("/open.css", "", "200"),
     ] {
-        assert_eq!(
-            status_in_areas(spa, target, token),
-            status,
-            "{target} {token}"
-        );
+        assert_eq!(status_in_areas(spa, target, token), status, "{target} {token}");
     }
     // A page or an index file that is not there does not open what is.
     assert_eq!(status_in_areas(clean, "/admin/plan.pdf", ADA), "401");

@@ -29,31 +29,19 @@ fn listing_is_whole_or_refused() {
     let handle = Arc::new(Handle::new(Arc::clone(&site), ServiceConfig::default()).unwrap());
     let wants = || {
         let mut counters = site.counters();
-        counters
-            .find(|(name, ..)| *name == "site_out_of_descriptors_total")
-            .unwrap()
-            .2
+        counters.find(|(name, ..)| *name == "site_out_of_descriptors_total").unwrap().2
     };
 
-    let limit = Rlimit {
-        current: Some(64),
-        ..getrlimit(Resource::Nofile)
-    };
+    let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     for free in 0..8 {
         let wanted_before = wants();
         let reply = get(&handle, "/");
-        let is_whole = ["one.txt", "two.txt"]
-            .iter()
-            .all(|name| reply.contains(name));
+        let is_whole = ["one.txt", "two.txt"].iter().all(|name| reply.contains(name));
         let is_refused = reply.starts_with("HTTP/1.1 503 ");
         assert!(is_whole || is_refused, "{free} descriptors free: {reply}");
-        assert_eq!(
-            is_refused,
-            wants() > wanted_before,
-            "{free} descriptors free: {reply}"
-        );
+        assert_eq!(is_refused, wants() > wanted_before, "{free} descriptors free: {reply}");
         assert_eq!(is_refused, reply.contains("\r\nRetry-After: "), "{reply}");
         assert!(free > 0 || is_refused, "it needs none?");
         assert!(free < 7 || is_whole, "it needs more than seven?");

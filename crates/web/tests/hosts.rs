@@ -15,19 +15,10 @@ use web::{
 
 /// A host whose index file says its first name.
 fn host(dir: &tempfile::TempDir, names: &[&str]) -> VirtualHost {
-    let root = dir
-        .path()
-        .join(names.first().unwrap_or(&"default").replace('*', "any"));
+    let root = dir.path().join(names.first().unwrap_or(&"default").replace('*', "any"));
     fs::create_dir_all(&root).unwrap();
-    fs::write(
-        root.join("index.html"),
-        *names.first().unwrap_or(&"default"),
-    )
-    .unwrap();
-    let site = Site::open(SiteConfig {
-        root,
-        ..SiteConfig::default()
-    });
+    fs::write(root.join("index.html"), *names.first().unwrap_or(&"default")).unwrap();
+    let site = Site::open(SiteConfig { root, ..SiteConfig::default() });
     VirtualHost {
         names: names.iter().map(|name| name.parse().unwrap()).collect(),
         ..Arc::new(site.unwrap()).into()
@@ -60,30 +51,17 @@ fn replies_of(session: &mut Session, input: &str) -> String {
 fn get(handle: &Arc<Handle>, host: &str) -> String {
     let reply = replies(handle, &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     let body = reply.rsplit("\r\n\r\n").next().unwrap();
-    if reply.starts_with("HTTP/1.1 200 ") {
-        body.to_owned()
-    } else {
-        reply[9..12].to_owned()
-    }
+    if reply.starts_with("HTTP/1.1 200 ") { body.to_owned() } else { reply[9..12].to_owned() }
 }
 
 #[test]
 fn each_name_gets_its_site() {
     let dir = tempfile::tempdir().unwrap();
-    let named = vec![
-        host(&dir, &["a.org", "www.a.org"]),
-        host(&dir, &["*.a.org"]),
-        host(&dir, &["[::1]"]),
-    ];
+    let named =
+        vec![host(&dir, &["a.org", "www.a.org"]), host(&dir, &["*.a.org"]), host(&dir, &["[::1]"])];
     let default = Some(host(&dir, &[]));
-    let with_default = handle(Hosts {
-        default,
-        named: named.clone(),
-    });
-    let without = handle(Hosts {
-        default: None,
-        named,
-    });
+    let with_default = handle(Hosts { default, named: named.clone() });
+    let without = handle(Hosts { default: None, named });
     for (name, body) in [
         ("a.org", "a.org"),
         ("A.ORG.:81", "a.org"),
@@ -108,14 +86,8 @@ fn each_name_gets_its_site() {
 fn absolute_form_names_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let named = vec![host(&dir, &["a.org"]), host(&dir, &["b.org"])];
-    let handle = handle(Hosts {
-        default: None,
-        named,
-    });
-    let reply = replies(
-        &handle,
-        "GET http://B.org:80/ HTTP/1.1\r\nHost: a.org\r\n\r\n",
-    );
+    let handle = handle(Hosts { default: None, named });
+    let reply = replies(&handle, "GET http://B.org:80/ HTTP/1.1\r\nHost: a.org\r\n\r\n");
     assert!(reply.ends_with("\r\n\r\nb.org"), "{reply}");
     let reply = replies(&handle, "GET http://c.org HTTP/1.1\r\nHost: a.org\r\n\r\n");
     assert!(reply.starts_with("HTTP/1.1 421 "), "{reply}");
@@ -125,18 +97,12 @@ fn absolute_form_names_the_host() {
 fn one_connection_may_ask_every_host() {
     let dir = tempfile::tempdir().unwrap();
     let named = vec![host(&dir, &["a.org"]), host(&dir, &["b.org"])];
-    let handle = handle(Hosts {
-        default: None,
-        named,
-    });
+    let handle = handle(Hosts { default: None, named });
     let ask = |name: &str| format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n");
     let input = [ask("a.org"), ask("c.org"), ask("b.org"), ask("a.org")].concat();
     let replies = replies(&handle, &input);
     let statuses: Vec<_> = replies.match_indices("HTTP/1.1 ").collect();
-    let statuses: Vec<_> = statuses
-        .iter()
-        .map(|(at, _)| &replies[at + 9..at + 12])
-        .collect();
+    let statuses: Vec<_> = statuses.iter().map(|(at, _)| &replies[at + 9..at + 12]).collect();
     assert_eq!(statuses, ["200", "421", "200", "200"]);
     assert!(replies.contains("\r\n\r\nb.orgHTTP") && replies.ends_with("\r\n\r\na.org"));
 }
@@ -145,10 +111,7 @@ fn one_connection_may_ask_every_host() {
 fn a_name_is_of_one_host() {
     let dir = tempfile::tempdir().unwrap();
     let named = vec![host(&dir, &["a.org"]), host(&dir, &["b.org", "A.org."])];
-    let hosts = Hosts {
-        default: None,
-        named,
-    };
+    let hosts = Hosts { default: None, named };
     let error = Handle::new(hosts, ServiceConfig::default()).unwrap_err();
     assert_eq!(error.to_string(), "two hosts have the name 'a.org'");
 }
@@ -180,10 +143,7 @@ fn limits_are_of_a_host() {
     };
     let config = || ServiceConfig {
         rate_limit: Some(limit(4)),
-        limits: RequestLimits {
-            body_len_max: 10,
-            ..RequestLimits::default()
-        },
+        limits: RequestLimits { body_len_max: 10, ..RequestLimits::default() },
         ..ServiceConfig::default()
     };
     let handle = Arc::new(Handle::new(hosts(), config()).unwrap());
@@ -202,10 +162,7 @@ fn limits_are_of_a_host() {
     handle.reload(hosts(), config()).unwrap();
     assert_eq!(ask("two", "\r\n"), "429", "debts survive");
 
-    let config = ServiceConfig {
-        rate_limit: None,
-        ..config()
-    };
+    let config = ServiceConfig { rate_limit: None, ..config() };
     let mut unlimited = hosts();
     for host in &mut unlimited.named {
         host.rate_limit = HostRate::Shared;
@@ -248,10 +205,7 @@ fn ten_thousand_hosts_are_told_apart() {
         names: vec![format!("host-{nth}.example.org").parse().unwrap()],
         ..Arc::clone(&two[nth % 2].site).into()
     });
-    let handle = handle(Hosts {
-        default: None,
-        named: named.collect(),
-    });
+    let handle = handle(Hosts { default: None, named: named.collect() });
     assert_eq!(get(&handle, "host-0.example.org"), "even.org");
     assert_eq!(get(&handle, "Host-9999.Example.org"), "odd.org");
     assert_eq!(get(&handle, "host-10000.example.org"), "421");
@@ -259,9 +213,7 @@ fn ten_thousand_hosts_are_told_apart() {
 
 /// A host with these rules, each a line of a file.
 fn ruled(dir: &tempfile::TempDir, lines: &str) -> VirtualHost {
-    let rules = lines
-        .lines()
-        .map(|line| RedirectRule::from_line(line).unwrap().unwrap());
+    let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap().unwrap());
     VirtualHost {
         redirects: Arc::new(Redirects::new(rules.collect()).unwrap()),
         ..host(dir, &["a.org", "b.org"])
@@ -269,28 +221,19 @@ fn ruled(dir: &tempfile::TempDir, lines: &str) -> VirtualHost {
 }
 
 fn only(host: VirtualHost) -> Arc<Handle> {
-    handle(Hosts {
-        default: None,
-        named: vec![host],
-    })
+    handle(Hosts { default: None, named: vec![host] })
 }
 
 /// Status and `Location` of the reply to a request.
 fn moved(session: &mut Session, request: &str) -> String {
     let reply = reply_of(session, request);
-    let mut lines = reply
-        .lines()
-        .filter_map(|line| line.strip_prefix("Location: "));
+    let mut lines = reply.lines().filter_map(|line| line.strip_prefix("Location: "));
     format!("{} {}", &reply[9..12], lines.next().unwrap_or_default())
 }
 
 fn reply_of(session: &mut Session, request: &str) -> String {
     let request = format!("{request} HTTP/1.1\r\n");
-    let host = if request.contains("\r\nHost") {
-        ""
-    } else {
-        "Host: a.org\r\n"
-    };
+    let host = if request.contains("\r\nHost") { "" } else { "Host: a.org\r\n" };
     replies_of(session, &format!("{request}{host}\r\n"))
 }
 
@@ -305,10 +248,7 @@ fn rules_hold_before_files() {
         ("HEAD /index.html?x=1", "302 /home?x=1"),
         ("POST /index.html", "302 /home"),
         ("GET /%69ndex.html", "302 /home"),
-        (
-            "GET /blog/%0D%0ASet-Cookie:x?c=\u{fc}",
-            "301 /%0D%0ASet-Cookie%3Ax?a=b&c=%C3%BC",
-        ),
+        ("GET /blog/%0D%0ASet-Cookie:x?c=\u{fc}", "301 /%0D%0ASet-Cookie%3Ax?a=b&c=%C3%BC"),
         ("GET /blog//evil.org", "301 /evil.org?a=b"),
         ("GET /n/evil.org", "301 /evil.org"),
         ("GET /n/%5cevil.org", "301 /%5Cevil.org"),
@@ -362,28 +302,17 @@ fn a_rewrite_opens_nothing() {
 fn aliases_lead_to_the_first_name() {
     let dir = tempfile::tempdir().unwrap();
     let aliases = ["www.a.org", "*.c.org"].map(|name| name.parse().unwrap());
-    let handle = only(VirtualHost {
-        aliases: aliases.into(),
-        ..host(&dir, &["a.org"])
-    });
+    let handle = only(VirtualHost { aliases: aliases.into(), ..host(&dir, &["a.org"]) });
     let to = |host: &str, target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let location = |host: &str, target: &str| {
         let reply = replies(&handle, &to(host, target));
-        let line = reply
-            .lines()
-            .find_map(|line| line.strip_prefix("Location: "));
+        let line = reply.lines().find_map(|line| line.strip_prefix("Location: "));
         line.map(str::to_owned)
     };
     assert_eq!(location("a.org", "/"), None);
-    assert_eq!(
-        location("WWW.A.org.:8080", "/a%20b?c").unwrap(),
-        "//a.org:8080/a%20b?c"
-    );
+    assert_eq!(location("WWW.A.org.:8080", "/a%20b?c").unwrap(), "//a.org:8080/a%20b?c");
     assert_eq!(location("x.c.org", "/").unwrap(), "//a.org/");
-    assert_eq!(
-        location("www.a.org:", "//evil.org/").unwrap(),
-        "//a.org//evil.org/"
-    );
+    assert_eq!(location("www.a.org:", "//evil.org/").unwrap(), "//a.org//evil.org/");
     assert_eq!(location("www.a.org", "/.well-known/acme-challenge/x"), None);
 }
 
@@ -395,11 +324,7 @@ fn plain_requests_go_to_https() {
     fs::create_dir_all(&challenge).unwrap();
     fs::write(challenge.join("token"), "key").unwrap();
     let aliases = vec!["www.a.org".parse().unwrap()];
-    let handle = only(VirtualHost {
-        hsts,
-        aliases,
-        ..host(&dir, &["a.org"])
-    });
+    let handle = only(VirtualHost { hsts, aliases, ..host(&dir, &["a.org"]) });
     let session = || Session::new(Arc::clone(&handle), Peer::Unix);
     let mut plain = session().redirecting_to_https(8443);
     for (request, expected) in [
@@ -407,10 +332,7 @@ fn plain_requests_go_to_https() {
         ("POST /a", "301 https://a.org:8443/a"),
         ("OPTIONS /a", "301 https://a.org:8443/a"),
         ("GET http://a.org:80/", "301 https://a.org:8443/"),
-        (
-            "GET / HTTP/1.1\r\nHost: www.a.org:80\r\nX: ",
-            "301 https://a.org:8443/",
-        ),
+        ("GET / HTTP/1.1\r\nHost: www.a.org:80\r\nX: ", "301 https://a.org:8443/"),
         ("GET / HTTP/1.1\r\nHost: b.org\r\nX: ", "421 "),
         ("GET /.well-known/acme-challenge/token", "200 "),
         (
@@ -425,14 +347,8 @@ fn plain_requests_go_to_https() {
 
     let line = "\r\nStrict-Transport-Security: max-age=7\r\n";
     for request in ["GET /", "GET /none", "OPTIONS /"] {
-        assert!(
-            reply_of(&mut session().over_tls(None), request).contains(line),
-            "{request}"
-        );
-        assert!(
-            !reply_of(&mut session(), request).contains(line),
-            "{request}"
-        );
+        assert!(reply_of(&mut session().over_tls(None), request).contains(line), "{request}");
+        assert!(!reply_of(&mut session(), request).contains(line), "{request}");
         assert!(!reply_of(&mut plain, request).contains(line), "{request}");
     }
 }
@@ -441,24 +357,15 @@ fn plain_requests_go_to_https() {
 #[test]
 fn a_client_of_a_proxy_by_https_is_not_redirected() {
     let dir = tempfile::tempdir().unwrap();
-    let only = VirtualHost {
-        hsts: Some("max-age=7".to_owned()),
-        ..host(&dir, &["a.org"])
-    };
+    let only = VirtualHost { hsts: Some("max-age=7".to_owned()), ..host(&dir, &["a.org"]) };
     let config = ServiceConfig {
         proxies: Some(Proxies {
-            from: Networks {
-                list: Vec::new(),
-                has_unix: true,
-            },
+            from: Networks { list: Vec::new(), has_unix: true },
             field: ForwardedField::default(),
         }),
         ..ServiceConfig::default()
     };
-    let hosts = Hosts {
-        default: Some(only),
-        named: Vec::new(),
-    };
+    let hosts = Hosts { default: Some(only), named: Vec::new() };
     let handle = Arc::new(Handle::new(hosts, config).unwrap());
     let session = |peer: Peer| Session::new(Arc::clone(&handle), peer).redirecting_to_https(443);
     let mut proxied = session(Peer::Unix);
@@ -498,10 +405,8 @@ fn no_address_is_made_of_what_is_no_name() {
 #[test]
 fn challenges_are_answered_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
-    let handle = only(VirtualHost {
-        aliases: vec!["www.a.org".parse().unwrap()],
-        ..host(&dir, &["a.org"])
-    });
+    let handle =
+        only(VirtualHost { aliases: vec!["www.a.org".parse().unwrap()], ..host(&dir, &["a.org"]) });
     let session = || Session::new(Arc::clone(&handle), Peer::Unix).redirecting_to_https(443);
     let reply = |method: &str, name: &str, token: &str| {
         let path = format!("/.well-known/acme-challenge/{token}");
@@ -512,20 +417,14 @@ fn challenges_are_answered_before_anything_else() {
     for name in ["a.org", "www.a.org:80"] {
         let reply = reply("GET", name, "token");
         assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
-        assert!(
-            reply.ends_with("Content-Length: 11\r\n\r\ntoken.print"),
-            "{reply}"
-        );
+        assert!(reply.ends_with("Content-Length: 11\r\n\r\ntoken.print"), "{reply}");
     }
     assert!(reply("HEAD", "a.org", "token").ends_with("Content-Length: 11\r\n\r\n"));
     assert!(reply("GET", "a.org", "token/").starts_with("HTTP/1.1 404 "));
     assert!(reply("GET", "b.org", "token").starts_with("HTTP/1.1 421 "));
     assert!(reply("POST", "a.org", "token").starts_with("HTTP/1.1 405 "));
     // A reload in the middle.
-    let hosts = Hosts {
-        default: Some(host(&dir, &[])),
-        named: Vec::new(),
-    };
+    let hosts = Hosts { default: Some(host(&dir, &[])), named: Vec::new() };
     handle.reload(hosts, ServiceConfig::default()).unwrap();
     assert!(reply("GET", "a.org", "token").ends_with("token.print"));
     handle.challenges().remove("token");

@@ -38,10 +38,7 @@ impl World {
     }
 
     fn session(&self) -> Session {
-        Session::new(
-            Arc::clone(&self.handle),
-            PEER.parse::<SocketAddr>().unwrap(),
-        )
+        Session::new(Arc::clone(&self.handle), PEER.parse::<SocketAddr>().unwrap())
     }
 
     fn client(&self) -> Client {
@@ -75,11 +72,7 @@ fn streams_are_answered_as_in_http_1_1() {
     let world = World::new();
     let etag = {
         let (_, fields, _) = world.http1("GET /ten.txt HTTP/1.1\r\nHost: x\r\n\r\n");
-        fields
-            .into_iter()
-            .find(|(name, _)| name == "etag")
-            .unwrap()
-            .1
+        fields.into_iter().find(|(name, _)| name == "etag").unwrap().1
     };
     let mut client = world.client();
     type Request<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
@@ -96,38 +89,24 @@ fn streams_are_answered_as_in_http_1_1() {
         ("GET", "/dir", &[]),
         ("GET", "/dir/", &[]),
         ("GET", "/bare/", &[]),
-        (
-            "GET",
-            "/nothing",
-            &[("referer", "http://a/"), ("user-agent", "b")],
-        ),
+        ("GET", "/nothing", &[("referer", "http://a/"), ("user-agent", "b")]),
         ("GET", "/%", &[]),
         ("GET", "/../x", &[]),
         ("GET", "/#", &[]),
         ("GET", "/sp%20ace/", &[]),
         ("GET", "/private/", &[]),
-        (
-            "GET",
-            "/private/",
-            &[("authorization", "Basic YWRhOmxvdmVsYWNl")],
-        ),
+        ("GET", "/private/", &[("authorization", "Basic YWRhOmxvdmVsYWNl")]),
         ("GET", "/private/", &[("authorization", "Basic YWRhOm5v")]),
         ("OPTIONS", "*", &[]),
-        (
-            "OPTIONS",
-            "/hello.txt",
-            &[("origin", "https://app.example")],
-        ),
+        ("OPTIONS", "/hello.txt", &[("origin", "https://app.example")]),
         ("GET", "/hello.txt", &[("origin", "https://app.example")]),
         ("DELETE", "/hello.txt", &[]),
         ("BREW", "/hello.txt", &[]),
         ("GET", "/hello.txt", &[("expect", "tea")]),
     ];
     for (nth, (method, path, fields)) in requests.iter().enumerate() {
-        let lines: String = fields
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}\r\n"))
-            .collect();
+        let lines: String =
+            fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
         let (status, mut expected, body) = world.http1(&request);
         expected.retain(|(name, _)| name != "connection");
@@ -167,11 +146,7 @@ fn preface_is_seen_however_it_is_cut() {
     assert_eq!(client.stream(1).status(), 200);
     for session in [
         world.session().over_tls(None),
-        World::with(ServiceConfig {
-            http2: false,
-            ..ServiceConfig::default()
-        })
-        .session(),
+        World::with(ServiceConfig { http2: false, ..ServiceConfig::default() }).session(),
     ] {
         let replied = run(session, PREFACE, Cutting::EveryByte).replied;
         assert!(replied.starts_with(b"HTTP/1.1 505 "));
@@ -190,14 +165,7 @@ fn preface_is_seen_however_it_is_cut() {
 fn cuts_do_not_change_replies() {
     let world = World::new();
     let mut sent = [PREFACE, &settings(&[(4, 1 << 20)]), &window(0, 1 << 24)].concat();
-    let paths = [
-        "/hello.txt",
-        "/big.bin",
-        "/dir/",
-        "/nothing",
-        "/ten.txt",
-        "/private/",
-    ];
+    let paths = ["/hello.txt", "/big.bin", "/dir/", "/nothing", "/ten.txt", "/private/"];
     for (nth, path) in paths.iter().cycle().take(24).enumerate() {
         let id = 2 * nth as u32 + 1;
         let fields: &[_] = match nth % 5 {
@@ -265,10 +233,7 @@ fn a_cold_path_stops_its_stream_alone() {
     assert_eq!(client.stream(3).body, b"0123456789");
     client.bring_back(0);
     assert!(client.stream(1).fields.is_empty());
-    assert_eq!(
-        world.count("weft_http2_resets_total", "reason=\"client\""),
-        1
-    );
+    assert_eq!(world.count("weft_http2_resets_total", "reason=\"client\""), 1);
     client.send(&headers(7, "GET", "/hello.txt", &[], true));
     client.refuse_work(0);
     assert_eq!(client.stream(7).status(), 503);
@@ -342,20 +307,11 @@ fn limits_are_those_of_http_1_1() {
 #[test]
 fn body_is_discarded_within_its_limit() {
     let world = World::with(ServiceConfig {
-        limits: web::RequestLimits {
-            body_len_max: 1000,
-            ..web::RequestLimits::default()
-        },
+        limits: web::RequestLimits { body_len_max: 1000, ..web::RequestLimits::default() },
         ..ServiceConfig::default()
     });
     let mut client = world.client();
-    client.send(&headers(
-        1,
-        "GET",
-        "/hello.txt",
-        &[("expect", "100-continue")],
-        false,
-    ));
+    client.send(&headers(1, "GET", "/hello.txt", &[("expect", "100-continue")], false));
     assert_eq!(client.stream(1).informed, [100]);
     client.send(&frame(0, 0, 1, &[0; 999]));
     assert!(client.stream(1).fields.is_empty());
@@ -365,13 +321,7 @@ fn body_is_discarded_within_its_limit() {
     client.send(&frame(0, 0, 3, &[0; 1001]));
     assert_eq!(client.stream(3).status(), 413);
     assert!(client.said("RST_STREAM 3 NO_ERROR"));
-    client.send(&headers(
-        5,
-        "POST",
-        "/hello.txt",
-        &[("content-length", "1001")],
-        false,
-    ));
+    client.send(&headers(5, "POST", "/hello.txt", &[("content-length", "1001")], false));
     assert_eq!(client.stream(5).status(), 413);
     assert!(client.said("RST_STREAM 5 NO_ERROR"));
     client.send(&headers(7, "POST", "/hello.txt", &[], false));
@@ -384,10 +334,7 @@ fn body_is_discarded_within_its_limit() {
 #[test]
 fn the_rest_of_a_refused_body_is_reset() {
     let world = World::with(ServiceConfig {
-        limits: web::RequestLimits {
-            body_len_max: 1000,
-            ..web::RequestLimits::default()
-        },
+        limits: web::RequestLimits { body_len_max: 1000, ..web::RequestLimits::default() },
         ..ServiceConfig::default()
     });
     let mut client = world.client();
@@ -399,14 +346,8 @@ fn the_rest_of_a_refused_body_is_reset() {
         client.send(&headers(id + 2, method, "/ten.txt", &told, false));
         for id in [id, id + 2] {
             let reply = client.stream(id);
-            assert!(
-                reply.status() == 413 && reply.has_ended,
-                "{method}: {reply:?}"
-            );
-            assert!(
-                client.said(&format!("RST_STREAM {id} NO_ERROR")),
-                "{method}"
-            );
+            assert!(reply.status() == 413 && reply.has_ended, "{method}: {reply:?}");
+            assert!(client.said(&format!("RST_STREAM {id} NO_ERROR")), "{method}");
         }
     }
 }
@@ -448,10 +389,7 @@ fn requests_without_bodies_hold_little() {
     assert!(!client.said("RST_STREAM 5 REFUSED_STREAM"));
     assert!(client.said("RST_STREAM 7 REFUSED_STREAM"));
     assert!(client.said("RST_STREAM 17 REFUSED_STREAM"));
-    assert_eq!(
-        world.count("weft_http2_resets_total", "reason=\"memory\""),
-        6
-    );
+    assert_eq!(world.count("weft_http2_resets_total", "reason=\"memory\""), 6);
     for id in [1, 3, 5] {
         client.send(&frame(0, 1, id, b""));
         assert_eq!(client.stream(id).status(), 405);
@@ -483,12 +421,7 @@ fn host_without_certificate_is_misdirected() {
     client.send(PREFACE);
     client.send(&settings(&[]));
     assert_eq!(client.request(1, "GET", "/ten.txt", &[]).status(), 200);
-    let block = [
-        (":method", "GET"),
-        (":scheme", "https"),
-        (":path", "/"),
-        (":authority", "y"),
-    ];
+    let block = [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "y")];
     let block = block.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     client.send(&frame(1, 5, 3, &http2::encode_literals(block)));
     assert_eq!(client.stream(3).status(), 421);
@@ -497,10 +430,8 @@ fn host_without_certificate_is_misdirected() {
 
 #[test]
 fn log_names_the_version() {
-    let world = World::with(ServiceConfig {
-        log_format: LogFormat::Combined,
-        ..ServiceConfig::default()
-    });
+    let world =
+        World::with(ServiceConfig { log_format: LogFormat::Combined, ..ServiceConfig::default() });
     let mut client = Client::new(world.session());
     client.out.set_logged(true);
     client.send(PREFACE);
@@ -530,18 +461,12 @@ fn a_line_is_logged_at_the_end_of_its_reply() {
     client.now.monotonic += Duration::from_secs(2);
     client.request(3, "GET", "/ten.txt", &[]);
     let lines = client.logged();
-    assert!(
-        lines.len() == 1 && lines[0].contains("/ten.txt"),
-        "{lines:?}"
-    );
+    assert!(lines.len() == 1 && lines[0].contains("/ten.txt"), "{lines:?}");
     client.now.monotonic += Duration::from_secs(3);
     client.send(&window(1, 1 << 20));
     assert!(client.stream(1).has_ended);
     let lines = client.logged();
-    assert!(
-        lines.len() == 1 && lines[0].contains("/big.bin"),
-        "{lines:?}"
-    );
+    assert!(lines.len() == 1 && lines[0].contains("/big.bin"), "{lines:?}");
     assert!(lines[0].ends_with(" 5.000000"), "{lines:?}");
     // Ended by the client, by a changed file, and with the connection, in whatever way that ends.
     client.request(5, "GET", "/big.bin", &[]);
@@ -572,18 +497,12 @@ fn streams_tell_what_they_hold() {
     for nth in 0..300 {
         fs::write(world.dir.path().join(format!("wide/{nth}")), b"").unwrap();
     }
-    let ranges: Vec<_> = (0..200)
-        .map(|at| format!("{}-{}", at * 4000, at * 4000 + 9))
-        .collect();
+    let ranges: Vec<_> = (0..200).map(|at| format!("{}-{}", at * 4000, at * 4000 + 9)).collect();
     let ranges = format!("bytes={}", ranges.join(","));
     let cases = [
         ("/big.bin", vec![], 16 * 1024),
         ("/wide/?sort=size", vec![], 16 * 1024),
-        (
-            "/big.bin",
-            vec![("range", ranges.as_str())],
-            100 * 20 * 1024,
-        ),
+        ("/big.bin", vec![("range", ranges.as_str())], 100 * 20 * 1024),
     ];
     for (path, fields, len_min) in cases {
         let mut client = Client::new(world.session());
@@ -646,12 +565,8 @@ fn hosts_are_as_in_http_1_1() {
         let (status, ..) = world.http1(&format!("GET /ten.txt HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         assert_eq!(status, if nth < 7 { 200 } else { 400 }, "{host}");
         for (half, name) in [(0, ":authority"), (1, "host")] {
-            let block = [
-                (":method", "GET"),
-                (":scheme", "http"),
-                (":path", "/ten.txt"),
-                (name, host),
-            ];
+            let block =
+                [(":method", "GET"), (":scheme", "http"), (":path", "/ten.txt"), (name, host)];
             let block = block.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
             let id = 4 * nth as u32 + 2 * half + 1;
             client.send(&frame(1, 5, id, &http2::encode_literals(block)));
@@ -699,17 +614,9 @@ fn idle_connection_waits_as_such() {
     let world = World::new();
     let mut session = world.session();
     let mut out = Outbox::new();
-    let sent = [
-        PREFACE,
-        &settings(&[]),
-        &headers(1, "OPTIONS", "*", &[], true),
-    ]
-    .concat();
+    let sent = [PREFACE, &settings(&[]), &headers(1, "OPTIONS", "*", &[], true)].concat();
     let received = session.receive(&sent, test_now(), &mut out);
-    assert_eq!(
-        (received.used, received.next),
-        (sent.len(), Next::Receive(Phase::Idle))
-    );
+    assert_eq!((received.used, received.next), (sent.len(), Next::Receive(Phase::Idle)));
     let sent = headers(3, "POST", "/ten.txt", &[], false);
     let received = session.receive(&sent, test_now(), &mut out);
     let phase = Phase::Body;
@@ -733,10 +640,7 @@ fn half_a_frame_has_the_deadline_of_a_head() {
         assert_eq!(next(&request[..len]), head, "{len}");
     }
     assert_eq!(next(&request), Next::Receive(Phase::Idle));
-    let body = Next::Duplex {
-        phase: Phase::Body,
-        has_more: false,
-    };
+    let body = Next::Duplex { phase: Phase::Body, has_more: false };
     assert_eq!(next(&headers(3, "POST", "/ten.txt", &[], false)), body);
     assert_eq!(next(&request[..1]), body);
 }

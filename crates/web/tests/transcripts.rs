@@ -27,10 +27,7 @@ impl World {
             thread::sleep(Duration::from_millis(2));
             transcript::has_variants(exchange)
         };
-        assert!(
-            (0..10_000).find(is_made).is_some(),
-            "made.css never comes compressed"
-        );
+        assert!((0..10_000).find(is_made).is_some(), "made.css never comes compressed");
         world
     }
 
@@ -51,11 +48,7 @@ impl World {
         let script = Script::new().send(&sent);
         let outcome = replay(
             || self.session(),
-            &if transcript.ending == Ending::Waits {
-                script
-            } else {
-                script.closed()
-            },
+            &if transcript.ending == Ending::Waits { script } else { script.closed() },
         );
         transcript.check(&outcome.replied)
     }
@@ -65,15 +58,8 @@ impl World {
 fn transcripts_at_any_cut() {
     let world = World::new();
     let transcripts = transcript::all();
-    assert!(
-        transcripts.len() > 100,
-        "only {} transcripts",
-        transcripts.len()
-    );
-    let failures: Vec<_> = transcripts
-        .iter()
-        .filter_map(|t| world.play(t).err())
-        .collect();
+    assert!(transcripts.len() > 100, "only {} transcripts", transcripts.len());
+    let failures: Vec<_> = transcripts.iter().filter_map(|t| world.play(t).err()).collect();
     assert!(
         failures.is_empty(),
         "{} of {}:\n{}",

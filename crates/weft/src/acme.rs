@@ -201,12 +201,7 @@ impl Acme {
             }
         };
         thread::Builder::new().name("acme".to_owned()).spawn(keep)?;
-        Ok(Acme {
-            hurry,
-            newer,
-            managed,
-            shared,
-        })
+        Ok(Acme { hurry, newer, managed, shared })
     }
 
     /// Goes on with the settings of a reload, and makes the next attempts at once: the operator may

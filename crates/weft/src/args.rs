@@ -33,17 +33,11 @@ pub(crate) enum Invocation {
     /// Run experiments.
     Lab(lab::LabCommand),
     /// Check a configuration file.
-    CheckConfig {
-        file: PathBuf,
-        explain: Option<String>,
-    },
+    CheckConfig { file: PathBuf, explain: Option<String> },
     /// Print a shell's completions.
     Completions { shell: Shell },
     /// Print man pages: one, or all of them into a directory.
-    Man {
-        command: Vec<String>,
-        dir: Option<PathBuf>,
-    },
+    Man { command: Vec<String>, dir: Option<PathBuf> },
 }
 
 /// Reads the command line of a server: see [`ReadServerFlags`](top::ReadServerFlags).
@@ -228,14 +222,8 @@ const DOCTOR_SECTIONS: Sections = &[
 ];
 
 const CHECK_CONFIG_SECTIONS: Sections = &[
-    (
-        "Examples",
-        "weft check-config serve.toml && systemctl reload weft",
-    ),
-    (
-        "Exit status",
-        "0  the file is ok\n2  the file has errors; each line says where and why",
-    ),
+    ("Examples", "weft check-config serve.toml && systemctl reload weft"),
+    ("Exit status", "0  the file is ok\n2  the file has errors; each line says where and why"),
 ];
 
 const COMPLETIONS_SECTIONS: Sections = &[(
@@ -292,12 +280,7 @@ fn doctor() -> Command {
     let color = settings::find::<ServeConfig>("color").expect("a row of the table");
     Command::new("doctor")
         .about("Report what this kernel and its limits allow, and what to change")
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print JSON"),
-        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
         .args(arguments::arguments("", color))
         .after_long_help(after_help("doctor"))
 }
@@ -310,11 +293,7 @@ fn check_config() -> Command {
              checked alone, without flags and environment: that every key is known, every value \
              can be read, and the directory is there.",
         )
-        .arg(
-            path_argument("file", "FILE")
-                .required(true)
-                .help("The TOML file"),
-        )
+        .arg(path_argument("file", "FILE").required(true).help("The TOML file"))
         .arg(
             Arg::new("explain")
                 .long("explain")
@@ -356,13 +335,6 @@ fn man() -> Command {
 }
 
 fn path_argument(id: &'static str, value: &'static str) -> Arg {
-    let hint = if id == "dir" {
-        ValueHint::DirPath
-    } else {
-        ValueHint::FilePath
-    };
-    Arg::new(id)
-        .value_name(value)
-        .value_parser(value_parser!(PathBuf))
-        .value_hint(hint)
+    let hint = if id == "dir" { ValueHint::DirPath } else { ValueHint::FilePath };
+    Arg::new(id).value_name(value).value_parser(value_parser!(PathBuf)).value_hint(hint)
 }

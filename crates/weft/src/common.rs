@@ -46,10 +46,7 @@ impl Common {
     /// endpoint.
     pub(crate) fn files_to_remove(&self) -> Vec<(Right, PathBuf)> {
         let sockets = sockets(&self.admin);
-        let pid_file = self
-            .pid_file
-            .iter()
-            .map(|file| (Right::Remove, file.clone()));
+        let pid_file = self.pid_file.iter().map(|file| (Right::Remove, file.clone()));
         pid_file.chain(sockets).collect()
     }
 
@@ -108,8 +105,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
 }
 
 pub(crate) fn address(text: &str) -> Result<Address, String> {
-    text.parse()
-        .map_err(|error: AddressError| error.to_string())
+    text.parse().map_err(|error: AddressError| error.to_string())
 }
 
 pub(crate) fn as_typed<T: for<'a> From<&'a str>>(text: &str) -> Result<T, String> {

@@ -163,10 +163,7 @@ impl EngineChoice {
                 "raise vm.max_map_count for more".to_owned()
             }
             EngineKind::Event | EngineKind::Pipeline => {
-                format!(
-                    "raise {WATCHES} for more, or use {}:dispatcher=uring",
-                    self.kind.name()
-                )
+                format!("raise {WATCHES} for more, or use {}:dispatcher=uring", self.kind.name())
             }
         };
         let (name, max) = (self.kind.name(), show_counted(max as u64, "connection"));
@@ -241,10 +238,7 @@ impl EngineChoice {
         match self.kind {
             EngineKind::Thread => ::serve::Engine::Thread,
             EngineKind::Netstack => ::serve::Engine::Netstack,
-            EngineKind::Fiber => ::serve::Engine::Fiber {
-                processors: workers,
-                backend: self.io,
-            },
+            EngineKind::Fiber => ::serve::Engine::Fiber { processors: workers, backend: self.io },
             EngineKind::Event => ::serve::Engine::Event(EventOptions {
                 loops: workers,
                 dispatcher: self.mechanism(),
@@ -329,14 +323,10 @@ fn threads_max(machine: &Machine) -> usize {
         machine.number("proc/sys/kernel/threads-max"),
         machine.number("proc/sys/kernel/pid_max"),
         // A thread's stack is two mappings with its guard. pthread_attr_setguardsize(3)
-        machine
-            .number("proc/sys/vm/max_map_count")
-            .map(|mappings| mappings / 2),
+        machine.number("proc/sys/vm/max_map_count").map(|mappings| mappings / 2),
     ];
     let lowest = limits.into_iter().flatten().min().unwrap_or(32_768);
-    (lowest / 2)
-        .max(lowest.saturating_sub(THREADS_RESERVED))
-        .clamp(1, THREADS_MAX as u64) as usize
+    (lowest / 2).max(lowest.saturating_sub(THREADS_RESERVED)).clamp(1, THREADS_MAX as u64) as usize
 }
 
 /// The choice that a value of `--engine` means.
@@ -429,10 +419,7 @@ mod tests {
         let (_root, machine) = machine(&[WATCHED]);
         let check = |text: &str| choice(text).check_holds("--max-connections", 10_000, 2, &machine);
         let why = check("thread").unwrap_err();
-        assert!(
-            why.contains("8,192") && why.contains("--engine fiber"),
-            "{why}"
-        );
+        assert!(why.contains("8,192") && why.contains("--engine fiber"), "{why}");
         let why = check("event").unwrap_err();
         assert!(why.contains("8,936") && why.contains(WATCHES), "{why}");
         let why = check("pipeline").unwrap_err();

@@ -138,17 +138,12 @@ fn print_page(words: &[String], out: &mut impl Write) -> Result<(), Failure> {
         return Ok(());
     }
     let names = pages::names().join(", ");
-    Err(Failure::Usage(format!(
-        "weft has no command '{command}'; its commands are {names}"
-    )))
+    Err(Failure::Usage(format!("weft has no command '{command}'; its commands are {names}")))
 }
 
 fn write_pages(folder: &Path, out: &mut impl Write) -> Result<(), Failure> {
     let files = pages::man_all(folder).map_err(|error| {
-        Failure::Running(format!(
-            "cannot write manual pages to {}: {error}",
-            folder.display()
-        ))
+        Failure::Running(format!("cannot write manual pages to {}: {error}", folder.display()))
     })?;
     for file in files {
         writeln!(out, "{}", folder.join(file).display())?;

@@ -130,16 +130,10 @@ impl NetstackChoice {
             let address = address_of_listener(&interface, &address)?;
             Ok(NetstackListener { address, tls })
         };
-        let listeners = listen
-            .into_iter()
-            .map(listener)
-            .collect::<Result<Vec<_>, _>>();
+        let listeners = listen.into_iter().map(listener).collect::<Result<Vec<_>, _>>();
         let listeners = listeners.and_then(|listeners| apart(&interface, listeners));
         let listeners = listeners.map_err(Failure::Usage)?;
-        let tcp = TcpConfig {
-            congestion: self.congestion,
-            ..TcpConfig::default()
-        };
+        let tcp = TcpConfig { congestion: self.congestion, ..TcpConfig::default() };
         refuse_shared(&interface)?;
         NetstackInterface::open(&interface, shards, tcp, listeners, backlog).map_err(|error| {
             let why = error.to_string();
@@ -251,9 +245,9 @@ fn address_of_listener(
         ));
     }
     match address.port() {
-        0 => Err(format!(
-            "cannot listen at {listen}: --engine netstack needs to be told which port"
-        )),
+        0 => {
+            Err(format!("cannot listen at {listen}: --engine netstack needs to be told which port"))
+        }
         _ => Ok(address),
     }
 }
@@ -321,10 +315,7 @@ mod tests {
             assert!(why.ends_with("use --listen"), "{why}");
         }
         let why = own_address("10.9.0.2/77").unwrap_err();
-        assert!(
-            why.contains("10.9.0.2/24") && !why.contains("--listen"),
-            "{why}"
-        );
+        assert!(why.contains("10.9.0.2/24") && !why.contains("--listen"), "{why}");
     }
 
     /// Seen: `--listen 80 --listen 10.9.0.2:80` served, and the second one never had a connection,
@@ -333,10 +324,8 @@ mod tests {
     fn an_address_that_is_asked_for_twice_is_refused() {
         let interface = choice(NETSTACK).netstack.interface().unwrap();
         let listeners = |texts: &[&str]| {
-            let listener = |text: &&str| NetstackListener {
-                address: text.parse().unwrap(),
-                tls: None,
-            };
+            let listener =
+                |text: &&str| NetstackListener { address: text.parse().unwrap(), tls: None };
             apart(&interface, texts.iter().map(listener).collect()).map(|listeners| listeners.len())
         };
         for twice in [

@@ -58,12 +58,7 @@ impl Hosted {
             })?;
         }
         let is_draining = Arc::new(AtomicBool::new(false));
-        let mut hosted = Hosted {
-            server,
-            tls,
-            is_draining,
-            _admin: None,
-        };
+        let mut hosted = Hosted { server, tls, is_draining, _admin: None };
         if !admin.is_empty() {
             let started = Admin::start(admin, hosted.routes(more, write_more));
             hosted._admin =
@@ -140,11 +135,7 @@ impl Orders {
     /// A sentence if they cannot be kept.
     pub(crate) fn take() -> Result<Orders, Failure> {
         let (sender, asked) = mpsc::channel();
-        Ok(Orders {
-            asked,
-            sender,
-            signals: Signals::install()?,
-        })
+        Ok(Orders { asked, sender, signals: Signals::install()? })
     }
 
     /// Enters the sandbox and starts to receive signals: no thread is started before, because one
@@ -261,10 +252,7 @@ fn stopping(open: usize, patience: Duration) -> String {
         return "stopping".to_owned();
     }
     let open = show_counted(open as u64, "connection");
-    format!(
-        "stopping: {open} may finish within {}",
-        show_duration(patience)
-    )
+    format!("stopping: {open} may finish within {}", show_duration(patience))
 }
 
 /// Notifies systemd if it asked for that (`NOTIFY_SOCKET`).
@@ -407,10 +395,7 @@ mod tests {
         // Seen: the second line of two mistakes had no "warning:" before it.
         let two = ("the configuration", Err("a\nb".to_owned()));
         check(vec![two], &["not reloaded: a", "not reloaded: b"]);
-        let both = [
-            "not reloaded: -Y: torn",
-            "reloaded nevertheless: the certificate",
-        ];
+        let both = ["not reloaded: -Y: torn", "reloaded nevertheless: the certificate"];
         check(vec![torn(), whole()], &both);
     }
 

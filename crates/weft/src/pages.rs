@@ -39,18 +39,12 @@ fn experiments() -> Vec<&'static str> {
 /// clap_complete writes the values of flags for fish, and not those of other arguments.
 fn write_names_for_fish(script: &mut Vec<u8>) -> io::Result<()> {
     let rows = [
-        (
-            "lab; and __fish_seen_subcommand_from run list",
-            experiments().join(" "),
-        ),
+        ("lab; and __fish_seen_subcommand_from run list", experiments().join(" ")),
         ("man", names().join(" ")),
     ];
     for (command, names) in rows {
         let condition = format!("__fish_weft_using_subcommand {command}");
-        writeln!(
-            script,
-            "complete -c weft -n \"{condition}\" -f -a \"{names}\""
-        )?;
+        writeln!(script, "complete -c weft -n \"{condition}\" -f -a \"{names}\"")?;
     }
     Ok(())
 }
@@ -68,9 +62,7 @@ fn with_names(command: Command) -> Command {
     };
     let of_man = |man: Command| man.mut_arg("command", |arg| arg.value_parser(names()));
     let of_server = |server: Command| {
-        server.mut_arg("engine", |arg| {
-            arg.value_parser(crate::engine::names().collect::<Vec<_>>())
-        })
+        server.mut_arg("engine", |arg| arg.value_parser(crate::engine::names().collect::<Vec<_>>()))
     };
     command
         .mut_subcommand("serve", of_server)
@@ -105,10 +97,7 @@ fn add(command: &Command, words: Vec<String>, pages: &mut Vec<Page>) {
         words: words.clone(),
         command: command.clone(),
     });
-    for below in command
-        .get_subcommands()
-        .filter(|below| !below.is_hide_set())
-    {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         let name = below.get_name().to_owned();
         add(below, [words.as_slice(), &[name]].concat(), pages);
     }
@@ -195,17 +184,11 @@ fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<(
 
 /// Settings that only the configuration file and the environment have.
 fn keys_of_the_file() -> String {
-    let for_file = ServeConfig::LISTED
-        .iter()
-        .filter(|setting| setting.is_for_file());
+    let for_file = ServeConfig::LISTED.iter().filter(|setting| setting.is_for_file());
     let keys = for_file.map(|setting| {
         let value = setting.value().unwrap_or_default();
         let text = fold(&setting.description(), 66).join("\n    ");
-        format!(
-            "{} = {value} [env: {}]\n    {text}\n",
-            setting.key(),
-            setting.env()
-        )
+        format!("{} = {value} [env: {}]\n    {text}\n", setting.key(), setting.env())
     });
     keys.collect()
 }
@@ -235,13 +218,8 @@ fn see_also(page: &Page, pages: &[Page]) -> Roff {
 #[cfg(test)]
 #[track_caller]
 pub(crate) fn check_manual(page: &str, name: &str, made: &str) {
-    let (begin, end) = (
-        format!("<!-- {name}: begin -->\n"),
-        format!("<!-- {name}: end -->"),
-    );
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../docs")
-        .join(page);
+    let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(&begin).unwrap();
     let (there, after) = rest.split_once(&end).unwrap();
@@ -270,20 +248,13 @@ mod tests {
         assert!(text.contains(".TH WEFT-SERVE 1"), "{text}");
         for setting in flags::<ServeConfig>() {
             let is_flag = !matches!(setting.kind, Kind::Argument(..));
-            assert!(
-                !is_flag || text.contains(&setting.flag()),
-                "{}",
-                setting.name
-            );
+            assert!(!is_flag || text.contains(&setting.flag()), "{}", setting.name);
         }
         for setting in rows::<ServeConfig>().filter(|row| row.is_for_file()) {
             assert!(text.contains(&setting.env()), "{}", setting.name);
         }
         for title in ["EXAMPLES", "SIGNALS", "EXIT STATUS", "SEE ALSO"] {
-            assert!(
-                text.replace('"', "").contains(&format!(".SH {title}")),
-                "{title}"
-            );
+            assert!(text.replace('"', "").contains(&format!(".SH {title}")), "{title}");
         }
     }
 
@@ -291,21 +262,11 @@ mod tests {
     fn manual_table() -> String {
         let groups = ServeConfig::GROUPS.iter();
         let tables = groups.map(|group| (group.heading, group.rows, "flag"));
-        let listed = (
-            "In the file and the environment only",
-            ServeConfig::LISTED,
-            "key",
-        );
+        let listed = ("In the file and the environment only", ServeConfig::LISTED, "key");
         let mut table = String::new();
         for (heading, rows, what) in tables.chain([listed]) {
-            let _ = write!(
-                table,
-                "\n### {heading}\n| {what} | default | |\n|---|---|---|\n"
-            );
-            for setting in rows
-                .iter()
-                .filter(|row| what == "flag" || row.is_for_file())
-            {
+            let _ = write!(table, "\n### {heading}\n| {what} | default | |\n|---|---|---|\n");
+            for setting in rows.iter().filter(|row| what == "flag" || row.is_for_file()) {
                 let _ = writeln!(table, "{}", manual_row(setting, what == "key"));
             }
         }
@@ -317,11 +278,7 @@ mod tests {
             Kind::Argument(..) => None,
             _ => setting.value(),
         };
-        let (name, sign) = if is_key {
-            (setting.key(), " = ")
-        } else {
-            (setting.flag(), " ")
-        };
+        let (name, sign) = if is_key { (setting.key(), " = ") } else { (setting.flag(), " ") };
         let value = value.map_or(String::new(), |value| format!("{sign}{value}"));
         let flag = format!("{name}{value}").replace('|', "\\|");
         let default = match setting.default {
@@ -363,25 +320,15 @@ mod tests {
         let mut named = 0;
         for file in &files {
             let text = fs::read_to_string(folder.path().join(file)).unwrap();
-            let text = text
-                .replace("\\-", "-")
-                .replace("\\fR", "")
-                .replace("\\fB", "");
+            let text = text.replace("\\-", "-").replace("\\fR", "").replace("\\fB", "");
             for (at, _) in text.match_indices("(1)") {
                 let from = text[..at].rfind([' ', '\n']).map_or(0, |space| space + 1);
                 let other = &text[from..at];
-                assert!(
-                    files.contains(&format!("{other}.1")),
-                    "{file} names {other}(1)"
-                );
+                assert!(files.contains(&format!("{other}.1")), "{file} names {other}(1)");
                 named += 1;
             }
         }
-        assert!(
-            named > files.len(),
-            "{named} names in {} pages",
-            files.len()
-        );
+        assert!(named > files.len(), "{named} names in {} pages", files.len());
         for hidden in ["weft-help.1", "weft-lab-guard.1", "weft-load-help.1"] {
             assert!(!files.contains(&hidden.to_owned()), "{hidden}");
         }
@@ -389,26 +336,18 @@ mod tests {
 
     #[test]
     fn a_command_of_a_command_has_a_page_with_its_flags() {
-        for (name, flag) in [
-            ("load http", "--rate"),
-            ("load-http", "--rate"),
-            ("lab run", "--quick"),
-        ] {
+        for (name, flag) in
+            [("load http", "--rate"), ("load-http", "--rate"), ("lab run", "--quick")]
+        {
             let mut text = Vec::new();
             assert!(man(Some(name), &mut text).unwrap(), "{name}");
             let text = String::from_utf8(text).unwrap().replace("\\-", "-");
-            assert!(
-                text.contains(flag) && text.contains(".SH EXAMPLES"),
-                "{name}: {text}"
-            );
+            assert!(text.contains(flag) && text.contains(".SH EXAMPLES"), "{name}: {text}");
         }
         // The cache that is measured is not the cache.
         let mut text = Vec::new();
         assert!(man(Some("load cache"), &mut text).unwrap());
         let text = String::from_utf8(text).unwrap().replace("\\-", "-");
-        assert!(
-            text.contains(".TH WEFT-LOAD-CACHE 1") && !text.contains("SIGUSR1"),
-            "{text}"
-        );
+        assert!(text.contains(".TH WEFT-LOAD-CACHE 1") && !text.contains("SIGUSR1"), "{text}");
     }
 }

@@ -82,10 +82,6 @@ impl Paint {
     }
 
     fn code(self, code: &str, text: impl Display) -> String {
-        if self.on {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_string()
-        }
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 }

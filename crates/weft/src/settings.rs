@@ -351,17 +351,12 @@ impl<C> Setting<C> {
 
     /// Its description in sentences.
     pub(crate) fn description(&self) -> String {
-        format!("{}. {}", self.help, self.more)
-            .trim_end()
-            .to_owned()
+        format!("{}. {}", self.help, self.more).trim_end().to_owned()
     }
 
     /// True if it is a switch that is on unless turned off.
     pub(crate) fn is_on_by_default(&self) -> bool {
-        matches!(
-            (&self.kind, self.default),
-            (Kind::Switch(_), Default::Text("true"))
-        )
+        matches!((&self.kind, self.default), (Kind::Switch(_), Default::Text("true")))
     }
 
     /// True if the top level of the configuration file may set it.

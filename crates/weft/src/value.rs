@@ -101,13 +101,9 @@ pub(crate) fn codings(text: &str) -> Result<Vec<Encoding>, String> {
     };
     match text {
         "off" => Ok(Vec::new()),
-        _ => text
-            .split(',')
-            .map(coding)
-            .collect::<Option<_>>()
-            .ok_or_else(|| {
-                format!("'{text}' is not off or a list of br, zstd and gzip, such as zstd,br,gzip")
-            }),
+        _ => text.split(',').map(coding).collect::<Option<_>>().ok_or_else(|| {
+            format!("'{text}' is not off or a list of br, zstd and gzip, such as zstd,br,gzip")
+        }),
     }
 }
 
@@ -156,11 +152,7 @@ pub(crate) fn write_row(
     text: &str,
 ) -> io::Result<()> {
     let mut lines = fold(text, width - column).into_iter();
-    let first = if name.len() < column {
-        lines.next().unwrap_or_default()
-    } else {
-        String::new()
-    };
+    let first = if name.len() < column { lines.next().unwrap_or_default() } else { String::new() };
     writeln!(out, "{}", format!("{name:column$}{first}").trim_end())?;
     for line in lines {
         writeln!(out, "{:column$}{line}", "")?;
@@ -171,17 +163,10 @@ pub(crate) fn write_row(
 /// Reads a whole number within `range`.
 pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let plain = text.replace(['_', ','], "");
-    let number = plain
-        .parse::<usize>()
-        .ok()
-        .filter(|number| range.contains(number));
+    let number = plain.parse::<usize>().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| {
         let (low, high) = (range.start(), show_count(*range.end() as u64));
-        let tip = if text == "auto" {
-            "; leave it out for the default"
-        } else {
-            ""
-        };
+        let tip = if text == "auto" { "; leave it out for the default" } else { "" };
         format!("'{text}' is not a whole number from {low} to {high}{tip}")
     })
 }
@@ -266,17 +251,11 @@ pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
 /// Checks the parts of a header rule: a reply must not be split by what an operator pastes.
 pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderRule, String> {
     if name.is_empty() || !name.bytes().all(is_token_byte) {
-        return Err(format!(
-            "'{name}' is not a header name; write letters, digits and '-'"
-        ));
+        return Err(format!("'{name}' is not a header name; write letters, digits and '-'"));
     }
     check_field_value(value)?;
     check_file_glob(glob)?;
-    Ok(HeaderRule {
-        glob: glob.to_owned(),
-        name: name.to_owned(),
-        value: value.to_owned(),
-    })
+    Ok(HeaderRule { glob: glob.to_owned(), name: name.to_owned(), value: value.to_owned() })
 }
 
 /// A rule, or a file of rules.
@@ -325,9 +304,7 @@ pub(crate) fn hsts(text: &str) -> Result<String, String> {
     if has_age {
         Ok(text.trim().to_owned())
     } else {
-        Err(format!(
-            "'{text}' has no max-age in seconds; a year is max-age=31536000"
-        ))
+        Err(format!("'{text}' has no max-age in seconds; a year is max-age=31536000"))
     }
 }
 
@@ -350,9 +327,7 @@ pub(crate) fn acme(text: &str) -> Result<Option<String>, String> {
     {
         Ok(Some(text.to_owned()))
     } else {
-        Err(format!(
-            "'{text}' is not a mail address, such as mail@example.org; or write off"
-        ))
+        Err(format!("'{text}' is not a mail address, such as mail@example.org; or write off"))
     }
 }
 
@@ -388,10 +363,7 @@ pub(crate) fn cors(text: &str) -> Result<CorsRule, String> {
     let parts = find_rule_sign(text).map(|at| (&text[..at], &text[at + 1..]));
     let (glob, origin) = parts.unwrap_or(("**", text));
     check_file_glob(glob)?;
-    Ok(CorsRule {
-        glob: glob.to_owned(),
-        origin: origin.to_owned(),
-    })
+    Ok(CorsRule { glob: glob.to_owned(), origin: origin.to_owned() })
 }
 
 /// Reads `GLOB=VALUE`.
@@ -419,10 +391,7 @@ pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
         ));
     }
     check_seconds(value)?;
-    Ok(CacheRule {
-        glob: glob.to_owned(),
-        value: value.to_owned(),
-    })
+    Ok(CacheRule { glob: glob.to_owned(), value: value.to_owned() })
 }
 
 // RFC 9111 5.2.2, RFC 8246, RFC 5861, and those that caches in front of servers read.
@@ -462,12 +431,8 @@ fn has_directive(text: &str) -> bool {
 
 // `max-age=1d` is taken by no cache.
 fn check_seconds(value: &str) -> Result<(), String> {
-    const OF_SECONDS: [&str; 4] = [
-        "max-age",
-        "s-maxage",
-        "stale-if-error",
-        "stale-while-revalidate",
-    ];
+    const OF_SECONDS: [&str; 4] =
+        ["max-age", "s-maxage", "stale-if-error", "stale-while-revalidate"];
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let mut wrong = directives(value).filter(|(name, seconds)| {
         let seconds = seconds.map(|text| text.trim_matches('"'));
@@ -476,9 +441,7 @@ fn check_seconds(value: &str) -> Result<(), String> {
     match wrong.next() {
         Some((name, said)) => {
             let said = said.unwrap_or_default();
-            Err(format!(
-                "{name} takes seconds, and '{said}' is no number; write {name}=3600"
-            ))
+            Err(format!("{name} takes seconds, and '{said}' is no number; write {name}=3600"))
         }
         None => Ok(()),
     }
@@ -513,13 +476,8 @@ fn check_file_glob(glob: &str) -> Result<(), String> {
 
 fn check_field_value(value: &str) -> Result<(), String> {
     // RFC 9110 5.5: CR, LF and NUL in a field value are invalid and dangerous.
-    match value
-        .bytes()
-        .find(|byte| byte.is_ascii_control() && *byte != b'\t')
-    {
-        Some(byte) => Err(format!(
-            "a header's value cannot contain the control byte 0x{byte:02x}"
-        )),
+    match value.bytes().find(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        Some(byte) => Err(format!("a header's value cannot contain the control byte 0x{byte:02x}")),
         None => Ok(()),
     }
 }
@@ -532,11 +490,7 @@ fn is_token_byte(byte: u8) -> bool {
 /// Reads `STATUS=FILE`.
 pub(crate) fn error_page(text: &str) -> Result<(u16, PathBuf), String> {
     let parts = text.split_once('=').and_then(|(status, file)| {
-        let status = status
-            .trim()
-            .parse()
-            .ok()
-            .filter(|status| (400..=599).contains(status))?;
+        let status = status.trim().parse().ok().filter(|status| (400..=599).contains(status))?;
         (!file.is_empty()).then(|| (status, PathBuf::from(file)))
     });
     parts.ok_or_else(|| {
@@ -573,15 +527,11 @@ pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
 pub(crate) fn file_name(text: &str) -> Result<String, String> {
     if text.contains(char::is_whitespace) {
         let names: Vec<_> = text.split_whitespace().collect();
-        return Err(format!(
-            "'{text}' is one name; several are a list: {names:?}"
-        ));
+        return Err(format!("'{text}' is one name; several are a list: {names:?}"));
     }
     match Path::new(text).components().count() {
         1 if !text.contains('/') && text != ".." && text != "." => Ok(text.to_owned()),
-        _ => Err(format!(
-            "'{text}' is not a file name; write one without '/', such as index.html"
-        )),
+        _ => Err(format!("'{text}' is not a file name; write one without '/', such as index.html")),
     }
 }
 
@@ -602,10 +552,7 @@ pub(crate) fn account(text: &str) -> Result<Account, String> {
     if user.is_empty() || group == Some("") {
         return Err(format!("'{text}' is not a user; write NAME or NAME:GROUP"));
     }
-    Ok(Account {
-        user: user.to_owned(),
-        group: group.map(str::to_owned),
-    })
+    Ok(Account { user: user.to_owned(), group: group.map(str::to_owned) })
 }
 
 #[cfg(test)]
@@ -617,10 +564,7 @@ mod tests {
         assert_eq!(codings("off"), Ok(vec![]));
         assert_eq!(codings("zstd, br"), Ok(vec![Encoding::Zstd, Encoding::Br]));
         for wrong in ["", "on", "gzip,", "gzip,off", "deflate", "br zstd"] {
-            assert!(
-                codings(wrong).unwrap_err().contains("such as zstd,br,gzip"),
-                "{wrong}"
-            );
+            assert!(codings(wrong).unwrap_err().contains("such as zstd,br,gzip"), "{wrong}");
         }
     }
 
@@ -630,15 +574,7 @@ mod tests {
         assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));
-        for wrong in [
-            "10",
-            "s",
-            "",
-            "-1s",
-            "1.5",
-            "10 parsecs",
-            "99999999999999999999s",
-        ] {
+        for wrong in ["10", "s", "", "-1s", "1.5", "10 parsecs", "99999999999999999999s"] {
             assert!(duration(wrong).unwrap_err().contains("10s"), "{wrong}");
         }
         assert!(timeout("0s").is_err());
@@ -753,11 +689,7 @@ mod tests {
 
     #[test]
     fn a_header_rule_may_name_its_paths() {
-        let rule = |text| {
-            header(text)
-                .map(|rule| (rule.glob, rule.name, rule.value))
-                .unwrap()
-        };
+        let rule = |text| header(text).map(|rule| (rule.glob, rule.name, rule.value)).unwrap();
         let all = |name: &str, value: &str| ("**".to_owned(), name.to_owned(), value.to_owned());
         assert_eq!(rule("X-A: b"), all("X-A", "b"));
         // The `=` behind the name's colon belongs to the value.
@@ -781,10 +713,7 @@ mod tests {
             ("*.js=10", "such as '*.js=max-age=3600'"),
             ("*.js=maxage=10", "says nothing about caching"),
             ("*.js=", "says nothing about caching"),
-            (
-                "*.js=max-age=1d",
-                "max-age takes seconds, and '1d' is no number",
-            ),
+            ("*.js=max-age=1d", "max-age takes seconds, and '1d' is no number"),
             ("*.js=public, max-age", "max-age takes seconds"),
         ] {
             let said = cache(text).unwrap_err();
@@ -803,26 +732,17 @@ mod tests {
     #[test]
     fn rules_split_at_their_first_sign() {
         let CacheRule { glob, value } = cache("*.css=public, max-age=60").unwrap();
-        assert_eq!(
-            (glob.as_str(), value.as_str()),
-            ("*.css", "public, max-age=60")
-        );
+        assert_eq!((glob.as_str(), value.as_str()), ("*.css", "public, max-age=60"));
         assert_eq!(error_page("404=404.html"), Ok((404, "404.html".into())));
         assert!(error_page("200=x").is_err());
         assert_eq!(mime_type(".WASM=application/wasm").unwrap().0, "WASM");
         let glob = "/.well-known/matrix/*";
-        assert_eq!(
-            mime_type(&format!("{glob}=application/json")).unwrap().0,
-            glob
-        );
+        assert_eq!(mime_type(&format!("{glob}=application/json")).unwrap().0, glob);
         assert!(mime_type("=application/json").is_err());
         assert!(mime_type("wasm=wasm").is_err());
         assert!(file_name("../index.html").is_err());
         let two = file_name("index.html index.htm").unwrap_err();
-        assert!(
-            two.ends_with("a list: [\"index.html\", \"index.htm\"]"),
-            "{two}"
-        );
+        assert!(two.ends_with("a list: [\"index.html\", \"index.htm\"]"), "{two}");
         assert_eq!(account("www:web").unwrap().group.as_deref(), Some("web"));
         assert!(account(":web").is_err());
     }

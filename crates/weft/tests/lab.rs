@@ -19,9 +19,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Lab {
-        Lab {
-            home: tempfile::tempdir().unwrap(),
-        }
+        Lab { home: tempfile::tempdir().unwrap() }
     }
 
     fn command(&self, words: &[&str]) -> Command {
@@ -30,23 +28,13 @@ impl Lab {
         command.arg("--out").arg(self.home.path().join("results"));
         command.arg("--scratch").arg(self.home.path());
         command.env("XDG_RUNTIME_DIR", self.home.path().join("run"));
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// Starts one that measures for long, and waits until its server and generator are there.
     fn start(&self) -> Running {
-        let words = [
-            "web-rows",
-            "--quick",
-            "--systems",
-            "weft",
-            "--sample",
-            "50s",
-        ];
+        let words = ["web-rows", "--quick", "--systems", "weft", "--sample", "50s"];
         let child = self.command(&words).spawn().unwrap();
         let scratch = self.home.path().join(format!("weft-lab-{}", child.id()));
         let running = Running { child, scratch };
@@ -80,9 +68,7 @@ impl Running {
     }
 
     fn end(mut self) -> Output {
-        wait_until("the laboratory ends", || {
-            self.child.try_wait().unwrap().is_some()
-        });
+        wait_until("the laboratory ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait_with_output().unwrap()
     }
 }
@@ -90,8 +76,7 @@ impl Running {
 fn processes_with(text: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| command_line(pid).contains(text))
-        .collect()
+    pids.filter(|&pid| command_line(pid).contains(text)).collect()
 }
 
 fn command_line(pid: u32) -> String {
@@ -144,37 +129,18 @@ fn next_start_sweeps_killed_labs() {
     running.child.wait().unwrap();
     let next = lab.command(&["web-idle", "--quick", "--systems", "weft", "--repeat", "1"]);
     let output = wait_for(next);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     running.assert_nothing_is_left();
 }
 
 #[test]
 fn run_makes_a_page_and_resumes() {
     let lab = Lab::new();
-    let words = [
-        "web-idle",
-        "--quick",
-        "--systems",
-        "weft,weft event",
-        "--repeat",
-    ];
+    let words = ["web-idle", "--quick", "--systems", "weft,weft event", "--repeat"];
     let first = wait_for(lab.command(&[&words[..], &["1"]].concat()));
-    assert!(
-        first.status.success(),
-        "{}",
-        String::from_utf8_lossy(&first.stderr)
-    );
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
     let file = lab.home.path().join("results/samples/web-idle.jsonl");
-    let turns = |file: &Path| {
-        fs::read_to_string(file)
-            .unwrap()
-            .matches("{\"turn\":")
-            .count()
-    };
+    let turns = |file: &Path| fs::read_to_string(file).unwrap().matches("{\"turn\":").count();
     assert_eq!(turns(&file), 2);
     let again = wait_for(lab.command(&[&words[..], &["2", "--resume"]].concat()));
     let text = String::from_utf8_lossy(&again.stdout).into_owned();
@@ -223,11 +189,8 @@ fn hanging_and_dying_peers() {
     assert!(output.status.success(), "{text}");
     assert!(text.contains("dies failed in 1 sample"), "{text}");
     let row = |name: &str| {
-        let rows = text
-            .lines()
-            .find(|line| line.starts_with(&format!("| {name} ")));
-        rows.unwrap_or_else(|| panic!("no row of {name}: {text}"))
-            .to_owned()
+        let rows = text.lines().find(|line| line.starts_with(&format!("| {name} ")));
+        rows.unwrap_or_else(|| panic!("no row of {name}: {text}")).to_owned()
     };
     assert!(row("dies").contains(" failed "), "{text}");
     assert!(!row("weft").contains(" failed "), "{text}");
@@ -239,10 +202,7 @@ fn hanging_and_dying_peers() {
     let output = wait_for(lab.command(&words));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("hangs does not answer: it said nothing"),
-        "{text}"
-    );
+    assert!(text.contains("hangs does not answer: it said nothing"), "{text}");
 }
 
 /// Seen: `--write` of a document without markers ended with 0 and wrote nothing, and `compare` of
@@ -271,39 +231,25 @@ fn report_documents_and_comparison() {
     let figures = home.path().join("figures");
     let report = |document: &Path| {
         let words = ["report", "--out"];
-        let flags = [
-            Path::new("--write"),
-            document,
-            Path::new("--figures"),
-            &figures,
-        ];
+        let flags = [Path::new("--write"), document, Path::new("--figures"), &figures];
         weft(&words, &[&[home.path()], &flags[..]].concat())
     };
     let (code, text) = report(&documents);
     assert_eq!(code, Some(0), "{text}");
     let filled = fs::read_to_string(&document).unwrap();
-    assert!(
-        filled.contains("-->\nMeasured 2026-") && !filled.contains("old"),
-        "{filled}"
-    );
+    assert!(filled.contains("-->\nMeasured 2026-") && !filled.contains("old"), "{filled}");
     let figure = fs::read_to_string(figures.join("rt-yield.svg")).unwrap();
     assert!(figure.starts_with("<svg xmlns="), "{figure}");
     let (code, text) = report(&plain);
     assert_eq!(code, Some(2), "{text}");
-    assert!(
-        text.contains("plain.md has no <!-- begin: lab NAME -->"),
-        "{text}"
-    );
+    assert!(text.contains("plain.md has no <!-- begin: lab NAME -->"), "{text}");
 
     let (code, text) = weft(&["compare"], &[home.path(), home.path()]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(" figures of weft: 0 worse"), "{text}");
     let (code, text) = weft(&["compare"], &[home.path(), &document]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(
-        text.contains("two builds of weft, or two folders of results"),
-        "{text}"
-    );
+    assert!(text.contains("two builds of weft, or two folders of results"), "{text}");
 }
 
 /// The files of a folder by their names.
@@ -349,10 +295,7 @@ fn documents_match_the_samples() {
             ours.unwrap() != made.unwrap_or_default()
         })
         .collect();
-    assert!(
-        behind.is_empty(),
-        "behind the samples: {behind:?}: weft {words}"
-    );
+    assert!(behind.is_empty(), "behind the samples: {behind:?}: weft {words}");
 }
 
 /// Builds `weft-programs` beside this weft, unless it is there: it is a package of its own.
@@ -367,13 +310,7 @@ fn build_programs() {
         other => other,
     };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "--package",
-        "weftwork-programs",
-        "--profile",
-        profile,
-    ]);
+    cargo.args(["build", "--package", "weftwork-programs", "--profile", profile]);
     cargo.arg("--target-dir").arg(folder.parent().unwrap());
     assert!(cargo.status().unwrap().success(), "{cargo:?}");
 }
@@ -382,9 +319,7 @@ fn build_programs() {
 fn programs_beside_weft() {
     build_programs();
     let lab = Lab::new();
-    let words = [
-        "rt-yield", "--quick", "--peers", "none", "--repeat", "1", "--sample", "10ms",
-    ];
+    let words = ["rt-yield", "--quick", "--peers", "none", "--repeat", "1", "--sample", "10ms"];
     let output = lab.command(&words).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{output:?}");

@@ -77,19 +77,14 @@ impl World {
         }
         let mut setup = Setup {
             limits: Limits::default(),
-            site: SiteConfig {
-                root: directory.path().to_owned(),
-                ..SiteConfig::default()
-            },
+            site: SiteConfig { root: directory.path().to_owned(), ..SiteConfig::default() },
             service: ServiceConfig::default(),
             fibers: None,
             log: None,
         };
         change(&mut setup);
         let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let Address::Tcp(address) = bound[0].address else {
-            panic!("not a TCP address")
-        };
+        let Address::Tcp(address) = bound[0].address else { panic!("not a TCP address") };
         let site = Arc::new(Site::open(setup.site).unwrap());
         let handle = Arc::new(Handle::new(site, setup.service).unwrap());
         let log = setup.log.map(Arc::new);
@@ -106,13 +101,7 @@ impl World {
             let peer = opening.peer.map_or(Peer::Unix, Peer::Tcp);
             Session::new(Arc::clone(&opened), peer)
         };
-        World {
-            server: Server::start(settings, open).unwrap(),
-            handle,
-            log,
-            address,
-            directory,
-        }
+        World { server: Server::start(settings, open).unwrap(), handle, log, address, directory }
     }
 
     fn connect(&self) -> TcpStream {
@@ -130,17 +119,13 @@ impl World {
             let (is_over, misbehave) = (&AtomicBool::new(false), &misbehave);
             std::thread::scope(|scope| {
                 let neighbour = scope.spawn(move || self.be_a_neighbour(is_over));
-                let crowd: Vec<_> = (0..CROWD)
-                    .map(|_| scope.spawn(move || misbehave(self)))
-                    .collect();
+                let crowd: Vec<_> =
+                    (0..CROWD).map(|_| scope.spawn(move || misbehave(self))).collect();
                 for client in crowd {
                     *seen.entry(client.join().unwrap()).or_insert(0) += 1;
                 }
                 is_over.store(true, Ordering::Relaxed);
-                assert!(
-                    neighbour.join().unwrap() > 0,
-                    "the neighbour was not served"
-                );
+                assert!(neighbour.join().unwrap() > 0, "the neighbour was not served");
             });
         }
         seen
@@ -249,26 +234,10 @@ fn requests_that_are_too_long_are_refused(engine: &Engine) {
         ("line", format!("GET /{line} {rest}\r\n"), "414"),
         ("head", format!("GET / {rest}A: {field}\r\n\r\n"), "431"),
         ("fields", format!("GET / {rest}{fields}\r\n"), "431"),
-        (
-            "body",
-            format!("GET / {rest}Content-Length: {body_len}\r\n\r\n{body}"),
-            "413",
-        ),
-        (
-            "chunk",
-            format!("GET / {rest}{chunked}{body_len:x}\r\n{body}\r\n0\r\n\r\n"),
-            "413",
-        ),
-        (
-            "extension",
-            format!("GET / {rest}{chunked}1;{extension}\r\nx\r\n0\r\n\r\n"),
-            "400",
-        ),
-        (
-            "trailers",
-            format!("GET / {rest}{chunked}0\r\n{trailers}\r\n"),
-            "431",
-        ),
+        ("body", format!("GET / {rest}Content-Length: {body_len}\r\n\r\n{body}"), "413"),
+        ("chunk", format!("GET / {rest}{chunked}{body_len:x}\r\n{body}\r\n0\r\n\r\n"), "413"),
+        ("extension", format!("GET / {rest}{chunked}1;{extension}\r\nx\r\n0\r\n\r\n"), "400"),
+        ("trailers", format!("GET / {rest}{chunked}0\r\n{trailers}\r\n"), "431"),
         ("blank lines", format!("{blank}GET / {rest}\r\n"), "400"),
     ] {
         let seen = world.crowd(|world| ask(world, request.as_bytes()));
@@ -290,12 +259,7 @@ fn too_many_ranges_are_answered_with_the_whole(engine: &Engine) {
 
 fn a_path_as_long_as_a_line_may_be_is_looked_up(engine: &Engine) {
     let world = World::new(engine, &[], |_| ());
-    for path in [
-        "a/".repeat(4000),
-        "a".repeat(8000),
-        "%61".repeat(2600),
-        "../".repeat(2600),
-    ] {
+    for path in ["a/".repeat(4000), "a".repeat(8000), "%61".repeat(2600), "../".repeat(2600)] {
         let request = format!("GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n");
         let expected = if path.starts_with('.') { "400" } else { "404" };
         let seen = world.crowd(|world| ask(world, request.as_bytes()));
@@ -485,17 +449,10 @@ fn a_log_that_nobody_reads_holds_up_no_request(engine: &Engine) {
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     // Open at both ends, so that it takes lines until it is full, and no more.
-    let _stuck = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(&pipe)
-        .unwrap();
+    let _stuck = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let queued_len_max = 64 * 1024;
     let world = World::new(engine, &[], |setup| {
-        let options = Options {
-            queued_len_max,
-            ..Options::default()
-        };
+        let options = Options { queued_len_max, ..Options::default() };
         setup.log = Some(AccessLog::open(Target::File(pipe), &options, |_| ()).unwrap());
     });
     let log = world.log.as_ref().unwrap();

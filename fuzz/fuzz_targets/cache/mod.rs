@@ -23,9 +23,8 @@ pub fn check(input: &[u8]) {
     if has_binary_stat(&whole.replied) {
         return;
     }
-    let seed = input.iter().fold(7_u64, |seed, &byte| {
-        seed.wrapping_mul(31).wrapping_add(byte.into())
-    });
+    let seed =
+        input.iter().fold(7_u64, |seed, &byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
     for cutting in [Cutting::EveryByte, Cutting::Seeded(seed)] {
         let other = play(input, cutting);
         assert_eq!(other, whole, "{cutting:?}");
@@ -37,16 +36,8 @@ fn has_binary_stat(replied: &[u8]) -> bool {
 }
 
 fn play(input: &[u8], cutting: Cutting) -> Replayed {
-    let config = Config {
-        memory_max: 8 << 20,
-        hash_power: 4,
-        ..Config::default()
-    };
+    let config = Config { memory_max: 8 << 20, hash_power: 4, ..Config::default() };
     let store = Store::new(config).expect("a store");
     let service = Service::new(store, Settings::default(), NoHost, test_now());
-    run(
-        Session::new(Arc::new(service), Peer::Unix, test_now()),
-        input,
-        cutting,
-    )
+    run(Session::new(Arc::new(service), Peer::Unix, test_now()), input, cutting)
 }

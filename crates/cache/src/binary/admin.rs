@@ -25,11 +25,7 @@ pub(super) fn run(
             reply_status(cx.out, header, Status::Unauthorized);
         }
         Kind::Flush => {
-            cx.flush(if extras.is_empty() {
-                0
-            } else {
-                u32_at(extras, 0).into()
-            });
+            cx.flush(if extras.is_empty() { 0 } else { u32_at(extras, 0).into() });
             if !is_quiet {
                 reply_status(cx.out, header, Status::Done);
             }
@@ -101,13 +97,5 @@ fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
             reply(out, header, Status::Done, &[], name, value, 0);
         }),
     };
-    reply_status(
-        cx.out,
-        header,
-        if known {
-            Status::Done
-        } else {
-            Status::NotFound
-        },
-    );
+    reply_status(cx.out, header, if known { Status::Done } else { Status::NotFound });
 }

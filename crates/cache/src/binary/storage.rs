@@ -81,10 +81,7 @@ pub(super) fn begin(
     };
     match reserved {
         Ok(reservation) => {
-            *state = State::Value(Box::new(Pending {
-                head: head.into(),
-                reservation,
-            }));
+            *state = State::Value(Box::new(Pending { head: head.into(), reservation }));
             Progress::used(head_len)
         }
         Err(error) => {
@@ -96,19 +93,14 @@ pub(super) fn begin(
 
 /// The next bytes of a value.
 pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
-    let State::Value(pending) = state else {
-        unreachable!("called in Value")
-    };
+    let State::Value(pending) = state else { unreachable!("called in Value") };
     let missing = pending.reservation.missing();
     match pending.reservation.fill(input) {
         Ok(used) if pending.reservation.is_full() => {
             finish(cx, state);
             Progress::used(used)
         }
-        Ok(used) => Progress {
-            used,
-            next: Some(Next::Receive(Phase::Body)),
-        },
+        Ok(used) => Progress { used, next: Some(Next::Receive(Phase::Body)) },
         Err(error) => {
             let head = std::mem::take(&mut pending.head);
             let value_len = pending.reservation.value_len();
@@ -153,11 +145,7 @@ fn finish_with(
             failed(cx, wanted, value_len, error);
             // The earlier value stays, and memcached's reply is "not stored".
             let is_joined = matches!(wanted.rule.mode, Mode::Append | Mode::Prepend);
-            let status = if is_joined {
-                Status::NotStored
-            } else {
-                status_of(error)
-            };
+            let status = if is_joined { Status::NotStored } else { status_of(error) };
             return reply_status(cx.out, header, status);
         }
     };

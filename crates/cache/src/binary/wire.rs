@@ -84,25 +84,8 @@ impl Status {
 
 impl Header {
     pub(super) fn read(bytes: &[u8; HEADER_LEN]) -> Header {
-        let [
-            _,
-            opcode,
-            k0,
-            k1,
-            extras_len,
-            _,
-            _,
-            _,
-            b0,
-            b1,
-            b2,
-            b3,
-            o0,
-            o1,
-            o2,
-            o3,
-            cas @ ..,
-        ] = *bytes;
+        let [_, opcode, k0, k1, extras_len, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, cas @ ..] =
+            *bytes;
         Header {
             opcode,
             key_len: u16::from_be_bytes([k0, k1]).into(),
@@ -187,10 +170,8 @@ pub(super) fn swallow(
 ) -> Progress {
     let text = status.text();
     let head = head(header, status, 0, 0, text.len(), 0);
-    *state = State::Swallow(Box::new(Swallow {
-        left: left as u64,
-        reply: [&head[..], text].concat(),
-    }));
+    *state =
+        State::Swallow(Box::new(Swallow { left: left as u64, reply: [&head[..], text].concat() }));
     Progress::used(used)
 }
 
@@ -317,11 +298,7 @@ mod tests {
             (0x1e, 0x1d),
             (0x24, 0x23),
         ];
-        let kind_of = |opcode| {
-            loud.iter()
-                .find(|(at, _)| *at == opcode)
-                .map(|(_, kind)| *kind)
-        };
+        let kind_of = |opcode| loud.iter().find(|(at, _)| *at == opcode).map(|(_, kind)| *kind);
         for opcode in 0..=255 {
             let twin = quiet.iter().find(|(at, _)| *at == opcode);
             let expected = match twin {
@@ -364,11 +341,7 @@ mod tests {
             };
             let [key, extras, value] = right;
             assert!(is_good(right), "{opcode:#x} {right:?}");
-            assert_eq!(
-                is_good([key, extras, value + 1]),
-                may_have_value,
-                "{opcode:#x}"
-            );
+            assert_eq!(is_good([key, extras, value + 1]), may_have_value, "{opcode:#x}");
             assert!(!is_good([key, extras + 1, value]), "{opcode:#x}");
             assert_eq!(is_good([0, extras, value]), may_lack_key, "{opcode:#x}");
         }
@@ -391,14 +364,8 @@ mod tests {
         expected[8..12].copy_from_slice(&(5_u32 + 0x0102 + 70_000).to_be_bytes());
         expected[12..16].copy_from_slice(&[12, 13, 14, 15]);
         expected[16..].copy_from_slice(&9_u64.to_be_bytes());
-        assert_eq!(
-            head(&header, Status::NoMemory, 5, 0x0102, 70_000, 9),
-            expected
-        );
-        assert_eq!(
-            (u32_at(&bytes, 4), u64_at(&bytes, 2)),
-            (0x0405_0607, 0x0203_0405_0607_0809)
-        );
+        assert_eq!(head(&header, Status::NoMemory, 5, 0x0102, 70_000, 9), expected);
+        assert_eq!((u32_at(&bytes, 4), u64_at(&bytes, 2)), (0x0405_0607, 0x0203_0405_0607_0809));
     }
 
     #[test]
@@ -410,11 +377,7 @@ mod tests {
             (Status::TooLarge, 3, "Too large."),
             (Status::Invalid, 4, "Invalid arguments"),
             (Status::NotStored, 5, "Not stored."),
-            (
-                Status::NotANumber,
-                6,
-                "Non-numeric server-side value for incr or decr",
-            ),
+            (Status::NotANumber, 6, "Non-numeric server-side value for incr or decr"),
             (Status::Unauthorized, 0x20, "Auth failure."),
             (Status::Unknown, 0x81, "Unknown command"),
             (Status::NoMemory, 0x82, "Out of memory"),
@@ -423,12 +386,7 @@ mod tests {
         }
         assert_eq!(status_of(StoreError::TooLarge), Status::TooLarge);
         assert_eq!(status_of(StoreError::OutOfMemory), Status::NoMemory);
-        let of_cas = |cas| {
-            cas_of(&Header {
-                cas,
-                ..header(0, [0; 3])
-            })
-        };
+        let of_cas = |cas| cas_of(&Header { cas, ..header(0, [0; 3]) });
         assert_eq!((of_cas(0), of_cas(7)), (None, Some(7)));
     }
 }

@@ -55,11 +55,7 @@ impl Dump {
                 .fold(0, |all, class| all | 1 << (class & 63)),
         };
         Dump {
-            kind: if is_mgdump {
-                Listing::Mgdump
-            } else {
-                Listing::Metadump
-            },
+            kind: if is_mgdump { Listing::Mgdump } else { Listing::Metadump },
             classes,
             left: u64::MAX,
             cursor: Some(Cursor::START),
@@ -81,13 +77,7 @@ impl Dump {
     /// Walks on for a piece.
     pub(crate) fn walk(&mut self, service: &Service, now: Seconds) {
         let epoch = service.unix_seconds(0);
-        let Dump {
-            kind,
-            classes,
-            left,
-            cursor,
-            found,
-        } = self;
+        let Dump { kind, classes, left, cursor, found } = self;
         let mut steps = 0..WALK_ITEMS / STEP;
         while let (Some(at), Some(_)) = (*cursor, steps.next())
             && found.len() < FOUND_LEN_ENOUGH

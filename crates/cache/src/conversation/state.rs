@@ -72,17 +72,11 @@ impl Progress {
     }
 
     pub(crate) fn wait(phase: Phase) -> Progress {
-        Progress {
-            used: 0,
-            next: Some(Next::Receive(phase)),
-        }
+        Progress { used: 0, next: Some(Next::Receive(phase)) }
     }
 
     pub(crate) fn then(next: Next) -> Progress {
-        Progress {
-            used: 0,
-            next: Some(next),
-        }
+        Progress { used: 0, next: Some(next) }
     }
 }
 

@@ -38,21 +38,13 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         return cx.out.put(reply);
     }
     // `t` before `T` returns the time that the item had before.
-    let old_exptime = if flags.has(b't') {
-        cx.items.peek(key).map(|item| item.exptime())
-    } else {
-        None
-    };
+    let old_exptime =
+        if flags.has(b't') { cx.items.peek(key).map(|item| item.exptime()) } else { None };
     match count(cx, key, words, &flags, direction) {
         Ok((Counted::Stored { number, cas }, has_begun)) => {
             if !flags.has(b'q') {
                 let exptime = old_exptime.filter(|_| !has_begun).unwrap_or(NEVER);
-                let new = NewNumber {
-                    number,
-                    cas,
-                    has_begun,
-                    exptime,
-                };
+                let new = NewNumber { number, cas, has_begun, exptime };
                 reply(cx, key_word, words, &flags, &new);
             }
         }
@@ -96,11 +88,7 @@ fn begin(
     flags: &Flags,
     by: Arithmetic,
 ) -> Result<(Counted, bool), StoreError> {
-    let rule = Rule {
-        mode: Mode::Add,
-        new_cas: flags.new_cas,
-        ..Rule::default()
-    };
+    let rule = Rule { mode: Mode::Add, new_cas: flags.new_cas, ..Rule::default() };
     let mut buffer = [0; DECIMAL_LEN_MAX];
     let text = decimal(flags.initial, &mut buffer);
     let exptime = flags.new_exptime(words);
@@ -136,9 +124,7 @@ fn reply(cx: &mut Context<'_>, key_word: &[u8], words: &[&[u8]], flags: &Flags, 
             to.extend_from_slice(b"HD");
         }
         for word in words {
-            exptime = flags
-                .given_exptime(word[0], new.has_begun)
-                .unwrap_or(exptime);
+            exptime = flags.given_exptime(word[0], new.has_begun).unwrap_or(exptime);
             match word[0] {
                 b'c' => push_flag(b'c', new.cas, to),
                 b't' => push_ttl(exptime, cx.seconds, to),

@@ -34,9 +34,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
         words,
         flags,
         // `t` before `T` returns the time that the item had before.
-        old_exptime: flags
-            .exptime
-            .and_then(|_| cx.items.peek(key).map(|item| item.exptime())),
+        old_exptime: flags.exptime.and_then(|_| cx.items.peek(key).map(|item| item.exptime())),
     };
     let found = lookup(&cx.items, cx.service, key, flags);
     cx.observe_get(key, &found);
@@ -91,12 +89,8 @@ fn miss(cx: &mut Context<'_>, asked: &GetCommand<'_>) {
 #[cold]
 fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     let exptime = asked.flags.new_exptime(asked.words);
-    let rule = Rule {
-        mode: Mode::Add,
-        new_cas: asked.flags.new_cas,
-        win_taken: true,
-        ..Rule::default()
-    };
+    let rule =
+        Rule { mode: Mode::Add, new_cas: asked.flags.new_cas, win_taken: true, ..Rule::default() };
     let stored = cx.items.store(key, b"", 0, exptime, rule);
     let is_ours = match stored {
         Ok(StoreOutcome::Stored { .. }) => true,
@@ -113,11 +107,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
         None => {
             let mut shown = NEVER;
             cx.out.put_with(|to| {
-                let code: &[u8] = if asked.flags.has(b'v') {
-                    b"VA 0"
-                } else {
-                    b"HD"
-                };
+                let code: &[u8] = if asked.flags.has(b'v') { b"VA 0" } else { b"HD" };
                 to.extend_from_slice(code);
                 for word in asked.words {
                     shown = asked.flags.given_exptime(word[0], true).unwrap_or(shown);
@@ -186,11 +176,8 @@ fn push_flags(
     is_made: bool,
     to: &mut Vec<u8>,
 ) -> bool {
-    let mut exptime = if is_made {
-        NEVER
-    } else {
-        asked.old_exptime.unwrap_or_else(|| item.exptime())
-    };
+    let mut exptime =
+        if is_made { NEVER } else { asked.old_exptime.unwrap_or_else(|| item.exptime()) };
     let mut is_due = false;
     for word in asked.words {
         match word[0] {

@@ -36,11 +36,7 @@ pub(crate) fn read<'a>(
     let key = key(key_word, &flags, key_buffer).map_err(bad)?;
     let (name, mode) = mode(&flags).ok_or(bad(b"CLIENT_ERROR invalid mode for ms M token\r\n"))?;
     flags.check_opaque().map_err(bad)?;
-    let reply = Reply {
-        key_word,
-        flags,
-        words: tokens.after(3),
-    };
+    let reply = Reply { key_word, flags, words: tokens.after(3) };
     let is_joined = matches!(mode, Mode::Append | Mode::Prepend);
     let vivify = flags.vivify.filter(|_| is_joined);
     let storage = Storage {
@@ -91,10 +87,7 @@ pub(crate) fn reply(
     };
     let size = flags.has(b's').then(|| match cas {
         0 => storage.value_len,
-        _ => cx
-            .items
-            .peek(storage.key)
-            .map_or(storage.value_len, |item| item.len()),
+        _ => cx.items.peek(storage.key).map_or(storage.value_len, |item| item.len()),
     });
     cx.out.put_with(|to| {
         to.extend_from_slice(code);

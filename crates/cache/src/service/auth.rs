@@ -46,11 +46,7 @@ impl Users {
 
     /// Replaces this list, and all its clones, by `newer`. Clients that have authenticated stay so.
     pub fn replace_by(&self, newer: Users) {
-        let list = newer
-            .0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let list = newer.0.read().unwrap_or_else(PoisonError::into_inner).clone();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
     }
 
@@ -58,9 +54,8 @@ impl Users {
     /// wrong byte.
     pub(crate) fn knows(&self, name: &[u8], password: &[u8]) -> bool {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        list.iter().fold(false, |known, user| {
-            known | (same(&user.0, name) & same(&user.1, password))
-        })
+        list.iter()
+            .fold(false, |known, user| known | (same(&user.0, name) & same(&user.1, password)))
     }
 
     /// `user password`, as the text protocol sends it.
@@ -86,11 +81,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 /// Passwords stay out of logs and panics.
 impl std::fmt::Debug for Users {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} users",
-            self.0.read().unwrap_or_else(PoisonError::into_inner).len()
-        )
+        write!(f, "{} users", self.0.read().unwrap_or_else(PoisonError::into_inner).len())
     }
 }
 
@@ -124,14 +115,8 @@ mod tests {
 
     #[test]
     fn bad_list_says_why() {
-        assert_eq!(
-            Users::parse(b"a:b\njoe").unwrap_err(),
-            UsersError::NoColon(2)
-        );
+        assert_eq!(Users::parse(b"a:b\njoe").unwrap_err(), UsersError::NoColon(2));
         assert_eq!(Users::parse(b"\n").unwrap_err(), UsersError::Empty);
-        assert_eq!(
-            Users::parse(&b"a:b\n".repeat(9)).unwrap_err(),
-            UsersError::TooMany
-        );
+        assert_eq!(Users::parse(&b"a:b\n".repeat(9)).unwrap_err(), UsersError::TooMany);
     }
 }

@@ -36,8 +36,7 @@ impl Peer {
     }
 
     pub(crate) fn ip(self) -> String {
-        self.address()
-            .map_or_else(|| "-".to_owned(), |address| address.ip().to_string())
+        self.address().map_or_else(|| "-".to_owned(), |address| address.ip().to_string())
     }
 
     pub(crate) fn port(self) -> u16 {

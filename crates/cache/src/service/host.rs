@@ -57,10 +57,7 @@ pub struct NoHost;
 
 impl Host for NoHost {
     fn process(&self) -> Process {
-        Process {
-            pid: std::process::id(),
-            ..Process::default()
-        }
+        Process { pid: std::process::id(), ..Process::default() }
     }
 
     fn shut_down(&self, _: StopMode) {}

@@ -47,11 +47,7 @@ pub(crate) fn group_of(service: &Service, group: &[u8], now: Seconds, sink: &mut
     match group {
         b"" => general(service, now, sink),
         b"settings" => settings(service, sink),
-        b"items" => service
-            .store()
-            .class_stats(now)
-            .iter()
-            .for_each(|class| items(class, sink)),
+        b"items" => service.store().class_stats(now).iter().for_each(|class| items(class, sink)),
         b"slabs" => slabs(service, now, sink),
         b"sizes" => sizes(service, sink),
         b"sizes_enable" => sizes_status(service, true, sink),
@@ -227,9 +223,7 @@ fn settings(service: &Service, sink: &mut Sink<'_>) {
         "hash_algorithm": "foldhash",
         "memory_file": or_null(&settings.memory_file),
     );
-    SETTING_ZEROS
-        .split_whitespace()
-        .for_each(|name| sink(name, "0"));
+    SETTING_ZEROS.split_whitespace().for_each(|name| sink(name, "0"));
     SETTING_NULLS.iter().for_each(|name| sink(name, "NULL"));
 }
 

@@ -235,9 +235,7 @@ mod tests {
     #[test]
     fn there_is_a_limit_of_watchers() {
         let watchers = Watchers::default();
-        let all: Vec<_> = (0..WATCHERS_MAX)
-            .map(|_| watchers.add(Kinds::PROXY))
-            .collect();
+        let all: Vec<_> = (0..WATCHERS_MAX).map(|_| watchers.add(Kinds::PROXY)).collect();
         assert!(all.iter().all(Option::is_some));
         assert!(watchers.add(Kinds::PROXY).is_none());
     }

@@ -142,10 +142,8 @@ impl Buckets {
 
     fn make(&self, number: u64) -> &Bucket {
         self.segments[(number >> SEGMENT_BITS) as usize].get_or_init(|| {
-            let bucket = |_| Bucket {
-                control: AtomicU64::new(0),
-                slots: [0; SLOTS].map(AtomicU64::new),
-            };
+            let bucket =
+                |_| Bucket { control: AtomicU64::new(0), slots: [0; SLOTS].map(AtomicU64::new) };
             self.made.fetch_add(1, Ordering::Relaxed);
             (0..SEGMENT_LEN).map(bucket).collect()
         });
@@ -175,10 +173,7 @@ impl Index {
         let buckets = Buckets::new();
         for number in 0..1 << bits {
             let control = u64::from(bits) << LEVEL_SHIFT;
-            buckets
-                .make(number)
-                .control
-                .store(control, Ordering::Relaxed);
+            buckets.make(number).control.store(control, Ordering::Relaxed);
         }
         Index {
             buckets,
@@ -186,10 +181,7 @@ impl Index {
             base_level: AtomicU32::new(bits),
             items: AtomicU64::new(0),
             bucket_count: AtomicU64::new(1 << bits),
-            growth: Mutex::new(Growth {
-                level: bits,
-                split_at: 0,
-            }),
+            growth: Mutex::new(Growth { level: bits, split_at: 0 }),
             further_free: Mutex::default(),
         }
     }
@@ -309,25 +301,12 @@ impl Index {
             let locked = free | LOCKED;
             let ok = Ordering::Acquire;
             let no = Ordering::Relaxed;
-            if bucket
-                .control
-                .compare_exchange_weak(free, locked, ok, no)
-                .is_ok()
-            {
-                return Locked {
-                    index: self,
-                    bucket,
-                    control: free,
-                    hash,
-                };
+            if bucket.control.compare_exchange_weak(free, locked, ok, no).is_ok() {
+                return Locked { index: self, bucket, control: free, hash };
             }
             // Held for some 100 ns, unless the kernel took the holder off its processor.
             spins += 1;
-            if spins.is_multiple_of(SPINS_MAX) {
-                thread::yield_now()
-            } else {
-                hint::spin_loop()
-            }
+            if spins.is_multiple_of(SPINS_MAX) { thread::yield_now() } else { hint::spin_loop() }
         }
     }
 
@@ -357,26 +336,15 @@ impl Index {
         let mut low = self.lock_number(number, 0);
         // The twin is not looked at before the level of this bucket says that it is there.
         let twin_bucket = self.buckets.make(twin_number);
-        twin_bucket
-            .control
-            .store(raised | LOCKED, Ordering::Relaxed);
-        let mut twin = Locked {
-            index: self,
-            bucket: twin_bucket,
-            control: raised,
-            hash: 0,
-        };
+        twin_bucket.control.store(raised | LOCKED, Ordering::Relaxed);
+        let mut twin = Locked { index: self, bucket: twin_bucket, control: raised, hash: 0 };
         let mut staying = Vec::new();
         let mut moving = Vec::new();
         for slot in low.slots() {
             let value = slot.load(Ordering::Relaxed);
             if let Some(chunk) = Chunk::from_units(value & CHUNK_MASK) {
                 let moves = hash_of(chunk) >> growth.level & 1 == 1;
-                if moves {
-                    moving.push(slot)
-                } else {
-                    staying.push(slot)
-                }
+                if moves { moving.push(slot) } else { staying.push(slot) }
             }
         }
         for slot in &moving {
@@ -388,9 +356,7 @@ impl Index {
         // twin.
         self.bucket_count.fetch_add(1, Ordering::Release);
         low.control = low.control & !(0xff << LEVEL_SHIFT | SHORTENED) | raised;
-        low.bucket
-            .control
-            .store(low.control | LOCKED, Ordering::Release);
+        low.bucket.control.store(low.control | LOCKED, Ordering::Release);
         for slot in moving {
             slot.store(0, Ordering::Release);
         }
@@ -490,58 +456,34 @@ impl<'i> Locked<'i> {
         further.control.store(rest, Ordering::Relaxed);
         let link = (u64::from(number) + 1) << FURTHER_SHIFT;
         self.control = self.control & ((1 << FURTHER_SHIFT) - 1) | link;
-        self.bucket
-            .control
-            .store(self.control | LOCKED, Ordering::Release);
+        self.bucket.control.store(self.control | LOCKED, Ordering::Release);
         &further.slots[0]
     }
 
     /// After a split: what is left moves into the first bucket where it fits, and empty further
     /// buckets go back.
     fn free_empty_further(&mut self) {
-        let left: Vec<_> = self
-            .slots()
-            .map(|slot| slot.load(Ordering::Relaxed))
-            .collect();
+        let left: Vec<_> = self.slots().map(|slot| slot.load(Ordering::Relaxed)).collect();
         let left: Vec<_> = left.into_iter().filter(|value| *value != 0).collect();
         if left.len() > SLOTS || self.control >> FURTHER_SHIFT == 0 {
             return;
         }
         // First the copies, then the shorter chain: a reader finds each key in one place or in
         // both.
-        let in_first: Vec<_> = self
-            .bucket
-            .slots
-            .iter()
-            .map(|slot| slot.load(Ordering::Relaxed))
-            .collect();
+        let in_first: Vec<_> =
+            self.bucket.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).collect();
         for value in left.iter().filter(|value| !in_first.contains(value)) {
-            let empty = self
-                .bucket
-                .slots
-                .iter()
-                .find(|slot| slot.load(Ordering::Relaxed) == 0);
-            empty
-                .expect("at most 7 are left")
-                .store(*value, Ordering::Release);
+            let empty = self.bucket.slots.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
+            empty.expect("at most 7 are left").store(*value, Ordering::Release);
         }
         let mut link = self.control;
         self.control = self.control & ((1 << FURTHER_SHIFT) - 1) | SHORTENED;
-        self.bucket
-            .control
-            .store(self.control | LOCKED, Ordering::Release);
+        self.bucket.control.store(self.control | LOCKED, Ordering::Release);
         while let Some(number) = (link >> FURTHER_SHIFT).checked_sub(1) {
             let further = self.index.further.get(number);
             link = further.control.load(Ordering::Relaxed);
-            further
-                .slots
-                .iter()
-                .for_each(|slot| slot.store(0, Ordering::Release));
-            let mut free = self
-                .index
-                .further_free
-                .lock()
-                .expect("no panic under this lock");
+            further.slots.iter().for_each(|slot| slot.store(0, Ordering::Release));
+            let mut free = self.index.further_free.lock().expect("no panic under this lock");
             free.free.push(number as u32);
         }
     }
@@ -589,9 +531,7 @@ mod tests {
     }
 
     fn find(index: &Index, units: u64) -> bool {
-        index
-            .find(hash_of(chunk(units)), |found| found == chunk(units))
-            .is_some()
+        index.find(hash_of(chunk(units)), |found| found == chunk(units)).is_some()
     }
 
     #[test]
@@ -603,11 +543,7 @@ mod tests {
         }
         assert!((1..=20_000).all(|units| find(&index, units)));
         assert!(!find(&index, 20_001));
-        assert!(
-            index.bucket_count() * LOAD_MAX >= 20_000,
-            "{} buckets",
-            index.bucket_count()
-        );
+        assert!(index.bucket_count() * LOAD_MAX >= 20_000, "{} buckets", index.bucket_count());
     }
 
     #[test]
@@ -651,12 +587,7 @@ mod tests {
         for units in 1..=100 {
             assert!(index.find(42, |found| found == chunk(units)).is_some());
         }
-        assert_eq!(
-            (0..16)
-                .map(|number| index.chunks(number).len())
-                .sum::<usize>(),
-            100
-        );
+        assert_eq!((0..16).map(|number| index.chunks(number).len()).sum::<usize>(), 100);
     }
 
     #[test]
@@ -780,9 +711,7 @@ mod models {
             };
             let mut seen = 0;
             for _ in 0..2 {
-                let found = index
-                    .find(1, |_| true)
-                    .expect("one version is always there");
+                let found = index.find(1, |_| true).expect("one version is always there");
                 assert!(found.units() >= seen, "{} after {seen}", found.units());
                 seen = found.units();
             }

@@ -94,11 +94,7 @@ impl Pool {
             index: Index::new(u32::from(config.hash_power)),
             epochs: Epochs::new(stripes),
             classes: lens.as_slice().iter().enumerate().map(class).collect(),
-            pages: Mutex::new(Pages {
-                fresh: 1,
-                free: Vec::new(),
-                in_use: 0,
-            }),
+            pages: Mutex::new(Pages { fresh: 1, free: Vec::new(), in_use: 0 }),
             pages_limit: AtomicU32::new(pages_limit as u32),
             hasher: RandomState::default(),
             cas: AtomicU64::new(0),
@@ -142,10 +138,7 @@ impl Pool {
     }
 
     pub(crate) fn class(&self, id: u8) -> MutexGuard<'_, Class> {
-        self.classes[usize::from(id) - 1]
-            .0
-            .lock()
-            .expect("no panic under a class's lock")
+        self.classes[usize::from(id) - 1].0.lock().expect("no panic under a class's lock")
     }
 
     pub(crate) fn class_of(&self, chunk: Chunk) -> MutexGuard<'_, Class> {
@@ -178,10 +171,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
-        Pinned {
-            epochs: &self.epochs,
-            pin: self.epochs.pin(thread_stripe()),
-        }
+        Pinned { epochs: &self.epochs, pin: self.epochs.pin(thread_stripe()) }
     }
 
     // ---- pages

@@ -49,10 +49,7 @@ pub enum Mode {
 
 impl From<Mode> for Rule {
     fn from(mode: Mode) -> Rule {
-        Rule {
-            mode,
-            ..Rule::default()
-        }
+        Rule { mode, ..Rule::default() }
     }
 }
 

@@ -334,11 +334,7 @@ impl Class {
     /// Free chunks of pages that stay.
     pub(crate) fn free_len(&self) -> u64 {
         let free = |page: &Page| u64::from(page.free_len + self.per_page - page.carved);
-        self.pages
-            .iter()
-            .filter(|page| !page.leaving)
-            .map(free)
-            .sum()
+        self.pages.iter().filter(|page| !page.leaving).map(free).sum()
     }
 
     /// Marks a page as one to be emptied, or not; returns how many of its chunks may be in use.
@@ -364,8 +360,7 @@ impl Class {
             owners.set(moved.number, self.id, at);
         }
         owners.set(number, 0, 0);
-        self.pages_with_space
-            .retain(|pages_with_space| *pages_with_space != number);
+        self.pages_with_space.retain(|pages_with_space| *pages_with_space != number);
         true
     }
 
@@ -504,11 +499,7 @@ impl Class {
             *steps = steps.saturating_sub(1);
             let small_is_due = self.small.len * 10 >= self.small.len + self.main.len;
             let from_small = self.small.len > 0 && (small_is_due || self.main.len == 0);
-            let queue = if from_small {
-                &mut self.small
-            } else {
-                &mut self.main
-            };
+            let queue = if from_small { &mut self.small } else { &mut self.main };
             let chunk = queue.pop_tail(arena)?;
             let state = arena.header(chunk).state.load(Relaxed);
             let is_dead = clock.is_dead(arena, chunk);
@@ -523,11 +514,7 @@ impl Class {
                 return Some(Victim { chunk, is_dead });
             }
             held += u32::from(is_held);
-            let left = if from_small {
-                0
-            } else {
-                used.saturating_sub(1)
-            };
+            let left = if from_small { 0 } else { used.saturating_sub(1) };
             mark::set_use(&arena.header(chunk).state, left);
             self.counts.promoted += u64::from(from_small);
             Use::Main.set(arena, chunk);
@@ -701,11 +688,7 @@ impl Class {
 
     /// Seconds since the items which are next to go were used, on average over a few.
     pub(crate) fn tail_age(&self, arena: &Arena, now: Seconds) -> Option<Seconds> {
-        let tails = self
-            .main
-            .tail_first(arena)
-            .take(4)
-            .chain(self.small.tail_first(arena).take(4));
+        let tails = self.main.tail_first(arena).take(4).chain(self.small.tail_first(arena).take(4));
         let ages = tails.map(|chunk| {
             u64::from(now.saturating_sub(arena.header(chunk).last_access.load(Relaxed)))
         });
@@ -715,10 +698,7 @@ impl Class {
 
     /// The items of the queues, the small queue's first, oldest first.
     pub(crate) fn oldest_first(&self, arena: &Arena) -> Vec<Chunk> {
-        self.small
-            .tail_first(arena)
-            .chain(self.main.tail_first(arena))
-            .collect()
+        self.small.tail_first(arena).chain(self.main.tail_first(arena)).collect()
     }
 
     pub(crate) fn items(&self) -> u64 {

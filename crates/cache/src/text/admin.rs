@@ -247,17 +247,13 @@ fn watch(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
     };
     if matches!(cx.connection.peer, Peer::Udp(_)) {
         // A log has no end, and a datagram is answered once.
-        return cx
-            .out
-            .put(b"CLIENT_ERROR watch commands not allowed over UDP\r\n");
+        return cx.out.put(b"CLIENT_ERROR watch commands not allowed over UDP\r\n");
     }
     match cx.service.watchers.add(kinds) {
         Some(watcher) => {
             cx.out.put(b"OK\r\n");
             *state = State::Watch(watcher);
         }
-        None => cx
-            .out
-            .put(b"WATCHER_TOO_MANY log watcher limit reached\r\n"),
+        None => cx.out.put(b"WATCHER_TOO_MANY log watcher limit reached\r\n"),
     }
 }

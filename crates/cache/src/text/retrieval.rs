@@ -15,19 +15,13 @@ use crate::words::{
 };
 
 impl Retrieval {
-    pub(crate) const GET: Retrieval = Retrieval {
-        with_cas: false,
-        exptime: None,
-    };
+    pub(crate) const GET: Retrieval = Retrieval { with_cas: false, exptime: None };
 
     /// Offset of the words after the command, if the line begins with a retrieval command and a
     /// space.
     pub(crate) fn of_line(line: &[u8]) -> Option<usize> {
         let names: [&[u8]; 5] = [b"get ", b"gets ", b"gat ", b"gats ", b"bget "];
-        names
-            .into_iter()
-            .find(|name| line.starts_with(name))
-            .map(<[u8]>::len)
+        names.into_iter().find(|name| line.starts_with(name)).map(<[u8]>::len)
     }
 }
 
@@ -76,10 +70,7 @@ fn head(cx: &Context<'_>, line: &[u8]) -> Result<(Retrieval, usize), &'static [u
     let (name, mut at) = word(line, 0).ok_or(BAD_FORMAT)?;
     // One word more must come: a key, or the expiry time.
     let (first, after_first) = word(line, at).ok_or(BAD_FORMAT)?;
-    let mut retrieval = Retrieval {
-        with_cas: name.ends_with(b"s"),
-        exptime: None,
-    };
+    let mut retrieval = Retrieval { with_cas: name.ends_with(b"s"), exptime: None };
     if name.starts_with(b"ga") {
         // And a key behind that.
         word(line, after_first).ok_or(BAD_FORMAT)?;
@@ -114,11 +105,7 @@ pub(crate) fn whole_line(
     // memcached checks all keys before it replies. So does this function, for lines that memcached
     // would hold.
     let is_long = keys.len() > KEY_LEN_MAX && end <= LINE_LEN_MAX;
-    if is_long
-        && keys
-            .split(|&byte| byte == b' ')
-            .any(|key| key.len() > KEY_LEN_MAX)
-    {
+    if is_long && keys.split(|&byte| byte == b' ').any(|key| key.len() > KEY_LEN_MAX) {
         cx.out.put(BAD_FORMAT);
         return Progress::used(end + 1);
     }
@@ -130,10 +117,7 @@ pub(crate) fn whole_line(
         }
         Ran::Full(len) => {
             *state = State::Keys(retrieval);
-            Progress {
-                used: at + len,
-                next: Some(Next::Flush),
-            }
+            Progress { used: at + len, next: Some(Next::Flush) }
         }
         Ran::Refused(why) => {
             cx.out.put(why);
@@ -160,15 +144,11 @@ pub(crate) fn go_on(
     // Keys whose end has come.
     let whole = memchr::memrchr(b' ', input).map_or(0, |at| at + 1);
     match run(cx, retrieval, &input[..whole]) {
-        Ran::Full(len) => Progress {
-            used: len,
-            next: Some(Next::Flush),
-        },
+        Ran::Full(len) => Progress { used: len, next: Some(Next::Flush) },
         // A carriage return may be the last byte of the longest key's line.
-        Ran::All if input.len() - whole <= KEY_LEN_MAX + 1 => Progress {
-            used: whole,
-            next: Some(Next::Receive(Phase::Head)),
-        },
+        Ran::All if input.len() - whole <= KEY_LEN_MAX + 1 => {
+            Progress { used: whole, next: Some(Next::Receive(Phase::Head)) }
+        }
         ran @ (Ran::All | Ran::Refused(_)) => {
             cx.out.put(match ran {
                 Ran::Refused(why) => why,
@@ -189,10 +169,7 @@ fn rest_of_line(
 ) -> Progress {
     match run(cx, retrieval, keys) {
         Ran::Full(len) => {
-            return Progress {
-                used: len,
-                next: Some(Next::Flush),
-            };
+            return Progress { used: len, next: Some(Next::Flush) };
         }
         Ran::All => cx.out.put(b"END\r\n"),
         Ran::Refused(why) => cx.out.put(why),

@@ -124,11 +124,7 @@ fn read<'a>(
         flags,
         exptime: cx.deadline(exptime),
         value_len,
-        rule: Rule {
-            mode,
-            cas,
-            ..Rule::default()
-        },
+        rule: Rule { mode, cas, ..Rule::default() },
         name,
     };
     let style = Style::Classic { is_quiet };
@@ -148,13 +144,7 @@ fn value(
     let len = asked.storage.value_len;
     match input[after..].get(..len + 2) {
         Some([value @ .., b'\r', b'\n']) => {
-            let Storage {
-                key,
-                flags,
-                exptime,
-                rule,
-                ..
-            } = asked.storage;
+            let Storage { key, flags, exptime, rule, .. } = asked.storage;
             let result = cx.items.store(key, value, flags, exptime, rule);
             reply(cx, asked, result);
             Progress::used(after + len + 2)
@@ -172,18 +162,9 @@ fn begin_long(
     line: &[u8],
     after: usize,
 ) -> Progress {
-    let Storage {
-        key,
-        value_len,
-        flags,
-        exptime,
-        ..
-    } = asked.storage;
+    let Storage { key, value_len, flags, exptime, .. } = asked.storage;
     *state = match cx.items.reserve(key, value_len, flags, exptime) {
-        Ok(reservation) => State::Value(Box::new(Pending {
-            head: line.into(),
-            reservation,
-        })),
+        Ok(reservation) => State::Value(Box::new(Pending { head: line.into(), reservation })),
         Err(error) => refuse(cx, asked, error, value_len),
     };
     Progress::used(after)
@@ -191,9 +172,7 @@ fn begin_long(
 
 /// The next bytes of a value that goes into its item.
 pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
-    let State::Value(pending) = state else {
-        unreachable!("called in Value")
-    };
+    let State::Value(pending) = state else { unreachable!("called in Value") };
     let missing = pending.reservation.missing();
     let filled = match pending.reservation.fill(input) {
         Ok(filled) => filled,
@@ -206,10 +185,7 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pr
         }
     };
     if !pending.reservation.is_full() || input.len() < filled + 2 {
-        return Progress {
-            used: filled,
-            next: Some(Next::Receive(Phase::Body)),
-        };
+        return Progress { used: filled, next: Some(Next::Receive(Phase::Body)) };
     }
     let is_ended = &input[filled..filled + 2] == b"\r\n";
     let State::Value(pending) = std::mem::replace(state, State::Command) else {
@@ -267,10 +243,7 @@ fn failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
 }
 
 pub(crate) fn swallow(len: usize, reply: &[u8]) -> State {
-    State::Swallow(Box::new(Swallow {
-        left: len as u64,
-        reply: reply.into(),
-    }))
+    State::Swallow(Box::new(Swallow { left: len as u64, reply: reply.into() }))
 }
 
 fn words(error: StoreError) -> &'static [u8] {

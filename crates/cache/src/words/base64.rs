@@ -13,10 +13,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// Decodes all of `text` into `buffer`; returns the length. `None` if it is not Base64, or is empty
 /// or too long.
 pub(crate) fn decode(text: &[u8], buffer: &mut [u8]) -> Option<usize> {
-    BASE64
-        .decode_slice(text, buffer)
-        .ok()
-        .filter(|&len| len > 0)
+    BASE64.decode_slice(text, buffer).ok().filter(|&len| len > 0)
 }
 
 /// Appends `bytes` in Base64.

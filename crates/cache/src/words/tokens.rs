@@ -20,11 +20,7 @@ const TOKENS_MAX: usize = 23;
 impl<'a> Tokens<'a> {
     #[inline]
     pub(crate) fn split(line: &'a [u8]) -> Tokens<'a> {
-        let mut tokens = Tokens {
-            line,
-            parts: [&[]; TOKENS_MAX],
-            count: 0,
-        };
+        let mut tokens = Tokens { line, parts: [&[]; TOKENS_MAX], count: 0 };
         let mut start = 0;
         for (at, &byte) in line.iter().enumerate() {
             if byte == b' ' {

@@ -42,10 +42,7 @@ pub(crate) const FILES: &[(&str, &str)] = &[
 pub(crate) fn service(settings: Settings) -> io::Result<Arc<Service>> {
     // A replay opens a service for each cut. A table of 65,536 places would cost more than the
     // conversation.
-    let store = Store::new(Config {
-        hash_power: 4,
-        ..Config::default()
-    })?;
+    let store = Store::new(Config { hash_power: 4, ..Config::default() })?;
     Ok(Arc::new(Service::new(store, settings, NoHost, test_now())))
 }
 
@@ -55,10 +52,7 @@ pub(crate) fn service(settings: Settings) -> io::Result<Arc<Service>> {
 /// # Errors
 /// When the kernel refuses the store's memory.
 pub(crate) fn conversation() -> io::Result<impl Session> {
-    let settings = Settings {
-        version: "TEST".to_owned(),
-        ..Settings::default()
-    };
+    let settings = Settings { version: "TEST".to_owned(), ..Settings::default() };
     let session = cache::Session::new(service(settings)?, Peer::Unix, test_now());
     Ok(AtTestTime(session))
 }

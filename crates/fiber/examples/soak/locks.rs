@@ -103,10 +103,7 @@ pub(crate) fn through_channels(dice: &mut Dice, _: &Props) -> io::Result<()> {
     drop(receiver);
     // One that is cancelled receives no more.
     fiber::checkpoint()?;
-    let sent: usize = senders
-        .into_iter()
-        .map(|sender| sender.join().expect("a sender"))
-        .sum();
+    let sent: usize = senders.into_iter().map(|sender| sender.join().expect("a sender")).sum();
     assert!(received.len() <= sent, "{} of {sent}", received.len());
     let sum: u64 = received.iter().sum();
     if wanted == 2 * count {
@@ -121,10 +118,7 @@ pub(crate) fn permits(dice: &mut Dice, props: &Props) -> io::Result<()> {
     {
         let _permit = shared.permits.acquire();
         let inside = shared.inside.fetch_add(1, Ordering::SeqCst) + 1;
-        assert!(
-            inside <= PERMITS as u64,
-            "{inside} have a permit of {PERMITS}"
-        );
+        assert!(inside <= PERMITS as u64, "{inside} have a permit of {PERMITS}");
         fiber::sleep(Duration::from_micros(dice.below(300)));
         shared.inside.fetch_sub(1, Ordering::SeqCst);
     }

@@ -110,9 +110,7 @@ fn soak(settings: &Settings) -> Result<Outcomes, String> {
         }
         let allowed = settled_bytes.map_or(usize::MAX, |settled| settled + GROWTH_BYTES_MAX);
         if live_bytes > allowed {
-            return Err(format!(
-                "{live_bytes} bytes are in use, {allowed} were expected at most"
-            ));
+            return Err(format!("{live_bytes} bytes are in use, {allowed} were expected at most"));
         }
     }
     Ok(total)
@@ -174,9 +172,7 @@ fn play_round(
             ended.left, ended_abroad.left
         ));
     }
-    baseline
-        .compare()
-        .map_err(|lost| format!("round {round} ({kind}): {lost}"))?;
+    baseline.compare().map_err(|lost| format!("round {round} ({kind}): {lost}"))?;
     Ok(outcomes)
 }
 
@@ -202,9 +198,7 @@ impl Looker {
 
     fn stop(self) {
         drop(self.over);
-        self.thread
-            .join()
-            .expect("looking at fibers does not panic");
+        self.thread.join().expect("looking at fibers does not panic");
     }
 }
 
@@ -226,9 +220,7 @@ fn processor_threads() -> usize {
 impl Baseline {
     fn after_a_first_runtime() -> Baseline {
         fiber::run(|| fiber::offload(|| ()));
-        Baseline {
-            descriptors: open_descriptors().len(),
-        }
+        Baseline { descriptors: open_descriptors().len() }
     }
 
     fn compare(&self) -> Result<(), String> {
@@ -236,10 +228,7 @@ impl Baseline {
         let patience = Instant::now() + Duration::from_secs(10);
         while offload_counters().active + offload_counters().waiting > 0 {
             if Instant::now() > patience {
-                return Err(format!(
-                    "offloaded calls do not end: {}",
-                    offload_counters()
-                ));
+                return Err(format!("offloaded calls do not end: {}", offload_counters()));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -255,10 +244,7 @@ impl Baseline {
         if open.len() == self.descriptors {
             Ok(())
         } else {
-            Err(format!(
-                "{} descriptors before, now {open:#?}",
-                self.descriptors
-            ))
+            Err(format!("{} descriptors before, now {open:#?}", self.descriptors))
         }
     }
 }

@@ -61,13 +61,7 @@ impl Outcomes {
 
 impl fmt::Display for Outcomes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcomes {
-            played,
-            cancelled,
-            timed_out,
-            disturbed,
-            ..
-        } = self;
+        let Outcomes { played, cancelled, timed_out, disturbed, .. } = self;
         write!(
             f,
             "{played} plays ended well, {cancelled} cancelled, {timed_out} timed out, \
@@ -86,11 +80,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(seed: u64, curtain: Instant, abroad: ClusterHandle) -> Stage {
         let dice = Dice::new(seed);
-        Stage {
-            dice,
-            curtain,
-            abroad,
-        }
+        Stage { dice, curtain, abroad }
     }
 
     pub(crate) fn play(mut self) -> Outcomes {
@@ -187,13 +177,7 @@ impl Servers {
                 (number, accept(number, listener, &handlers))
             })
             .collect();
-        Servers {
-            listeners,
-            acceptors,
-            handlers,
-            udp,
-            props,
-        }
+        Servers { listeners, acceptors, handlers, udp, props }
     }
 
     /// Cancels who answers now and then, and acceptors, and puts others in their places.

@@ -67,9 +67,8 @@ fn resize(runtime: &Runtime, mut dice: Dice, is_over: &AtomicBool) -> Result<Res
     }
     match going.iter().find(|one| !one.wait(PATIENCE)) {
         None => Ok(resized),
-        Some(one) => Err(format!(
-            "{one:?} does not go\n{}",
-            runtime.inspector().dump_with_backtraces()
-        )),
+        Some(one) => {
+            Err(format!("{one:?} does not go\n{}", runtime.inspector().dump_with_backtraces()))
+        }
     }
 }

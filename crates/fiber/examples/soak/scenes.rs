@@ -81,11 +81,7 @@ pub(crate) fn play(mut dice: Dice, props: &Props) -> io::Result<()> {
         } else {
             scene(&mut dice, props)?;
         }
-        assert_eq!(
-            SCENES_PLAYED.replace(number + 1),
-            number,
-            "another fiber's value"
-        );
+        assert_eq!(SCENES_PLAYED.replace(number + 1), number, "another fiber's value");
         fiber::checkpoint()?;
     }
     Ok(())
@@ -189,12 +185,7 @@ fn through_a_pipe(dice: &mut Dice, _: &Props) -> io::Result<()> {
     let written = writing.join().expect("a writer");
     read?;
     written?;
-    assert!(
-        got == expected,
-        "{} of {} bytes came",
-        got.len(),
-        expected.len()
-    );
+    assert!(got == expected, "{} of {} bytes came", got.len(), expected.len());
     Ok(())
 }
 
@@ -270,16 +261,10 @@ fn scope(dice: &mut Dice, _: &Props) -> io::Result<()> {
                 })
             })
             .collect();
-        parts
-            .into_iter()
-            .map(|part| part.join().expect("a sum"))
-            .sum()
+        parts.into_iter().map(|part| part.join().expect("a sum")).sum()
     });
     sums[0].set(sum);
-    assert_eq!(
-        sums[0].get(),
-        numbers.iter().map(|&n| u64::from(n)).sum::<u64>()
-    );
+    assert_eq!(sums[0].get(), numbers.iter().map(|&n| u64::from(n)).sum::<u64>());
     Ok(())
 }
 
@@ -305,11 +290,7 @@ fn offload(dice: &mut Dice, _: &Props) -> io::Result<()> {
         std::thread::sleep(pause);
         number.wrapping_mul(3)
     };
-    let result = if dice.one_in(2) {
-        fiber::try_offload(work)?
-    } else {
-        fiber::offload(work)
-    };
+    let result = if dice.one_in(2) { fiber::try_offload(work)? } else { fiber::offload(work) };
     assert_eq!(result, number.wrapping_mul(3));
     Ok(())
 }
@@ -338,10 +319,7 @@ fn child(dice: &mut Dice, _: &Props) -> io::Result<()> {
         return Ok(());
     }
     let mut command = Command::new("cat");
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let sent = dice.bytes(3000);
     let talked = talk_to_child(&mut child, &sent);
     // Whatever happened, no child is left behind.
@@ -357,10 +335,8 @@ fn child(dice: &mut Dice, _: &Props) -> io::Result<()> {
 }
 
 fn talk_to_child(child: &mut fiber::process::Child, sent: &[u8]) -> io::Result<()> {
-    let (mut to, mut from) = (
-        child.stdin.take().expect("it is piped"),
-        child.stdout.take().expect("it is piped"),
-    );
+    let (mut to, mut from) =
+        (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     to.write_all(sent)?;
     drop(to);
     let mut got = Vec::new();

@@ -43,18 +43,10 @@ pub(crate) enum Completed {
 
 impl Completion {
     /// A wait that is over.
-    pub(crate) const READY: Completion = Completion {
-        result: 0,
-        flags: 0,
-        piece_start: 0,
-    };
+    pub(crate) const READY: Completion = Completion { result: 0, flags: 0, piece_start: 0 };
 
     pub(crate) fn error(errno: i32) -> Completion {
-        Completion {
-            result: -errno,
-            flags: 0,
-            piece_start: 0,
-        }
+        Completion { result: -errno, flags: 0, piece_start: 0 }
     }
 
     /// The result as a count or an error.

@@ -57,12 +57,7 @@ struct Descriptor {
 impl Epoll {
     pub(super) fn new(wake_fd: Arc<OwnedFd>) -> io::Result<Epoll> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &fd,
-            &wake_fd,
-            epoll::EventData::new_u64(WAKE),
-            epoll::EventFlags::IN,
-        )?;
+        epoll::add(&fd, &wake_fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(Epoll {
             fd,
             wake_fd,
@@ -78,10 +73,7 @@ impl Epoll {
         completed: &mut Vec<Completed>,
     ) {
         let timeout = match wait {
-            SleepLimit::Poll => Some(Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            }),
+            SleepLimit::Poll => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
             SleepLimit::For(timeout) => timeout.map(|timeout| Timespec {
                 tv_sec: timeout.as_secs() as i64,
                 tv_nsec: timeout.subsec_nanos() as i64,
@@ -110,18 +102,14 @@ impl Epoll {
     fn ready(&self, data: u64, flags: epoll::EventFlags, completed: &mut Vec<Completed>) {
         let (fd, io_id_low) = ((data >> 32) as usize, data as u32);
         let mut sources = self.sources.borrow_mut();
-        let Some(source) = sources
-            .get_mut(fd)
-            .filter(|source| source.io_id as u32 == io_id_low)
+        let Some(source) = sources.get_mut(fd).filter(|source| source.io_id as u32 == io_id_low)
         else {
             return; // A descriptor that was closed after the event had been queued.
         };
         use epoll::EventFlags as Flags;
         let hung_up = flags.intersects(Flags::HUP | Flags::RDHUP | Flags::ERR);
-        let (read, write) = (
-            flags.contains(Flags::IN) || hung_up,
-            flags.contains(Flags::OUT) || hung_up,
-        );
+        let (read, write) =
+            (flags.contains(Flags::IN) || hung_up, flags.contains(Flags::OUT) || hung_up);
         source.hung_up |= hung_up;
         source.urgent |= flags.contains(Flags::PRI);
         source.readable |= read;
@@ -147,9 +135,7 @@ impl Epoll {
     /// True for unknown descriptors.
     pub(crate) fn may_try(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) -> bool {
         let sources = self.sources.borrow();
-        let source = sources
-            .get(fd.as_raw_fd() as usize)
-            .filter(|source| source.io_id == io_id);
+        let source = sources.get(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
         source.is_none_or(|source| {
             source.hung_up
                 || match interest {
@@ -179,9 +165,8 @@ impl Epoll {
 
     fn note(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest, may_try: bool) {
         let mut sources = self.sources.borrow_mut();
-        let source = sources
-            .get_mut(fd.as_raw_fd() as usize)
-            .filter(|source| source.io_id == io_id);
+        let source =
+            sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
         if let Some(source) = source {
             match interest {
                 Interest::Read => source.readable = may_try,
@@ -217,11 +202,8 @@ impl Epoll {
         use epoll::EventFlags as Flags;
         // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE):
         // that one might have no fiber to spare while another has.
-        let direction = if listener {
-            Flags::empty()
-        } else {
-            Flags::OUT | Flags::RDHUP | Flags::PRI
-        };
+        let direction =
+            if listener { Flags::empty() } else { Flags::OUT | Flags::RDHUP | Flags::PRI };
         let flags = Flags::IN | Flags::ET | direction;
         let data = epoll::EventData::new_u64((index as u64) << 32 | u64::from(io_id as u32));
         match epoll::add(&self.fd, fd, data, flags) {
@@ -229,11 +211,7 @@ impl Epoll {
             Err(rustix::io::Errno::EXIST) => epoll::modify(&self.fd, fd, data, flags)?,
             result => result?,
         }
-        sources[index] = Descriptor {
-            io_id,
-            listener,
-            ..Descriptor::default()
-        };
+        sources[index] = Descriptor { io_id, listener, ..Descriptor::default() };
         Ok(())
     }
 
@@ -253,9 +231,8 @@ impl Epoll {
     /// Forgets a descriptor that is closed (which ends its registration) or no longer of interest.
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>, io_id: u64) {
         let mut sources = self.sources.borrow_mut();
-        let source = sources
-            .get_mut(fd.as_raw_fd() as usize)
-            .filter(|source| source.io_id == io_id);
+        let source =
+            sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
         if let Some(source) = source {
             *source = Descriptor::default();
         }
@@ -271,9 +248,7 @@ impl Epoll {
     ) -> io::Result<()> {
         self.register(fd.as_fd(), io_id, false)?;
         let mut sources = self.sources.borrow_mut();
-        sources[fd.as_raw_fd() as usize]
-            .waiting
-            .push((interest, op));
+        sources[fd.as_raw_fd() as usize].waiting.push((interest, op));
         Ok(())
     }
 

@@ -70,13 +70,7 @@ impl LentBuffers {
         let entries = map(BUFFER_RING_LEN)?;
         // The kernel has pinned it: a copy on write after a fork must not part us.
         // SAFETY: advice about a mapping of ours, of this length.
-        unsafe {
-            libc::madvise(
-                entries.as_ptr().cast(),
-                BUFFER_RING_LEN,
-                libc::MADV_DONTFORK,
-            )
-        };
+        unsafe { libc::madvise(entries.as_ptr().cast(), BUFFER_RING_LEN, libc::MADV_DONTFORK) };
         let entries = entries.cast();
         let memory = match place.get() {
             // Of a processor that was here before, and did not go before every piece had come home.
@@ -99,8 +93,7 @@ impl LentBuffers {
         // is unmapped only when no operation is in flight.
         let register = |flags| unsafe {
             let address = entries.as_ptr() as u64;
-            ring.submitter()
-                .register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, flags)
+            ring.submitter().register_buf_ring_with_flags(address, LENT_BUFFERS, LENT_GROUP, flags)
         };
         register(IOU_PBUF_RING_INC).or_else(|_| register(0))?;
         Ok(buffers)
@@ -196,10 +189,7 @@ impl LentMemory {
     pub(crate) fn piece(&self, id: u16, start: u32, len: u32) -> NonNull<[u8]> {
         let start = start as usize;
         let len = len as usize;
-        assert!(
-            start + len <= LENT_BUFFER_LEN,
-            "a piece at {start}, {len} long"
-        );
+        assert!(start + len <= LENT_BUFFER_LEN, "a piece at {start}, {len} long");
         // SAFETY: inside the buffer, by the assertion.
         let address = unsafe { self.address(id).add(start) };
         NonNull::slice_from_raw_parts(NonNull::new(address).expect("above null"), len)

@@ -63,9 +63,7 @@ pub fn probe() -> Result<Ring, Denied> {
         let wake_fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let uring = Uring::new(&Waker::default(), &OnceLock::new(), Arc::new(wake_fd))?;
         let ring = uring.try_enter()?;
-        Ok(Ring {
-            features: features(&ring),
-        })
+        Ok(Ring { features: features(&ring) })
     });
     let result = probed.and_then(|thread| thread.join().expect("the probe does not panic"));
     result.map_err(Denied::from_error)
@@ -80,22 +78,13 @@ fn features(ring: &IoUring) -> Vec<(&'static str, bool)> {
         ("single-issuer and deferred task work", true),
         ("fast poll", params.is_feature_fast_poll()),
         ("no dropped completions", params.is_feature_nodrop()),
-        (
-            "send and receive",
-            has(opcode::Send::CODE) && has(opcode::Recv::CODE),
-        ),
+        ("send and receive", has(opcode::Send::CODE) && has(opcode::Recv::CODE)),
         ("cancel", has(opcode::AsyncCancel::CODE)),
-        (
-            "read and write",
-            has(opcode::Read::CODE) && has(opcode::Write::CODE),
-        ),
+        ("read and write", has(opcode::Read::CODE) && has(opcode::Write::CODE)),
         ("zero-copy send", has(opcode::SendZc::CODE)),
         ("message to another ring", has(opcode::MsgRingData::CODE)),
         ("futex wait", has(opcode::FutexWait::CODE)),
-        (
-            "receive and send bundles",
-            params.is_feature_recvsend_bundle(),
-        ),
+        ("receive and send bundles", params.is_feature_recvsend_bundle()),
         ("minimum wait", params.is_feature_min_timeout()),
     ]
 }
@@ -183,11 +172,7 @@ impl std::error::Error for Denied {
 }
 
 fn disabled_setting() -> Option<u32> {
-    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -199,9 +184,6 @@ mod tests {
         let denied = Denied::from_error(io::Error::from_raw_os_error(libc::ENOMEM));
         assert_eq!(denied.cause, DeniedCause::Memory);
         let said = denied.to_string();
-        assert!(
-            said.contains("ulimit -l") && said.contains("MemoryMax="),
-            "{said}"
-        );
+        assert!(said.contains("ulimit -l") && said.contains("MemoryMax="), "{said}");
     }
 }

@@ -84,10 +84,7 @@ impl Uring {
     pub(super) fn try_enter(&self) -> io::Result<Ref<'_, IoUring>> {
         let ring = self.ring.borrow();
         // SAFETY: no entry is queued; no argument is passed.
-        unsafe {
-            ring.submitter()
-                .enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None)
-        }?;
+        unsafe { ring.submitter().enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None) }?;
         Ok(ring)
     }
 
@@ -151,9 +148,9 @@ impl Uring {
         let ring = self.ring.borrow_mut();
         let timespec = timeout.map(Timespec::from);
         let result = match &timespec {
-            Some(timespec) => ring
-                .submitter()
-                .submit_with_args(1, &SubmitArgs::new().timespec(timespec)),
+            Some(timespec) => {
+                ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(timespec))
+            }
             None => ring.submitter().submit_and_wait(1),
         };
         check_enter(result);
@@ -203,11 +200,7 @@ impl Uring {
             let len = u32::try_from(result).unwrap_or(0);
             self.buffers.filled(id, len, flags)
         });
-        Completion {
-            result,
-            flags,
-            piece_start,
-        }
+        Completion { result, flags, piece_start }
     }
 
     /// Hands over the operation at this address. It, and what `entry` points to, stay where they
@@ -266,10 +259,7 @@ impl Uring {
     /// that is told.
     pub(crate) fn disarm_accept(&self, counters: &Counters, id: u64) {
         let cancel = opcode::AsyncCancel::new(id << ACCEPT_SHIFT | ACCEPT_BIT).build();
-        self.push(
-            counters,
-            &cancel.user_data(id << ACCEPT_SHIFT | DISARM_BITS),
-        );
+        self.push(counters, &cancel.user_data(id << ACCEPT_SHIFT | DISARM_BITS));
     }
 
     /// True if the kernel has only the wait for a wake-up, and no piece of a buffer is held.
@@ -328,8 +318,7 @@ fn submit(ring: &IoUring) {
     // SAFETY: the ring's own mapped head says how many entries there are; no argument is passed.
     let result = unsafe {
         let count = ring.submission_shared().len() as u32;
-        ring.submitter()
-            .enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None)
+        ring.submitter().enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None)
     };
     check_enter(result);
 }
@@ -338,13 +327,7 @@ fn submit(ring: &IoUring) {
 /// retries.
 fn check_enter(result: io::Result<usize>) {
     if let Err(error) = result {
-        let retried = [
-            libc::EINTR,
-            libc::ETIME,
-            libc::EAGAIN,
-            libc::EBUSY,
-            libc::ENOMEM,
-        ];
+        let retried = [libc::EINTR, libc::ETIME, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
         let errno = error.raw_os_error().unwrap_or(0);
         assert!(retried.contains(&errno), "io_uring_enter failed: {error}");
     }

@@ -41,10 +41,7 @@ impl Waker {
     /// What `eventfd(2)` reports.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
         let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        *lock(&self.0) = Some(WakeTarget {
-            eventfd: Arc::clone(&eventfd),
-            ring: None,
-        });
+        *lock(&self.0) = Some(WakeTarget { eventfd: Arc::clone(&eventfd), ring: None });
         Ok(eventfd)
     }
 
@@ -131,9 +128,7 @@ mod tests {
     /// Completions that the ring got, and the count of the eventfd.
     fn heard(eventfd: &OwnedFd, ring: &mut io_uring::IoUring) -> (usize, u64) {
         ring.submit_and_wait(0).unwrap();
-        let messages = ring
-            .completion()
-            .filter(|entry| entry.user_data() == WOKEN_BY_MESSAGE);
+        let messages = ring.completion().filter(|entry| entry.user_data() == WOKEN_BY_MESSAGE);
         let messages = messages.count();
         rustix::io::ioctl_fionbio(eventfd, true).unwrap();
         let mut count = [0; 8];
@@ -149,11 +144,7 @@ mod tests {
         let eventfd = waker.open().unwrap();
         waker.attach(ring.as_raw_fd());
         std::thread::scope(|scope| scope.spawn(|| waker.wake()).join().unwrap());
-        let expected = if NO_MESSAGES.load(Ordering::Relaxed) {
-            (0, 1)
-        } else {
-            (1, 0)
-        };
+        let expected = if NO_MESSAGES.load(Ordering::Relaxed) { (0, 1) } else { (1, 0) };
         assert_eq!(heard(&eventfd, &mut ring), expected);
     }
 

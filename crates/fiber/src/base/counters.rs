@@ -70,10 +70,7 @@ pub(crate) struct Counter(AtomicU64);
 impl Counter {
     #[inline]
     pub(crate) fn add(&self, count: u64) {
-        self.0.store(
-            self.0.load(Ordering::Relaxed).wrapping_add(count),
-            Ordering::Relaxed,
-        );
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -40,10 +40,8 @@ pub struct DirEntry {
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref();
     offload(|| {
-        let mut listing = ReadDir {
-            entries: Some(std::fs::read_dir(path)?),
-            fetched: VecDeque::new(),
-        };
+        let mut listing =
+            ReadDir { entries: Some(std::fs::read_dir(path)?), fetched: VecDeque::new() };
         listing.fetch();
         Ok(listing)
     })

@@ -39,13 +39,7 @@ fn cached_pages(file: BorrowedFd<'_>, range: &Range<u64>) -> Option<bool> {
     let mut counts = [0u64; 5];
     // SAFETY: the kernel reads two and writes five 64-bit numbers, which is what is passed.
     let result = unsafe {
-        libc::syscall(
-            SYS_CACHESTAT,
-            file.as_raw_fd(),
-            whole.as_ptr(),
-            counts.as_mut_ptr(),
-            0,
-        )
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), whole.as_ptr(), counts.as_mut_ptr(), 0)
     };
     (result == 0).then(|| counts[0] >= page_count)
 }

@@ -29,10 +29,8 @@ pub(crate) fn register(cluster: &Arc<Cluster>) {
 /// text is never freed.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn weft_debugger_fibers() -> *const c_char {
-    let text = fibers().map_or_else(
-        || "busy\n".to_owned(),
-        |fibers| fibers.iter().map(line).collect(),
-    );
+    let text =
+        fibers().map_or_else(|| "busy\n".to_owned(), |fibers| fibers.iter().map(line).collect());
     let text = CString::new(text.replace('\0', "?")).expect("without zeros");
     text.into_raw()
 }

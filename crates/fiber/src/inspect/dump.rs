@@ -98,11 +98,7 @@ impl Dump {
     pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {
         let mut found = cluster.fibers();
         found.sort_unstable_by_key(Fiber::id);
-        let mut traces = if backtraces {
-            trace(cluster, &found)
-        } else {
-            HashMap::new()
-        };
+        let mut traces = if backtraces { trace(cluster, &found) } else { HashMap::new() };
         let describe = |fiber: &Fiber| {
             let mut dumped = DumpedFiber::of(cluster, fiber);
             dumped.backtrace = traces.remove(&dumped.id).map(|trace| in_user_code(&trace));
@@ -239,11 +235,7 @@ fn touched_len(usable: &std::ops::Range<usize>) -> usize {
     // SAFETY: mincore(2) writes one byte for each page of the range, which is what the vector has
     // room for. The range is part of a slab, which is never unmapped.
     let result = unsafe {
-        libc::mincore(
-            usable.start as *mut libc::c_void,
-            usable.len(),
-            pages.as_mut_ptr(),
-        )
+        libc::mincore(usable.start as *mut libc::c_void, usable.len(), pages.as_mut_ptr())
     };
     if result != 0 {
         return 0;
@@ -347,10 +339,7 @@ fn split_frames(text: &str) -> Vec<&str> {
         .collect();
     starts.insert(0, 0);
     starts.push(text.len());
-    starts
-        .windows(2)
-        .map(|pair| &text[pair[0]..pair[1]])
-        .collect()
+    starts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
 }
 
 /// Wait of a fiber that was seen in this state, and the other fiber that it waits for, if any.
@@ -404,21 +393,14 @@ impl fmt::Display for Dump {
         let mut groups: BTreeMap<_, usize> = BTreeMap::new();
         for fiber in &self.fibers {
             let name = fiber.name.as_deref().unwrap_or("-");
-            *groups
-                .entry((fiber.state, name, &fiber.spawned_at))
-                .or_default() += 1;
+            *groups.entry((fiber.state, name, &fiber.spawned_at)).or_default() += 1;
         }
         for ((state, name, spawned_at), count) in groups {
             writeln!(f, "{count:>9} {state:<14} {name}  spawned at {spawned_at}")?;
         }
         for ring in &self.deadlocks {
             let ring: Vec<_> = ring.iter().map(u64::to_string).collect();
-            writeln!(
-                f,
-                "DEADLOCK: each waits for the next: {}, {}",
-                ring.join(", "),
-                ring[0]
-            )?;
+            writeln!(f, "DEADLOCK: each waits for the next: {}, {}", ring.join(", "), ring[0])?;
         }
         writeln!(
             f,
@@ -474,15 +456,9 @@ fn write_line(fibers: &[&DumpedFiber], f: &mut fmt::Formatter<'_>) -> fmt::Resul
         1 => (first.id.to_string(), first.processor),
         many => (format!("{many} alike"), None),
     };
-    let age = fibers
-        .iter()
-        .map(|fiber| fiber.age)
-        .max()
-        .unwrap_or_default();
+    let age = fibers.iter().map(|fiber| fiber.age).max().unwrap_or_default();
     let stacks = fibers.iter().filter_map(|fiber| fiber.stack);
-    let touched_len = stacks
-        .map(|stack| stack.touched_len)
-        .reduce(|sum, len| sum + len);
+    let touched_len = stacks.map(|stack| stack.touched_len).reduce(|sum, len| sum + len);
     writeln!(
         f,
         "{number:>9} {:<14} {:>4} {:>9.1} {:>7} {:<16} {}",
@@ -544,27 +520,16 @@ mod tests {
             waits_for: Some(waits_for.to_owned()),
             ..waiting(id)
         };
-        let mut dump = Dump {
-            fibers: (1..=64).map(|id| fiber(id, "accept")).collect(),
-            ..Dump::default()
-        };
+        let mut dump =
+            Dump { fibers: (1..=64).map(|id| fiber(id, "accept")).collect(), ..Dump::default() };
         dump.fibers[7] = fiber(8, "a disk");
-        let owned = |id| DumpedFiber {
-            waits_for_fiber: Some(8),
-            ..fiber(id, "mutex")
-        };
+        let owned = |id| DumpedFiber { waits_for_fiber: Some(8), ..fiber(id, "mutex") };
         dump.fibers.extend((65..=70).map(owned));
         let text = dump.to_string();
         let (_, list) = text.split_once("waits for\n").unwrap();
-        let firsts: Vec<_> = list
-            .lines()
-            .map(|line| line.split_once(" waiting").unwrap().0.trim())
-            .collect();
-        assert_eq!(
-            firsts,
-            ["63 alike", "8", "65", "66", "67", "68", "69", "70"],
-            "{text}"
-        );
+        let firsts: Vec<_> =
+            list.lines().map(|line| line.split_once(" waiting").unwrap().0.trim()).collect();
+        assert_eq!(firsts, ["63 alike", "8", "65", "66", "67", "68", "69", "70"], "{text}");
     }
 
     #[test]

@@ -66,11 +66,7 @@ pub struct Deadlock {
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "fibers wait for each other and will for ever\n{}",
-            self.dump
-        )
+        write!(f, "fibers wait for each other and will for ever\n{}", self.dump)
     }
 }
 
@@ -124,9 +120,7 @@ impl StopFlag {
     /// Waits; `true` when it is over.
     fn wait(&self, duration: Duration) -> bool {
         let guard = lock(&self.is_over);
-        let waited = self
-            .changed
-            .wait_timeout_while(guard, duration, |over| !*over);
+        let waited = self.changed.wait_timeout_while(guard, duration, |over| !*over);
         *waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
     }
 }
@@ -155,13 +149,8 @@ impl Monitor {
             }
             watch.cluster.set_monitored(false);
         };
-        let thread = std::thread::Builder::new()
-            .name("monitor".to_owned())
-            .spawn(body)?;
-        Ok(Monitor {
-            end,
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name("monitor".to_owned()).spawn(body)?;
+        Ok(Monitor { end, thread: Some(thread) })
     }
 }
 
@@ -383,9 +372,7 @@ fn trace_thread(thread: i32) -> String {
         std::thread::sleep(Duration::from_millis(1));
     }
     let count = FOUND_COUNT.load(Ordering::Relaxed);
-    let addresses = FOUND[..count]
-        .iter()
-        .map(|found| found.load(Ordering::Relaxed));
+    let addresses = FOUND[..count].iter().map(|found| found.load(Ordering::Relaxed));
     name_frames(addresses)
 }
 
@@ -395,9 +382,7 @@ fn name_frames(addresses: impl Iterator<Item = usize>) -> String {
         // The address is where the call returns to; the line is that of the call.
         let call = address.saturating_sub(1) as *mut std::ffi::c_void;
         backtrace::resolve(call, |symbol| {
-            let name = symbol
-                .name()
-                .map_or("?".to_owned(), |name| format!("{name:#}"));
+            let name = symbol.name().map_or("?".to_owned(), |name| format!("{name:#}"));
             let place = symbol.filename().zip(symbol.lineno());
             let place = place.map(|(file, line)| format!("\n        at {}:{line}", file.display()));
             frames.push((name, place.unwrap_or_default()));
@@ -407,14 +392,10 @@ fn name_frames(addresses: impl Iterator<Item = usize>) -> String {
     let is_ours = |name: &str| name.contains("note_addresses") || name.contains("__restore_rt");
     let first = frames.iter().rposition(|(name, _)| is_ours(name));
     let first = first.map_or(0, |at| at + 1);
-    let end = frames
-        .iter()
-        .position(|(name, _)| name.starts_with("fiber::switch::context::"));
+    let end = frames.iter().position(|(name, _)| name.starts_with("fiber::switch::context::"));
     let end = end.unwrap_or(frames.len()).max(first);
     let shown = frames[first..end].iter();
-    shown
-        .map(|(name, place)| format!("    {name}{place}\n"))
-        .collect()
+    shown.map(|(name, place)| format!("    {name}{place}\n")).collect()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -28,11 +28,7 @@ impl ThreadTime {
         let (_, fields) = stat.rsplit_once(") ")?;
         let mut times = schedstat.split(' ').map(str::parse);
         let mut next = || Some(Duration::from_nanos(times.next()?.ok()?));
-        Some(ThreadTime {
-            is_runnable: fields.starts_with('R'),
-            ran: next()?,
-            delayed: next()?,
-        })
+        Some(ThreadTime { is_runnable: fields.starts_with('R'), ran: next()?, delayed: next()? })
     }
 
     /// Part of the time `elapsed` since `before` that the thread used: its CPU time if it is
@@ -62,18 +58,10 @@ mod tests {
         let before = time('R', 100, 1000);
         let elapsed = Duration::from_millis(500);
         let taken = |now: ThreadTime| now.taken_since(&before, elapsed).as_millis();
-        assert_eq!(
-            taken(time('R', 130, 1000)),
-            30,
-            "it waits, or has waited, for the rest"
-        );
+        assert_eq!(taken(time('R', 130, 1000)), 30, "it waits, or has waited, for the rest");
         assert_eq!(taken(time('R', 600, 1000)), 500);
         assert_eq!(taken(time('S', 100, 1000)), 500, "it blocks");
-        assert_eq!(
-            taken(time('D', 130, 1200)),
-            300,
-            "it blocks, and has waited"
-        );
+        assert_eq!(taken(time('D', 130, 1200)), 300, "it blocks, and has waited");
     }
 
     #[test]

@@ -134,17 +134,13 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
     };
     loop {
         check_cancelled(fiber)?;
-        let waiter = Waiter {
-            op: Op::carried_by(OpCarrier::Acceptors, fiber),
-            connection: Cell::new(None),
-        };
+        let waiter =
+            Waiter { op: Op::carried_by(OpCarrier::Acceptors, fiber), connection: Cell::new(None) };
         if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
             give_way(0);
             return Ok(connection);
         }
-        let completion = waiter
-            .op
-            .wait_for(listener.fd.as_raw_fd(), Operation::Accept);
+        let completion = waiter.op.wait_for(listener.fd.as_raw_fd(), Operation::Accept);
         match waiter.connection.take() {
             Some(connection) => return Ok(connection),
             None if waiter.op.is_cancelled() => return Err(Cancelled.into()),

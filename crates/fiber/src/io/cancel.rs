@@ -140,11 +140,7 @@ impl Fiber {
     /// A fiber that has not started starts, and meets the request at its first suspension point.
     pub fn cancel(&self) {
         let control = &self.control;
-        if control
-            .cancellation()
-            .requested
-            .swap(true, Ordering::SeqCst)
-        {
+        if control.cancellation().requested.swap(true, Ordering::SeqCst) {
             return;
         }
         self.unpark();
@@ -166,10 +162,7 @@ impl Fiber {
 
     /// True if the fiber was asked to end.
     pub fn is_cancel_requested(&self) -> bool {
-        self.control
-            .cancellation()
-            .requested
-            .load(Ordering::Relaxed)
+        self.control.cancellation().requested.load(Ordering::Relaxed)
     }
 }
 

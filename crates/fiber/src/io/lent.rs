@@ -51,11 +51,8 @@ impl LentBuffer {
 impl Drop for LentBuffer {
     fn drop(&mut self) {
         let id = self.id;
-        if !processor::at(self.owner(), |processor| {
-            processor.backend.take_buffer_back(id)
-        }) {
-            self.owner()
-                .send(Message::Call(give_back, [u64::from(id), 0]));
+        if !processor::at(self.owner(), |processor| processor.backend.take_buffer_back(id)) {
+            self.owner().send(Message::Call(give_back, [u64::from(id), 0]));
         }
     }
 }

@@ -48,12 +48,7 @@ where
     };
     let done = AtomicBool::new(false);
     let mut result = None;
-    let call = Call {
-        f,
-        result: &raw mut result,
-        done: &raw const done,
-        fiber,
-    };
+    let call = Call { f, result: &raw mut result, done: &raw const done, fiber };
     let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || call.make());
     // SAFETY: this frame, and with it all that `f` borrows, stays until `done` is set. The job
     // touches nothing borrowed after that. If the runtime stops first the frame is never left: its
@@ -151,12 +146,7 @@ unsafe impl<F: Send, T: Send> Send for Call<F, T> {}
 
 impl<F: FnOnce() -> T, T> Call<F, T> {
     fn make(self) {
-        let Call {
-            f,
-            result,
-            done,
-            fiber,
-        } = self;
+        let Call { f, result, done, fiber } = self;
         let outcome = catch_unwind(AssertUnwindSafe(f));
         // SAFETY: the fiber reads neither before `done` is set, and does not leave its frame
         // either. The handle keeps the fiber's control block, which is not in that frame, for the

@@ -279,11 +279,7 @@ const FAILED_AT_ONCE_MAX: u16 = 1000;
 /// [`Cancelled`].
 #[inline]
 pub(crate) fn check_cancelled(fiber: FiberRef) -> io::Result<()> {
-    if fiber.control().cancellation().is_due() {
-        Err(refuse(fiber))
-    } else {
-        Ok(())
-    }
+    if fiber.control().cancellation().is_due() { Err(refuse(fiber)) } else { Ok(()) }
 }
 
 #[cold]

@@ -57,11 +57,7 @@ pub(crate) fn wait_ready(
         Interest::Write | Interest::Either => Operation::Send,
     };
     let completion = op.wait_for(fd.as_raw_fd(), operation);
-    if op.is_relocated() {
-        Ok(())
-    } else {
-        waited(completion)
-    }
+    if op.is_relocated() { Ok(()) } else { waited(completion) }
 }
 
 /// Result of a wait, for the fiber that waited.

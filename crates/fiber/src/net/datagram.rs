@@ -110,10 +110,7 @@ impl Socket {
         deadline: Option<Instant>,
     ) -> io::Result<(usize, Option<SocketAddrAny>)> {
         let mut storage = MaybeUninit::<SocketAddrStorage>::uninit();
-        let mut slice = libc::iovec {
-            iov_base: buffer.as_mut_ptr().cast(),
-            iov_len: buffer.len(),
-        };
+        let mut slice = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: an all-zero msghdr is valid: no name, no slices, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = &raw mut slice;
@@ -183,10 +180,8 @@ impl Socket {
         address: Option<&SocketAddrAny>,
         deadline: Option<Instant>,
     ) -> io::Result<usize> {
-        let slice = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
+        let slice =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: an all-zero msghdr is valid: no name, no slices, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = (&raw const slice).cast_mut();
@@ -229,13 +224,8 @@ impl Socket {
     fn is_send_buffer_full(&self) -> bool {
         let mut unreceived_len: libc::c_int = 0;
         // SAFETY: writes one int, which is what this call is given. SIOCOUTQ, unix(7)
-        let result = unsafe {
-            libc::ioctl(
-                self.as_fd().as_raw_fd(),
-                libc::TIOCOUTQ,
-                &mut unreceived_len,
-            )
-        };
+        let result =
+            unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &mut unreceived_len) };
         let buffer_len = rustix::net::sockopt::socket_send_buffer_size(self).unwrap_or(0);
         result == 0 && usize::try_from(unreceived_len).is_ok_and(|len| len >= buffer_len)
     }

@@ -51,8 +51,6 @@ impl AsFd for Readable {
 
 impl From<OwnedFd> for Readable {
     fn from(fd: OwnedFd) -> Readable {
-        Readable {
-            socket: Socket::new(fd, SocketKind::Other),
-        }
+        Readable { socket: Socket::new(fd, SocketKind::Other) }
     }
 }

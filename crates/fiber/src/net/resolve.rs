@@ -31,11 +31,7 @@ pub fn resolve(address: impl ToSocketAddrs + Sync) -> io::Result<Vec<SocketAddr>
 /// `TimedOut`, [`Cancelled`](crate::Cancelled), or what the look-up reports.
 pub fn resolve_name(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
-    try_offload(move || {
-        (host.as_str(), port)
-            .to_socket_addrs()
-            .map(Iterator::collect)
-    })?
+    try_offload(move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect))?
 }
 
 /// The first address, as `std` takes it for datagrams.
@@ -69,11 +65,7 @@ fn look_up<A: ToSocketAddrs + Sync, T: Send>(
     // A resolver that asked a name server brings the answers in memory of its own. What iterates
     // over nothing of its own (a SocketAddr, a slice of them) had the addresses before, and is
     // worth no thread.
-    if needs_drop::<A::Iter>() {
-        offload(look_up)
-    } else {
-        look_up()
-    }
+    if needs_drop::<A::Iter>() { offload(look_up) } else { look_up() }
 }
 
 fn no_address() -> io::Error {

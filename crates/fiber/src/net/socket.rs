@@ -149,10 +149,7 @@ impl Socket {
         let socket = Socket::with_mode(fd, false, kind);
         if io_path() == IoPath::Uring {
             let (pointer, len) = (address.as_ptr().cast(), address.addr_len());
-            operate(
-                opcode::Connect::new(socket.ring_fd()?, pointer, len).build(),
-                None,
-            )?;
+            operate(opcode::Connect::new(socket.ring_fd()?, pointer, len).build(), None)?;
             return Ok(socket);
         }
         if address.address_family() == AddressFamily::UNIX {
@@ -349,9 +346,7 @@ impl Socket {
         deadline: Option<Instant>,
     ) -> io::Result<Option<Received>> {
         if io_path() == IoPath::Uring {
-            let completion = op
-                .completion()
-                .expect("a step begins when its operation is over");
+            let completion = op.completion().expect("a step begins when its operation is over");
             return match outcome(op, completion) {
                 // It was readiness that came: a receive of bytes names the buffer that they are in.
                 Ok(completion) if completion.result > 0 && lent.is_none() => self.receive_unlent(),
@@ -434,16 +429,12 @@ impl Socket {
         let fd = self.ring_fd()?;
         let entry = if let [slice] = slices {
             let len = ring_len(slice.len());
-            opcode::Send::new(fd, slice.as_ptr(), len)
-                .flags(flags)
-                .build()
+            opcode::Send::new(fd, slice.as_ptr(), len).flags(flags).build()
         } else {
             // IoSlice has the layout of iovec (its documentation says so).
             message.msg_iov = slices.as_ptr().cast_mut().cast();
             message.msg_iovlen = slices.len() as _;
-            opcode::SendMsg::new(fd, &raw const message)
-                .flags(flags as u32)
-                .build()
+            opcode::SendMsg::new(fd, &raw const message).flags(flags as u32).build()
         };
         operate(entry, deadline)?.into_result()
     }
@@ -753,9 +744,8 @@ impl Socket {
             let message = "a time-out of zero; for none, pass None";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let nanos = timeout.map_or(0, |timeout| {
-            u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
-        });
+        let nanos =
+            timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         self.timeout_cell(interest).store(nanos, Ordering::Relaxed);
         Ok(())
     }

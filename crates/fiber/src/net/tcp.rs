@@ -66,9 +66,7 @@ impl TcpStream {
     /// # Errors
     /// What `getpeername(2)` reports.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(rustix::net::getpeername(self)?
-            .ok_or(io::ErrorKind::NotConnected)?
-            .try_into()?)
+        Ok(rustix::net::getpeername(self)?.ok_or(io::ErrorKind::NotConnected)?.try_into()?)
     }
 
     /// This end's address.
@@ -81,15 +79,9 @@ impl TcpStream {
 }
 
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    Ok(TcpStream {
-        socket: Socket::connect(fd, &address.into(), SocketKind::Tcp)?,
-    })
+    Ok(TcpStream { socket: Socket::connect(fd, &address.into(), SocketKind::Tcp)? })
 }
 
 /// A listening TCP socket, as [`std::net::TcpListener`]. Any number of fibers, on any processors,

@@ -50,9 +50,7 @@ impl UdpSocket {
     pub fn connect(&self, address: impl ToSocketAddrs + Sync) -> io::Result<()> {
         let addresses = resolve(address)?;
         // Connecting a datagram socket only notes the address: it does not wait.
-        first_that_works(&addresses, |address| {
-            Ok(rustix::net::connect(&self.socket, &address)?)
-        })
+        first_that_works(&addresses, |address| Ok(rustix::net::connect(&self.socket, &address)?))
     }
 
     /// Sends one datagram to `address` (a name's first).
@@ -101,8 +99,6 @@ impl UdpSocket {
     /// # Errors
     /// `NotConnected`, or what `getpeername(2)` reports.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(rustix::net::getpeername(self)?
-            .ok_or(io::ErrorKind::NotConnected)?
-            .try_into()?)
+        Ok(rustix::net::getpeername(self)?.ok_or(io::ErrorKind::NotConnected)?.try_into()?)
     }
 }

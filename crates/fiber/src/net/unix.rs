@@ -45,15 +45,8 @@ impl UnixStream {
     }
 
     fn connect_to(address: SocketAddrUnix) -> io::Result<UnixStream> {
-        let fd = socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        Ok(UnixStream {
-            socket: Socket::connect(fd, &address.into(), SocketKind::Unix)?,
-        })
+        let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        Ok(UnixStream { socket: Socket::connect(fd, &address.into(), SocketKind::Unix)? })
     }
 
     /// The other end's address.
@@ -89,12 +82,7 @@ pub struct UnixListener {
     state: Arc<ListenerState>,
 }
 
-listener!(
-    UnixListener,
-    UnixStream,
-    std::os::unix::net::UnixListener,
-    Unix
-);
+listener!(UnixListener, UnixStream, std::os::unix::net::UnixListener, Unix);
 
 impl UnixListener {
     /// Makes a socket at `path` and listens on it.
@@ -179,10 +167,7 @@ impl UnixDatagram {
     /// # Errors
     /// What `connect(2)` reports.
     pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
-        Ok(rustix::net::connect(
-            &self.socket,
-            &kernel_address(address)?,
-        )?)
+        Ok(rustix::net::connect(&self.socket, &kernel_address(address)?)?)
     }
 
     /// Sends one datagram to the socket at `path`.

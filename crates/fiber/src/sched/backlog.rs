@@ -53,8 +53,7 @@ impl Backlog {
     pub(crate) fn note_runs(&self, ticks: u64) {
         if let Some(run) = ticks.checked_div(self.runs.replace(0)) {
             let mean = self.mean_run_ticks.get();
-            self.mean_run_ticks
-                .set(mean - mean / TURNS_OF_MEAN + run / TURNS_OF_MEAN);
+            self.mean_run_ticks.set(mean - mean / TURNS_OF_MEAN + run / TURNS_OF_MEAN);
         }
     }
 
@@ -73,10 +72,7 @@ impl Backlog {
 
     /// True if fibers that wait at `now` will have waited for too long when the next one has run.
     pub(crate) fn is_worth_waking(&self, now: u64) -> bool {
-        let waits = self
-            .since
-            .get()
-            .map_or(0, |since| now.saturating_sub(since));
+        let waits = self.since.get().map_or(0, |since| now.saturating_sub(since));
         waits.saturating_add(self.mean_run_ticks.get()) > self.worth_waking_ticks
     }
 }

@@ -121,10 +121,7 @@ impl SlotState {
 impl Cluster {
     /// A cluster without processors, of which there may be up to `processors_max` at a time.
     pub(crate) fn new(processors_max: usize, backend: BackendKind) -> Arc<Cluster> {
-        assert!(
-            processors_max > 0,
-            "a cluster of 0 processors runs no fiber"
-        );
+        assert!(processors_max > 0, "a cluster of 0 processors runs no fiber");
         let idle = Arc::new(Idle::new(processors_max));
         let processors = (0..processors_max)
             .map(|index| ProcessorShared::new(index, Arc::clone(&idle)))
@@ -239,11 +236,7 @@ impl Cluster {
                 return left;
             }
             let wait = deadline.map_or(Duration::from_secs(3600), |deadline| deadline - now);
-            guard = self
-                .empty
-                .wait_timeout(guard, wait)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            guard = self.empty.wait_timeout(guard, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -77,9 +77,7 @@ impl Idle {
     /// Becomes the spinner; `false` if there is one.
     pub(crate) fn begin_spin(&self) -> bool {
         // Not a swap: one that fails leaves no trace, so `end_spin` is the last to write.
-        let begun = self
-            .spinner
-            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
+        let begun = self.spinner.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
         begun.is_ok()
     }
 
@@ -139,9 +137,7 @@ impl Idle {
         full_fence();
         let state = &self.states[index];
         state.load(Ordering::Relaxed) == ASLEEP
-            && state
-                .compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
+            && state.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// True if there is one to wake, as far as is known without the lock and without a fence: one
@@ -192,9 +188,7 @@ impl Idle {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.sleepers
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.sleepers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -455,9 +449,7 @@ mod models {
                 thread::spawn(move || second.work_one(1)),
             ];
             does(&world);
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
 

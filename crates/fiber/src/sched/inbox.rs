@@ -39,10 +39,7 @@ impl<M> Inbox<M> {
     pub(crate) fn closed() -> Inbox<M> {
         Inbox {
             latest: AtomicPtr::new(ptr::null_mut()),
-            inbox: Mutex::new(Messages {
-                messages: Vec::new(),
-                is_closed: true,
-            }),
+            inbox: Mutex::new(Messages { messages: Vec::new(), is_closed: true }),
             has_some: AtomicBool::new(false),
         }
     }
@@ -117,9 +114,7 @@ impl<M> Inbox<M> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Messages<M>> {
-        self.inbox
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inbox.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -129,9 +129,7 @@ thread_local! {
 fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R, AccessError> {
     match processor::running_here() {
         Some(fiber) => f(fiber.control().locals_or_new().ok_or(AccessError)?),
-        None => PLAIN
-            .try_with(|plain| f(&plain.0))
-            .unwrap_or(Err(AccessError)),
+        None => PLAIN.try_with(|plain| f(&plain.0)).unwrap_or(Err(AccessError)),
     }
 }
 

@@ -17,17 +17,14 @@ impl Cluster {
         self.process.check("spawn a fiber");
         let control = fiber.control();
         let slot = &control.registry_slot;
-        let admitted = self
-            .registry
-            .add(control.id(), fiber, slot, || self.count_in());
+        let admitted = self.registry.add(control.id(), fiber, slot, || self.count_in());
         if admitted { Ok(()) } else { Err(stopped()) }
     }
 
     /// Takes a fiber off the list, before it is released.
     pub(crate) fn unlist(&self, fiber: FiberRef) {
         let control = fiber.control();
-        self.registry
-            .remove(control.id(), fiber, &control.registry_slot);
+        self.registry.remove(control.id(), fiber, &control.registry_slot);
     }
 
     /// Starts a fiber on this very processor: the one after `index` others that run, round and
@@ -43,9 +40,7 @@ impl Cluster {
 
     /// All fibers, shard by shard: those that come meanwhile may be missing.
     pub(crate) fn fibers(&self) -> Vec<Fiber> {
-        (0..SHARDS)
-            .flat_map(|shard| self.fibers_of_shard(shard))
-            .collect()
+        (0..SHARDS).flat_map(|shard| self.fibers_of_shard(shard)).collect()
     }
 
     /// Fibers of one of [`SHARDS`] shards. None is released before it has left the list.
@@ -65,8 +60,6 @@ impl Cluster {
 
     /// The fiber with this number.
     pub(crate) fn find_fiber(&self, id: u64) -> Option<Fiber> {
-        self.registry.find(id, |fiber| {
-            (fiber.control().id() == id).then(|| fiber.handle())
-        })
+        self.registry.find(id, |fiber| (fiber.control().id() == id).then(|| fiber.handle()))
     }
 }

@@ -162,9 +162,7 @@ impl Here {
 impl Drop for Here {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            report(format_args!(
-                "bug: a processor panicked; please report it\n"
-            ));
+            report(format_args!("bug: a processor panicked; please report it\n"));
             std::process::abort();
         }
         HERE.set(std::ptr::null());
@@ -395,8 +393,7 @@ impl Processor {
 
     /// Counts operations that did not suspend; returns how many in a row.
     pub(crate) fn count_unsuspended(&self, count: u8) -> u8 {
-        self.unsuspended
-            .set(self.unsuspended.get().saturating_add(count));
+        self.unsuspended.set(self.unsuspended.get().saturating_add(count));
         self.unsuspended.get()
     }
 
@@ -436,11 +433,7 @@ impl Processor {
         let control = Arc::clone(&fiber.control);
         let key = self.timers.borrow_mut().insert(tick, Expiry::Watch(fiber));
         let processor = self.id;
-        let timer = SetTimer {
-            key,
-            tick,
-            processor,
-        };
+        let timer = SetTimer { key, tick, processor };
         control.watch().cover(self.shared(), timer);
     }
 

@@ -114,9 +114,7 @@ impl<T> ReadyQueue<T> {
             queues: (0..queues_max).map(|_| RunQueue::new()).collect(),
             clocks: (0..queues_max).map(|_| Clock::new()).collect(),
             caches: (0..processors_max).map(|_| AtomicU32::new(0)).collect(),
-            open: (0..processors_max)
-                .map(|_| AtomicBool::new(false))
-                .collect(),
+            open: (0..processors_max).map(|_| AtomicBool::new(false)).collect(),
             queues_open: AtomicUsize::new(0),
         }
     }
@@ -124,12 +122,8 @@ impl<T> ReadyQueue<T> {
     /// Gives processor `index` its run queues. Helpers and searchers find what lies in them even
     /// after they were closed.
     pub(crate) fn open(&self, index: usize) -> Visitor {
-        assert!(
-            index * QUEUES < self.queues.len(),
-            "no queues for processor {index}"
-        );
-        self.queues_open
-            .fetch_max((index + 1) * QUEUES, Ordering::AcqRel);
+        assert!(index * QUEUES < self.queues.len(), "no queues for processor {index}");
+        self.queues_open.fetch_max((index + 1) * QUEUES, Ordering::AcqRel);
         self.open[index].store(true, Ordering::SeqCst);
         Visitor::new(index)
     }
@@ -284,10 +278,7 @@ impl<T> ReadyQueue<T> {
     fn cutoff(&self, index: usize, now: u64, waiting_since: u64) -> u32 {
         let own = index * QUEUES..(index + 1) * QUEUES;
         let queues = self.clocks[own].iter().map(|clock| clock.age(now));
-        let worst = queues
-            .max()
-            .unwrap_or(0)
-            .max(log2(waited(now, waiting_since)));
+        let worst = queues.max().unwrap_or(0).max(log2(waited(now, waiting_since)));
         worst + HELP_LOG2
     }
 
@@ -357,9 +348,7 @@ impl<T> ReadyQueue<T> {
     #[inline]
     pub(crate) fn oldest(&self, index: usize) -> u64 {
         let own = index * QUEUES..(index + 1) * QUEUES;
-        let heads = self.clocks[own]
-            .iter()
-            .map(|clock| clock.head.load(Ordering::Relaxed));
+        let heads = self.clocks[own].iter().map(|clock| clock.head.load(Ordering::Relaxed));
         heads.min().unwrap_or(EMPTY)
     }
 }
@@ -378,9 +367,7 @@ impl<T> ReadyQueue<T> {
 
 impl<T> fmt::Debug for ReadyQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadyQueue")
-            .field("queues_open", &self.queues_open)
-            .finish_non_exhaustive()
+        f.debug_struct("ReadyQueue").field("queues_open", &self.queues_open).finish_non_exhaustive()
     }
 }
 
@@ -407,10 +394,7 @@ impl Visitor {
 
 impl Clock {
     fn new() -> Clock {
-        Clock {
-            head: AtomicU64::new(EMPTY),
-            average: AtomicU32::new(0),
-        }
+        Clock { head: AtomicU64::new(EMPTY), average: AtomicU32::new(0) }
     }
 
     #[inline]
@@ -456,10 +440,7 @@ fn log2(ticks: u64) -> u32 {
 
 impl<T> RunQueue<T> {
     fn new() -> RunQueue<T> {
-        RunQueue {
-            locked: AtomicBool::new(false),
-            items: UnsafeCell::new(VecDeque::new()),
-        }
+        RunQueue { locked: AtomicBool::new(false), items: UnsafeCell::new(VecDeque::new()) }
     }
 
     #[inline]
@@ -516,10 +497,7 @@ mod tests {
         let mut visitor = queue.open(0);
         (0..10).for_each(|n| queue.push(&mut visitor, 100 + u64::from(n), n));
         assert_eq!(queue.oldest(0), 100);
-        assert_eq!(
-            drain(&queue, &mut visitor, 200),
-            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-        );
+        assert_eq!(drain(&queue, &mut visitor, 200), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert!(queue.is_empty());
         assert_eq!(queue.oldest(0), u64::MAX);
     }
@@ -556,10 +534,7 @@ mod tests {
         (0..100).for_each(|n| queue.push(&mut here, 1_000_000, n));
         let mut popped = std::iter::from_fn(|| queue.pop(&mut here, || 1_001_000, EMPTY));
         assert!(popped.any(|item| item == (99, Origin::Helped)));
-        assert!(
-            popped.next().is_some(),
-            "helped before the own queues were empty"
-        );
+        assert!(popped.next().is_some(), "helped before the own queues were empty");
     }
 
     #[test]
@@ -609,10 +584,7 @@ mod tests {
             helped += usize::from(queue.help(&mut here, || 1_000_000, EMPTY).is_some());
         }
         // 10,000 choices, half of them of a remote run queue, 3 in 256 of those: some 60.
-        assert!(
-            (10..200).contains(&helped),
-            "helped {helped} times of 10,000"
-        );
+        assert!((10..200).contains(&helped), "helped {helped} times of 10,000");
     }
 
     #[test]
@@ -652,10 +624,7 @@ mod tests {
     fn the_logarithm_is_nearly_right() {
         for ticks in [1, 2, 3, 7, 1000, 1 << 40, u64::MAX] {
             let exact = (ticks as f64).log2() * f64::from(LOG2_ONE);
-            assert!(
-                (f64::from(log2(ticks)) - exact).abs() <= 24.0,
-                "log2({ticks})"
-            );
+            assert!((f64::from(log2(ticks)) - exact).abs() <= 24.0, "log2({ticks})");
         }
         assert_eq!(log2(0), 0);
     }
@@ -685,9 +654,7 @@ mod models {
             queue.push(&mut here, 2, 2);
             let mut sum = 0;
             for _ in 0..2 {
-                sum += queue
-                    .pop(&mut here, || 9, EMPTY)
-                    .map_or(0, |(item, _)| item);
+                sum += queue.pop(&mut here, || 9, EMPTY).map_or(0, |(item, _)| item);
             }
             sum += helper.join().unwrap();
             // A try-lock that failed may have left something, which is then found.
@@ -732,9 +699,7 @@ mod models {
                     owner.drain_to_others(1);
                 }),
             ];
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(queue.oldest(1), EMPTY, "left in a queue that is closed");
             let mut sum = 0;
             while let Some((item, _)) = queue.pop(&mut here, || 9, EMPTY) {
@@ -759,9 +724,7 @@ mod models {
                     owner.drain_to_others(0);
                 }),
             ];
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(queue.oldest(0), EMPTY);
             assert_eq!(queue.search(&mut here, 9, 9), Some(2));
         });

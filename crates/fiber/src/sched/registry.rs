@@ -50,10 +50,7 @@ impl<T: Copy + Debug + Eq> Registry<T> {
     pub(crate) fn new() -> Registry<T> {
         Registry {
             shards: std::array::from_fn(|_| {
-                Mutex::new(Shard {
-                    slots: Vec::new(),
-                    free: Vec::new(),
-                })
+                Mutex::new(Shard { slots: Vec::new(), free: Vec::new() })
             }),
         }
     }

@@ -13,9 +13,7 @@ pub(crate) struct ProcessorThreads {
 
 impl ProcessorThreads {
     pub(crate) fn new(processors_max: usize) -> ProcessorThreads {
-        ProcessorThreads {
-            members: Mutex::new((0..processors_max).map(|_| None).collect()),
-        }
+        ProcessorThreads { members: Mutex::new((0..processors_max).map(|_| None).collect()) }
     }
 }
 

@@ -42,12 +42,7 @@ pub(crate) fn on_unless_noted(fiber: FiberRef, reason: WaitReason) -> Option<Not
     // Only the fiber itself writes here.
     (note.load(Ordering::Relaxed) == 0).then(|| {
         note.store(encode(reason), Ordering::Release);
-        Noted {
-            fiber: Some(fiber),
-            outer: 0,
-            is_lock: false,
-            reason: PhantomData,
-        }
+        Noted { fiber: Some(fiber), outer: 0, is_lock: false, reason: PhantomData }
     })
 }
 

@@ -64,8 +64,7 @@ impl<P> Watch<P> {
 
     /// No operation is in flight. The timer stays.
     pub(crate) fn end(&self) {
-        self.operation
-            .store(std::ptr::null_mut(), Ordering::Release);
+        self.operation.store(std::ptr::null_mut(), Ordering::Release);
     }
 
     /// The operation that is in flight, and its deadline. The caller looks afterwards whether the
@@ -94,8 +93,7 @@ impl<P> Watch<P> {
     /// Processor `here` has set a timer. There is no other.
     pub(crate) fn cover(&self, here: &P, timer: SetTimer) {
         self.timer.set(timer);
-        self.keeper
-            .store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
+        self.keeper.store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
     }
 
     /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber
@@ -104,12 +102,7 @@ impl<P> Watch<P> {
     pub(crate) fn uncover(&self, here: &P) -> bool {
         let here = std::ptr::from_ref(here).cast_mut();
         self.keeper
-            .compare_exchange(
-                here,
-                std::ptr::null_mut(),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
+            .compare_exchange(here, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 

@@ -267,9 +267,7 @@ impl Builder {
         body: Body,
     ) -> (Fiber, FiberRef) {
         let control = Control::new(cluster, self.name, spawned_at, self.is_migratable, body);
-        let fiber = Fiber {
-            control: Arc::clone(&control),
-        };
+        let fiber = Fiber { control: Arc::clone(&control) };
         (fiber, FiberRef::new(control))
     }
 }
@@ -378,11 +376,7 @@ where
         panicked: AtomicBool::new(false),
         owner: Unparker::current(),
     });
-    let scope = Scope {
-        data,
-        scope: PhantomData,
-        env: PhantomData,
-    };
+    let scope = Scope { data, scope: PhantomData, env: PhantomData };
     // Whatever happens in `f`, its frame's borrows end only after all fibers have.
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
     if result.is_err() {
@@ -460,10 +454,7 @@ impl<'scope> Scope<'scope, '_> {
             drop(fiber);
             panic!("failed to spawn a scoped fiber: {error}");
         }
-        ScopedJoinHandle {
-            inner: JoinHandle { fiber, packet },
-            scope: PhantomData,
-        }
+        ScopedJoinHandle { inner: JoinHandle { fiber, packet }, scope: PhantomData }
     }
 }
 

@@ -215,8 +215,6 @@ impl<T> Drop for JoinSet<T> {
 
 impl<T> fmt::Debug for JoinSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinSet")
-            .field("len", &self.fibers.len())
-            .finish_non_exhaustive()
+        f.debug_struct("JoinSet").field("len", &self.fibers.len()).finish_non_exhaustive()
     }
 }

@@ -170,11 +170,7 @@ impl<T> JoinHandle<T> {
     pub fn wait(&self) -> io::Result<()> {
         if !self.packet.is_finished() {
             refuse_to_wait_for(self.fiber.id())?;
-            self.fiber
-                .control
-                .cluster()
-                .process
-                .check("wait for a fiber");
+            self.fiber.control.cluster().process.check("wait for a fiber");
         }
         self.packet.try_wait(&self.fiber)
     }
@@ -198,9 +194,7 @@ impl<T> JoinHandle<T> {
 
 impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle")
-            .field("fiber", &self.fiber)
-            .finish_non_exhaustive()
+        f.debug_struct("JoinHandle").field("fiber", &self.fiber).finish_non_exhaustive()
     }
 }
 

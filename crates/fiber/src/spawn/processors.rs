@@ -81,9 +81,7 @@ impl Retirement {
         if self.is_over() {
             0
         } else {
-            self.cluster.processors[self.index]
-                .pinned
-                .load(Ordering::Relaxed)
+            self.cluster.processors[self.index].pinned.load(Ordering::Relaxed)
         }
     }
 
@@ -181,20 +179,14 @@ impl Cluster {
                 stay(stayed);
             }
         };
-        let started = thread::Builder::new()
-            .name(format!("processor-{index}"))
-            .spawn(body);
+        let started = thread::Builder::new().name(format!("processor-{index}")).spawn(body);
         let thread = started.inspect_err(|_| place.close())?;
         if let Err(error) = is_ready.recv().map_err(io::Error::other).flatten() {
             // It closes the place, which is the next one's after this.
             let _ = thread.join();
             return Err(error);
         }
-        Ok(ProcessorThread {
-            thread,
-            gone,
-            stays,
-        })
+        Ok(ProcessorThread { thread, gone, stays })
     }
 
     /// # Errors
@@ -205,10 +197,7 @@ impl Cluster {
         if self.is_stopping() {
             return Err(stopped());
         }
-        let place = self
-            .processors
-            .get(index)
-            .filter(|place| place.is_running());
+        let place = self.processors.get(index).filter(|place| place.is_running());
         let member = members.get(index).and_then(Option::as_ref);
         let Some((place, member)) = place.zip(member) else {
             let message = format!(
@@ -230,11 +219,7 @@ impl Cluster {
         place.stage.enter(RETIRING);
         self.queue.close(index);
         place.send(Message::Call(retire_here, [0; 2]));
-        Ok(Retirement {
-            cluster: Arc::clone(self),
-            index,
-            gone,
-        })
+        Ok(Retirement { cluster: Arc::clone(self), index, gone })
     }
 
     /// Stops the processors, and waits for their threads, but for the caller's own.
@@ -242,10 +227,7 @@ impl Cluster {
         self.stop();
         // A call that is adding one holds the lock; one that comes later finds that the cluster
         // stops.
-        let members: Vec<_> = lock(&self.processor_threads.members)
-            .drain(..)
-            .flatten()
-            .collect();
+        let members: Vec<_> = lock(&self.processor_threads.members).drain(..).flatten().collect();
         let this = thread::current().id();
         for ProcessorThread { thread, stays, .. } in members {
             // One of its own fibers stops it: this processor ends when that fiber suspends or

@@ -144,11 +144,7 @@ unsafe impl<S: Send> Send for StacklessFiber<S> {}
 
 impl<S: Stackless> StacklessFiber<S> {
     pub(crate) fn new(value: S, packet: Option<Arc<Packet<()>>>) -> StacklessFiber<S> {
-        StacklessFiber {
-            value: Some(value),
-            wait: Suspension::Begin,
-            packet,
-        }
+        StacklessFiber { value: Some(value), wait: Suspension::Begin, packet }
     }
 
     /// Runs one step. Drops the value after the last one, while there is a stack to do it on.
@@ -214,9 +210,7 @@ impl<S: Stackless> StacklessBody for StacklessFiber<S> {
         };
         let owner = processor::here(|processor| NonNull::from(processor.shared()));
         self.wait = Suspension::Operation(Op::new(fiber), owner);
-        let Suspension::Operation(op, _) = &self.wait else {
-            unreachable!("just made")
-        };
+        let Suspension::Operation(op, _) = &self.wait else { unreachable!("just made") };
         match source.0.begin_receive(op, deadline) {
             Ok(is_begun) => is_begun,
             Err(error) => {

@@ -72,11 +72,7 @@ impl Context {
         let drop_at = base - size_of::<DropClosure>();
         let align = align_of::<F>().max(STACK_ALIGN);
         let closure_at = (drop_at - size_of::<F>()) & !(align - 1);
-        assert!(
-            closure_at > place.usable().start,
-            "{} bytes",
-            size_of::<F>()
-        );
+        assert!(closure_at > place.usable().start, "{} bytes", size_of::<F>());
         let drop_closure: DropClosure = drop_in_place::<F>;
         // SAFETY: both lie inside the usable part of a stack that is ours and runs nothing.
         unsafe {
@@ -84,12 +80,10 @@ impl Context {
             std::ptr::with_exposed_provenance_mut::<F>(closure_at).write(f);
         }
         let call: unsafe extern "C" fn(*mut F) -> *const Context = call_closure::<F>;
-        self.instruction
-            .store(begin as *const () as usize, Ordering::Relaxed);
+        self.instruction.store(begin as *const () as usize, Ordering::Relaxed);
         self.stack.store(closure_at, Ordering::Relaxed);
         self.base.store(closure_at, Ordering::Relaxed);
-        self.kept
-            .store(call as *const () as usize, Ordering::Relaxed);
+        self.kept.store(call as *const () as usize, Ordering::Relaxed);
         self.place.store(place.bits(), Ordering::Relaxed);
     }
 
@@ -217,19 +211,10 @@ impl Context {
     /// It waits meanwhile, in a frame of the calling thread, and `f` does not switch.
     pub(crate) unsafe fn call<R>(&self, f: impl FnOnce() -> R) -> R {
         let left = sanitizer::leave(self.stack());
-        let mut call = StackCall {
-            f: ManuallyDrop::new(AssertUnwindSafe(f)),
-            result: None,
-        };
+        let mut call = StackCall { f: ManuallyDrop::new(AssertUnwindSafe(f)), result: None };
         let stack = self.stack.load(Ordering::Relaxed);
         // SAFETY: what lies beneath the frame that waits is free.
-        unsafe {
-            call_on(
-                stack,
-                std::ptr::from_mut(&mut call).cast(),
-                make_call(&call),
-            )
-        };
+        unsafe { call_on(stack, std::ptr::from_mut(&mut call).cast(), make_call(&call)) };
         sanitizer::arrive(left);
         match call.result.expect("the call was made") {
             Ok(result) => result,
@@ -291,9 +276,7 @@ unsafe extern "C" fn call_closure<F: FnOnce() -> *const Context>(
     let f = unsafe { closure.read() };
     // Without a handler the unwinder would not begin: no destructor would say what is wrong.
     let Ok(to) = catch_unwind(AssertUnwindSafe(f)) else {
-        report(format_args!(
-            "bug: a panic left the first frame of a fiber; please report it\n"
-        ));
+        report(format_args!("bug: a panic left the first frame of a fiber; please report it\n"));
         std::process::abort();
     };
     // SAFETY: `f` returns a context that waits.

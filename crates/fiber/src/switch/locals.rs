@@ -65,10 +65,7 @@ impl Locals {
             panic!("a fiber-local value asked for itself while it was made");
         }
         let key_address = key.address();
-        self.0.borrow_mut().push(LocalValue {
-            key: key_address,
-            value: Some(value),
-        });
+        self.0.borrow_mut().push(LocalValue { key: key_address, value: Some(value) });
         self.get(key).expect("just made")
     }
 

@@ -62,9 +62,7 @@ pub(crate) struct Look {
 
 impl Look {
     pub(crate) fn new() -> Look {
-        Look {
-            state: AtomicU8::new(FiberState::Unstarted as u8),
-        }
+        Look { state: AtomicU8::new(FiberState::Unstarted as u8) }
     }
 
     #[inline]

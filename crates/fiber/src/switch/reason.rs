@@ -186,10 +186,7 @@ mod tests {
             WaitReason::Select,
             WaitReason::Join { fiber: 1 << 40 },
             WaitReason::Timer,
-            WaitReason::Io {
-                fd: 7,
-                operation: Operation::Connect,
-            },
+            WaitReason::Io { fd: 7, operation: Operation::Connect },
             WaitReason::Park,
             WaitReason::Offload,
         ] {

@@ -92,10 +92,7 @@ impl FiberStack {
         } else {
             (size + PAGE_SIZE).next_multiple_of(PAGE_SIZE)
         };
-        let limit = slabs()
-            .entry(slot_len)
-            .or_insert_with(|| Slab::new(slot_len))
-            .take()?;
+        let limit = slabs().entry(slot_len).or_insert_with(|| Slab::new(slot_len)).take()?;
         Ok(FiberStack(StackPlace::new(limit, slot_len)))
     }
 
@@ -118,10 +115,7 @@ impl StackPlace {
     fn new(limit: NonNull<u8>, slot_len: usize) -> StackPlace {
         let first = (limit.as_ptr().expose_provenance() >> PAGE_SHIFT) as u64;
         let pages = (slot_len >> PAGE_SHIFT) as u64;
-        assert!(
-            first >> 36 == 0,
-            "a stack at page {first:#x}, above 48 bits"
-        );
+        assert!(first >> 36 == 0, "a stack at page {first:#x}, above 48 bits");
         assert!(pages >> 18 == 0, "a stack of {pages} pages, above 18 bits");
         StackPlace(NonZeroU64::new(pages << PAGES_SHIFT | first).expect("above null"))
     }
@@ -243,10 +237,7 @@ unsafe impl Send for Slab {}
 
 pub(crate) fn slabs() -> MutexGuard<'static, HashMap<usize, Slab>> {
     static SLABS: OnceLock<Mutex<HashMap<usize, Slab>>> = OnceLock::new();
-    SLABS
-        .get_or_init(Mutex::default)
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    SLABS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Stacks in use, and stacks in all.
@@ -259,12 +250,7 @@ pub(crate) fn taken_and_made() -> (usize, usize) {
 
 impl Slab {
     fn new(slot_len: usize) -> Slab {
-        Slab {
-            slot_len,
-            made: 0,
-            free: Vec::new(),
-            fresh: None,
-        }
+        Slab { slot_len, made: 0, free: Vec::new(), fresh: None }
     }
 
     fn take(&mut self) -> io::Result<NonNull<u8>> {
@@ -273,10 +259,9 @@ impl Slab {
         }
         let (limit, left) = match self.fresh {
             Some(fresh) => fresh,
-            None => (
-                map(CHUNK_LEN.max(self.slot_len))?,
-                CHUNK_LEN.max(self.slot_len) / self.slot_len,
-            ),
+            None => {
+                (map(CHUNK_LEN.max(self.slot_len))?, CHUNK_LEN.max(self.slot_len) / self.slot_len)
+            }
         };
         // Noted before the guard: if that fails, the chunk is tried again and not mapped again.
         self.fresh = Some((limit, left));

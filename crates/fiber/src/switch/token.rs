@@ -42,9 +42,7 @@ impl Token {
     /// ready.
     #[inline]
     pub(crate) fn park(&self) -> bool {
-        let parked = self
-            .0
-            .compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire);
+        let parked = self.0.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire);
         if parked.is_ok() {
             return true;
         }
@@ -60,10 +58,7 @@ impl Token {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             let next = if seen == PARKED { RUNNING } else { NOTIFIED };
-            match self
-                .0
-                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(before) => return before == PARKED,
                 Err(now) => seen = now,
             }
@@ -127,9 +122,7 @@ mod models {
                 })
                 .collect();
             run(&world);
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(world.done.load(Ordering::Relaxed), 1, "lost or run twice");
         });
     }

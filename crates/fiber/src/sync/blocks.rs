@@ -55,9 +55,7 @@ impl<T> Cursor<T> {
         let len = capacity.map_or(BLOCK_LEN, |capacity| capacity.min(BLOCK_LEN));
         let block = Block::allocate(len);
         // SAFETY: just made.
-        unsafe { &*block }
-            .next
-            .with_mut(|next| unsafe { *next = block });
+        unsafe { &*block }.next.with_mut(|next| unsafe { *next = block });
         (Cursor { block, at: 0 }, Cursor { block, at: 0 })
     }
 

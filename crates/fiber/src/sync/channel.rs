@@ -222,9 +222,7 @@ impl<T> Both<'_, T> {
     }
 
     fn push(&mut self, message: T) {
-        self.channel
-            .sending
-            .push(self.sending, message, self.channel);
+        self.channel.sending.push(self.sending, message, self.channel);
     }
 
     fn has_message(&self) -> bool {
@@ -245,10 +243,7 @@ impl<T> Both<'_, T> {
         if !self.find_room() {
             return Err(Refused::Full);
         }
-        message
-            .take()
-            .into_iter()
-            .for_each(|message| self.push(message));
+        message.take().into_iter().for_each(|message| self.push(message));
         Ok(None)
     }
 
@@ -316,12 +311,7 @@ impl<T> Channel<T> {
         self.sending.own.with(|sending| {
             self.receiving.own.with(|receiving| {
                 let flags = self.flags.load(Ordering::Relaxed);
-                let mut both = Both {
-                    channel: self,
-                    sending,
-                    receiving,
-                    flags,
-                };
+                let mut both = Both { channel: self, sending, receiving, flags };
                 let result = f(&mut both);
                 let mut now = both.flags & (NO_SENDERS | NO_RECEIVERS);
                 now |= usize::from(!both.sending.waiting.is_empty()) * SENDERS_WAIT;

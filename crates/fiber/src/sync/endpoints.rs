@@ -65,9 +65,7 @@ macro_rules! sender {
             /// over, as [`checkpoint`](crate::checkpoint) then tells.
             #[inline]
             pub fn send(&self, message: T) -> Result<(), SendError<T>> {
-                self.channel
-                    .send(message, Limit::WithFiber)
-                    .map_err(channel::disconnected)
+                self.channel.send(message, Limit::WithFiber).map_err(channel::disconnected)
             }
 
             /// Sends, if there is room (or a waiting receiver).
@@ -115,9 +113,7 @@ macro_rules! receiver {
             /// over, as [`checkpoint`](crate::checkpoint) then tells.
             #[inline]
             pub fn recv(&self) -> Result<T, RecvError> {
-                self.channel
-                    .receive(Limit::WithFiber)
-                    .map_err(channel::ended)
+                self.channel.receive(Limit::WithFiber).map_err(channel::ended)
             }
 
             /// A message, if there is one.
@@ -231,8 +227,7 @@ macro_rules! receiver {
 
         impl<T> fmt::Debug for $receiver<T> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($receiver))
-                    .finish_non_exhaustive()
+                f.debug_struct(stringify!($receiver)).finish_non_exhaustive()
             }
         }
     };

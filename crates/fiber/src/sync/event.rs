@@ -52,8 +52,7 @@ impl Event {
 
     /// Resets the event: callers wait from now on.
     pub fn reset(&self) {
-        self.queue
-            .with(|_| self.set.store(false, Ordering::Release));
+        self.queue.with(|_| self.set.store(false, Ordering::Release));
     }
 
     /// True if it is set.

@@ -269,9 +269,7 @@ fn a_condition_that_is_notified_is_seen() {
             *other.0.lock().unwrap() = true;
             other.1.notify_one();
         });
-        let ready = shared
-            .1
-            .wait_while(shared.0.lock().unwrap(), |ready| !*ready);
+        let ready = shared.1.wait_while(shared.0.lock().unwrap(), |ready| !*ready);
         drop(ready.unwrap());
         thread.join().unwrap();
     });
@@ -302,10 +300,8 @@ fn notification_survives_time_out() {
         shared.1.notify_one();
         *shared.0.lock().unwrap() += 1;
         shared.1.notify_one();
-        let mut tickets = shared
-            .1
-            .wait_while(shared.0.lock().unwrap(), |tickets| *tickets == 0)
-            .unwrap();
+        let mut tickets =
+            shared.1.wait_while(shared.0.lock().unwrap(), |tickets| *tickets == 0).unwrap();
         *tickets -= 1;
         drop(tickets);
         impatient.join().unwrap();
@@ -319,9 +315,7 @@ fn an_event_lets_everybody_go() {
         let waiters = [Arc::clone(&event), Arc::clone(&event)]
             .map(|event| thread::spawn(move || event.wait()));
         event.set();
-        waiters
-            .into_iter()
-            .for_each(|waiter| waiter.join().unwrap());
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
 }
 
@@ -473,9 +467,7 @@ fn select_takes_one_message() {
             _ => channels.0.receive(None),
         };
         assert_eq!(first + second.unwrap(), 3);
-        senders
-            .into_iter()
-            .for_each(|sender| sender.join().unwrap().unwrap());
+        senders.into_iter().for_each(|sender| sender.join().unwrap().unwrap());
     });
 }
 
@@ -486,10 +478,7 @@ fn opposite_selects_meet() {
         let channels = Arc::new((Channel::new(Some(0)), Channel::new(Some(0))));
         let other = Arc::clone(&channels);
         let sender = thread::spawn(move || {
-            let (a, b) = (
-                super::Sending::new(&other.0, 1),
-                super::Sending::new(&other.1, 2),
-            );
+            let (a, b) = (super::Sending::new(&other.0, 1), super::Sending::new(&other.1, 2));
             let mut select = Select::new();
             select.send(&a);
             select.send(&b);

@@ -62,9 +62,7 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 
 fn ends<T>(capacity: Option<usize>) -> (Sender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(capacity));
-    let sender = Sender {
-        channel: Arc::clone(&channel),
-    };
+    let sender = Sender { channel: Arc::clone(&channel) };
     (sender, Receiver { channel })
 }
 

@@ -46,10 +46,7 @@ pub struct Receiver<T> {
 /// come; [`sync_channel`] is the safe choice.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(None));
-    let receiver = Receiver {
-        channel: Arc::clone(&channel),
-        one: PhantomData,
-    };
+    let receiver = Receiver { channel: Arc::clone(&channel), one: PhantomData };
     (Sender { channel }, receiver)
 }
 
@@ -57,10 +54,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 /// message goes from hand to hand.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(Some(bound)));
-    let receiver = Receiver {
-        channel: Arc::clone(&channel),
-        one: PhantomData,
-    };
+    let receiver = Receiver { channel: Arc::clone(&channel), one: PhantomData };
     (SyncSender { channel }, receiver)
 }
 
@@ -71,9 +65,7 @@ impl<T> Sender<T> {
     /// The message, if the receiver is gone.
     #[inline]
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
-        self.channel
-            .try_send(message)
-            .map_err(channel::disconnected)
+        self.channel.try_send(message).map_err(channel::disconnected)
     }
 
     /// For [`Select`](super::Select) and [`select!`](crate::select): to send `message`.

@@ -110,11 +110,7 @@ impl<T: ?Sized> Mutex<T> {
     /// `WouldBlock`, or the guard if the mutex is poisoned.
     #[inline]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        if self.raw.try_lock() {
-            Ok(self.guard()?)
-        } else {
-            Err(TryLockError::WouldBlock)
-        }
+        if self.raw.try_lock() { Ok(self.guard()?) } else { Err(TryLockError::WouldBlock) }
     }
 
     /// Waits for the lock, but not longer than `timeout`. The lock may come in the very moment in
@@ -152,11 +148,8 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     pub(super) fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
         self.raw.note_owner();
-        let guard = MutexGuard {
-            lock: self,
-            panicking: std::thread::panicking(),
-            not_send: PhantomData,
-        };
+        let guard =
+            MutexGuard { lock: self, panicking: std::thread::panicking(), not_send: PhantomData };
         self.poison.check(guard)
     }
 }
@@ -260,8 +253,7 @@ impl RawMutex {
     #[inline]
     pub(super) fn try_lock(&self) -> bool {
         let taken = |seen: u8| {
-            self.state
-                .compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            self.state.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed)
         };
         match taken(0) {
             Ok(_) => true,
@@ -331,11 +323,7 @@ impl RawMutex {
         self.queue.with(|queue| {
             let is_free = |seen| seen & LOCKED == 0 || takes_kept && seen & KEPT != 0;
             let next = |seen| {
-                if is_free(seen) {
-                    Some(seen & !KEPT | LOCKED)
-                } else {
-                    Some(seen | WAITERS)
-                }
+                if is_free(seen) { Some(seen & !KEPT | LOCKED) } else { Some(seen | WAITERS) }
             };
             let set = Ordering::Acquire;
             let fetch = Ordering::Relaxed;
@@ -367,11 +355,7 @@ impl RawMutex {
     #[inline]
     pub(super) fn unlock(&self) {
         self.owner.store(0, Ordering::Relaxed);
-        if self
-            .state
-            .compare_exchange(LOCKED, 0, Ordering::Release, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.state.compare_exchange(LOCKED, 0, Ordering::Release, Ordering::Relaxed).is_err() {
             self.unlock_slow();
         }
     }

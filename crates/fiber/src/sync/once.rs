@@ -52,10 +52,7 @@ impl Once {
     pub fn call_once(&self, f: impl FnOnce()) {
         if !self.is_completed() {
             self.call(|state| {
-                assert!(
-                    !state.poisoned,
-                    "Once instance has previously been poisoned"
-                );
+                assert!(!state.poisoned, "Once instance has previously been poisoned");
                 f();
             });
         }
@@ -129,17 +126,13 @@ impl<T> OnceLock<T> {
     #[inline]
     pub fn get(&self) -> Option<&T> {
         // SAFETY: complete, see the invariant.
-        self.once
-            .is_completed()
-            .then(|| unsafe { (*self.value.get()).assume_init_ref() })
+        self.once.is_completed().then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
     /// The value, if it is set.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: complete, see the invariant.
-        self.once
-            .is_completed()
-            .then(|| unsafe { self.value.get_mut().assume_init_mut() })
+        self.once.is_completed().then(|| unsafe { self.value.get_mut().assume_init_mut() })
     }
 
     /// Sets the value, or waits for the one that sets it.

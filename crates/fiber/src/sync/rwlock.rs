@@ -162,23 +162,15 @@ impl<T: ?Sized> RwLock<T> {
 
     fn acquire(&self, count: usize, timeout: Option<Duration>) -> bool {
         let address = std::ptr::from_ref(self).cast::<()>().addr();
-        self.permits
-            .acquire(count, timeout.map(after), WaitReason::RwLock { address })
+        self.permits.acquire(count, timeout.map(after), WaitReason::RwLock { address })
     }
 
     fn read_guard(&self) -> RwLockReadGuard<'_, T> {
-        RwLockReadGuard {
-            lock: self,
-            not_send: PhantomData,
-        }
+        RwLockReadGuard { lock: self, not_send: PhantomData }
     }
 
     fn write_guard(&self) -> RwLockWriteGuard<'_, T> {
-        RwLockWriteGuard {
-            lock: self,
-            panicking: std::thread::panicking(),
-            not_send: PhantomData,
-        }
+        RwLockWriteGuard { lock: self, panicking: std::thread::panicking(), not_send: PhantomData }
     }
 }
 

@@ -148,9 +148,7 @@ impl<'a> Select<'a> {
 
 impl fmt::Debug for Select<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Select")
-            .field("arms", &self.arms.len())
-            .finish()
+        f.debug_struct("Select").field("arms", &self.arms.len()).finish()
     }
 }
 
@@ -226,11 +224,7 @@ impl<T> Place<T> {
     /// If a select waits for the operation.
     fn is_open(&self) -> bool {
         let stage = self.stage.get();
-        assert_ne!(
-            stage,
-            Progress::InLine,
-            "another select waits for this operation"
-        );
+        assert_ne!(stage, Progress::InLine, "another select waits for this operation");
         stage == Progress::Open
     }
 
@@ -277,10 +271,7 @@ impl<T> Place<T> {
 
 impl<'a, T> Receiving<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>) -> Receiving<'a, T> {
-        Receiving {
-            channel,
-            place: Place::new(None),
-        }
+        Receiving { channel, place: Place::new(None) }
     }
 
     /// Received message, after the select returned this operation.
@@ -297,10 +288,7 @@ impl<'a, T> Receiving<'a, T> {
 
 impl<'a, T> Sending<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>, message: T) -> Sending<'a, T> {
-        Sending {
-            channel,
-            place: Place::new(Some(message)),
-        }
+        Sending { channel, place: Place::new(Some(message)) }
     }
 
     /// Result of the send, after the select returned this operation.
@@ -311,9 +299,7 @@ impl<'a, T> Sending<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<(), SendError<T>> {
-        self.place
-            .take()
-            .map_or(Ok(()), |message| Err(SendError(message)))
+        self.place.take().map_or(Ok(()), |message| Err(SendError(message)))
     }
 
     /// The message, if it was another operation.

@@ -100,15 +100,11 @@ impl Semaphore {
 
     fn wait(&self, count: usize, timeout: Option<Duration>) -> bool {
         let address = std::ptr::from_ref(self).addr();
-        self.raw
-            .acquire(count, timeout.map(after), WaitReason::Semaphore { address })
+        self.raw.acquire(count, timeout.map(after), WaitReason::Semaphore { address })
     }
 
     fn permit(&self, count: usize) -> Permit<'_> {
-        Permit {
-            semaphore: self,
-            count,
-        }
+        Permit { semaphore: self, count }
     }
 }
 
@@ -229,11 +225,7 @@ impl RawSemaphore {
         let mut was_granted = false;
         loop {
             // It may grant its own wish below, and would not have given its processor away then.
-            let wait = if was_granted {
-                Wait::new()
-            } else {
-                Wait::until(deadline)
-            };
+            let wait = if was_granted { Wait::new() } else { Wait::until(deadline) };
             let tag = tag(count, wait.blocks_processor());
             let node = Node::new(&wait, tag, std::ptr::null_mut());
             if !self.enqueue(&node, was_granted) {
@@ -276,11 +268,7 @@ impl RawSemaphore {
             let fetch = Ordering::Relaxed;
             let may = |seen| seen & WAITERS == 0 && seen / ONE >= count;
             let next = |seen| {
-                if may(seen) {
-                    seen - count * ONE
-                } else {
-                    seen | WAITERS
-                }
+                if may(seen) { seen - count * ONE } else { seen | WAITERS }
             };
             // Set already, it stays so as long as the lock is held.
             let is_first = self.state.load(fetch) & WAITERS == 0;
@@ -401,11 +389,8 @@ impl RawSemaphore {
         line.taken_back -= made_good;
         let mut free = state / ONE - made_good;
         while let Some(tag) = line.queue.front_tag() {
-            let not_come_for = if blocks_processor(tag) {
-                line.granted - line.taken_back
-            } else {
-                0
-            };
+            let not_come_for =
+                if blocks_processor(tag) { line.granted - line.taken_back } else { 0 };
             if free + not_come_for < count(tag) {
                 break;
             }

@@ -89,11 +89,7 @@ impl Wait {
     }
 
     fn of((who, caller): (Who, Caller)) -> Wait {
-        Wait {
-            state: AtomicUsize::new(WAITING),
-            who: UnsafeCell::new(Some(who)),
-            caller,
-        }
+        Wait { state: AtomicUsize::new(WAITING), who: UnsafeCell::new(Some(who)), caller }
     }
 
     /// True if the wait blocks a processor, and with it all other fibers of that processor.
@@ -123,9 +119,7 @@ impl Wait {
 
     /// Ends the wait from the waiter's side; `false` if it has been claimed.
     pub(crate) fn give_up(&self) -> bool {
-        self.state
-            .compare_exchange(WAITING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.state.compare_exchange(WAITING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     fn claim(&self) -> bool {
@@ -134,9 +128,7 @@ impl Wait {
             self.state.store(CLAIMED, Ordering::Relaxed);
             return true;
         }
-        self.state
-            .compare_exchange(WAITING, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.state.compare_exchange(WAITING, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -161,17 +153,9 @@ struct Links {
 
 impl Node {
     pub(crate) fn new(wait: &Wait, tag: usize, slot: *mut ()) -> Node {
-        let links = UnsafeCell::new(Links {
-            next: ptr::null(),
-            previous: ptr::null(),
-            linked: false,
-        });
-        Node {
-            wait,
-            tag,
-            slot,
-            links,
-        }
+        let links =
+            UnsafeCell::new(Links { next: ptr::null(), previous: ptr::null(), linked: false });
+        Node { wait, tag, slot, links }
     }
 
     pub(crate) fn tag(&self) -> usize {
@@ -201,10 +185,7 @@ unsafe impl Send for Queue {}
 
 impl Queue {
     pub(crate) const fn new() -> Queue {
-        Queue {
-            head: ptr::null(),
-            tail: ptr::null(),
-        }
+        Queue { head: ptr::null(), tail: ptr::null() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -216,11 +197,7 @@ impl Queue {
     pub(crate) unsafe fn push_back(&mut self, node: &Node) {
         let previous = std::mem::replace(&mut self.tail, node);
         node.relink(|links| {
-            *links = Links {
-                next: ptr::null(),
-                previous,
-                linked: true,
-            };
+            *links = Links { next: ptr::null(), previous, linked: true };
         });
         // SAFETY: nodes in the queue are alive (see above).
         match unsafe { previous.as_ref() } {
@@ -242,11 +219,7 @@ impl Queue {
             next = other.links().next;
         }
         node.relink(|links| {
-            *links = Links {
-                next,
-                previous,
-                linked: true,
-            };
+            *links = Links { next, previous, linked: true };
         });
         // SAFETY: as above.
         match unsafe { previous.as_ref() } {
@@ -262,11 +235,7 @@ impl Queue {
 
     /// Takes a node out, if it is still in.
     pub(crate) fn remove(&mut self, node: &Node) {
-        let Links {
-            next,
-            previous,
-            linked,
-        } = node.links();
+        let Links { next, previous, linked } = node.links();
         if !linked {
             return;
         }

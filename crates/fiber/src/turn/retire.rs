@@ -16,9 +16,7 @@ pub(crate) fn retire_here(_: [u64; 2]) {
 impl Processor {
     /// A fiber that has not started, and was sent here when it was too late.
     pub(crate) fn pass_on(&self, fiber: FiberRef) {
-        self.cluster
-            .queue
-            .push_remote(self.index, stamp::now(), fiber);
+        self.cluster.queue.push_remote(self.index, stamp::now(), fiber);
         self.cluster.notify();
     }
 

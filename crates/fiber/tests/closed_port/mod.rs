@@ -16,8 +16,5 @@ pub(crate) fn closed_port() -> ClosedPort {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-    ClosedPort {
-        _holds: socket,
-        address,
-    }
+    ClosedPort { _holds: socket, address }
 }

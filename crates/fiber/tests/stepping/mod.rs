@@ -66,9 +66,7 @@ pub(crate) fn run(program: &mut Command) -> Work {
     let works = step_to_end(thread);
     assert!(child.wait().unwrap().success());
     let of_all = |work: &Work| work.atomics + work.clock_reads + work.system_calls;
-    let least = works
-        .into_iter()
-        .min_by_key(|work| (of_all(work), work.instructions));
+    let least = works.into_iter().min_by_key(|work| (of_all(work), work.instructions));
     least.expect("the program marks twice")
 }
 

@@ -173,7 +173,5 @@ impl Endpoint {
     }
 }
 
-const NO_END: Fault = Fault::Connection(
-    ErrorCode::ENHANCE_YOUR_CALM,
-    "a header block without an end",
-);
+const NO_END: Fault =
+    Fault::Connection(ErrorCode::ENHANCE_YOUR_CALM, "a header block without an end");

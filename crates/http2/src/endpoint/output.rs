@@ -65,10 +65,7 @@ impl Endpoint {
     /// Writes a head before the final one, such as 100 (Continue). RFC 9110 15.2
     pub fn inform(&mut self, stream: StreamKey, status: u16, out: &mut Vec<u8>) {
         if self.streams.get(stream).is_some() {
-            let head = ReplyHead {
-                status,
-                ..ReplyHead::default()
-            };
+            let head = ReplyHead { status, ..ReplyHead::default() };
             self.put_headers(stream.id(), &head, 0, out);
         }
     }
@@ -97,12 +94,7 @@ impl Endpoint {
         let window = stream.send_window.min(self.send_window);
         let left = stream.body_len - stream.sent;
         let len = left.min(window as u64).min(len_max);
-        Some(BodyPiece {
-            stream: key,
-            start: stream.sent,
-            len,
-            is_last: len == left,
-        })
+        Some(BodyPiece { stream: key, start: stream.sent, len, is_last: len == left })
     }
 
     /// Writes the head of a DATA frame for the front of `piece`, and takes it off. Returns the

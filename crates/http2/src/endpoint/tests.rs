@@ -42,21 +42,10 @@ fn long_head_is_cut_into_continuations() {
     let stream = world.open(get(1));
     let value = vec![b'|'; 40_000];
     let fields: [(&[u8], &[u8]); 1] = [(b"x", &value)];
-    let head = ReplyHead {
-        status: 200,
-        fields: &fields,
-        ..ReplyHead::default()
-    };
+    let head = ReplyHead { status: 200, fields: &fields, ..ReplyHead::default() };
     world.endpoint.reply(stream, &head, 0, &mut world.out);
     let said = world.said();
-    assert_eq!(
-        said,
-        [
-            "HEADERS 1 END_STREAM open",
-            "CONTINUATION 1 open",
-            "CONTINUATION 1"
-        ]
-    );
+    assert_eq!(said, ["HEADERS 1 END_STREAM open", "CONTINUATION 1 open", "CONTINUATION 1"]);
 }
 
 #[test]
@@ -65,10 +54,7 @@ fn informational_head_comes_first() {
     let stream = world.open(post(1));
     world.endpoint.inform(stream, 100, &mut world.out);
     world.reply(stream, 1);
-    assert_eq!(
-        world.said(),
-        ["HEADERS 1", "HEADERS 1", "DATA 1 1 END_STREAM"]
-    );
+    assert_eq!(world.said(), ["HEADERS 1", "HEADERS 1", "DATA 1 1 END_STREAM"]);
 }
 
 #[test]
@@ -108,10 +94,7 @@ fn head_too_long_is_answered() {
     // The connection goes on.
     let stream = world.open(get(3));
     world.reply(stream, 0);
-    assert_eq!(
-        world.said(),
-        ["HEADERS 1 END_STREAM", "HEADERS 3 END_STREAM"]
-    );
+    assert_eq!(world.said(), ["HEADERS 1 END_STREAM", "HEADERS 3 END_STREAM"]);
 }
 
 #[test]
@@ -191,10 +174,7 @@ fn body_too_long_gets_no_window() {
     assert_eq!(world.said(), ["WINDOW_UPDATE 0 32768"]);
     world.reply(stream, 0);
     world.send(&data(1, 1, false));
-    assert_eq!(
-        world.said(),
-        ["HEADERS 1 END_STREAM", "RST_STREAM 1 NO_ERROR"]
-    );
+    assert_eq!(world.said(), ["HEADERS 1 END_STREAM", "RST_STREAM 1 NO_ERROR"]);
     // What is on its way is ignored.
     assert_eq!(world.send(&data(1, 1, false)), []);
     assert_eq!(world.endpoint.take_counters().late_frames, 1);
@@ -205,9 +185,7 @@ fn length_of_a_body_must_be_right() {
     let with = |len: &str, body: &[Vec<u8>]| {
         let mut world = World::new();
         world.open(headers(1, false, &[("content-length", len)]));
-        body.iter()
-            .flat_map(|frame| world.send(frame))
-            .collect::<Vec<_>>()
+        body.iter().flat_map(|frame| world.send(frame)).collect::<Vec<_>>()
     };
     let ended = |events: &[StreamEvent]| matches!(events, [StreamEvent::BodyEnded { .. }]);
     let reset = |events: &[StreamEvent]| {
@@ -233,12 +211,7 @@ fn piece_is_cut_into_frames() {
     let mut piece = world.endpoint.next_piece(64 * 1024).unwrap();
     let len = 40_000;
     let is_last = true;
-    let expected = BodyPiece {
-        stream,
-        start: 0,
-        len,
-        is_last,
-    };
+    let expected = BodyPiece { stream, start: 0, len, is_last };
     assert_eq!(piece, expected);
     let mut lens = Vec::new();
     while let Some(len) = world.endpoint.write_frame(&mut piece, &mut world.out) {
@@ -247,10 +220,7 @@ fn piece_is_cut_into_frames() {
     }
     assert_eq!(lens, [16_384, 16_384, 7232]);
     let said = world.said();
-    assert_eq!(
-        said[1..],
-        ["DATA 1 16384", "DATA 1 16384", "DATA 1 7232 END_STREAM"]
-    );
+    assert_eq!(said[1..], ["DATA 1 16384", "DATA 1 16384", "DATA 1 7232 END_STREAM"]);
 }
 
 #[test]
@@ -260,29 +230,14 @@ fn stale_piece_writes_nothing() {
     world.answer(stream, 40_000);
     let piece = world.endpoint.next_piece(u64::MAX).unwrap();
     let mut stale = piece;
-    let len = world
-        .endpoint
-        .write_frame(&mut piece.clone(), &mut world.out)
-        .unwrap();
+    let len = world.endpoint.write_frame(&mut piece.clone(), &mut world.out).unwrap();
     world.out.extend(vec![0; len as usize]);
-    assert_eq!(
-        world.endpoint.write_frame(&mut stale, &mut world.out),
-        None,
-        "sent meanwhile"
-    );
+    assert_eq!(world.endpoint.write_frame(&mut stale, &mut world.out), None, "sent meanwhile");
     let mut piece = world.endpoint.next_piece(u64::MAX).unwrap();
     world.send(&settings(&[(setting::INITIAL_WINDOW_SIZE, 0)]));
-    assert_eq!(
-        world.endpoint.write_frame(&mut piece, &mut world.out),
-        None,
-        "no window"
-    );
+    assert_eq!(world.endpoint.write_frame(&mut piece, &mut world.out), None, "no window");
     world.send(&frame(kind::RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
-    assert_eq!(
-        world.endpoint.write_frame(&mut piece, &mut world.out),
-        None,
-        "no stream"
-    );
+    assert_eq!(world.endpoint.write_frame(&mut piece, &mut world.out), None, "no stream");
 }
 
 #[test]
@@ -296,14 +251,7 @@ fn reply_that_cannot_be_finished_is_reset() {
     let stream = world.open(get(3));
     world.reply(stream, 1);
     let said = world.said();
-    assert_eq!(
-        said[1..],
-        [
-            "RST_STREAM 1 INTERNAL_ERROR",
-            "HEADERS 3",
-            "DATA 3 1 END_STREAM"
-        ]
-    );
+    assert_eq!(said[1..], ["RST_STREAM 1 INTERNAL_ERROR", "HEADERS 3", "DATA 3 1 END_STREAM"]);
 }
 
 #[test]
@@ -353,10 +301,7 @@ fn initial_window_makes_windows_negative() {
 fn windows_of_one_frame_count_together() {
     let rows = |last: u32| {
         let mut rows = vec![(setting::INITIAL_WINDOW_SIZE, 7); 2000];
-        rows.extend([
-            (setting::INITIAL_WINDOW_SIZE, last),
-            (setting::INITIAL_WINDOW_SIZE, 3),
-        ]);
+        rows.extend([(setting::INITIAL_WINDOW_SIZE, last), (setting::INITIAL_WINDOW_SIZE, 3)]);
         settings(&rows)
     };
     for (last, is_over) in [(10, false), (U31_MAX - 5, false), (U31_MAX - 4, true)] {
@@ -389,11 +334,7 @@ fn priority_update_before_and_after() {
     world.send(&update(3, "u=1"));
     world.said();
     world.pump();
-    let order = [
-        "DATA 5 1 END_STREAM",
-        "DATA 3 1 END_STREAM",
-        "DATA 1 1 END_STREAM",
-    ];
+    let order = ["DATA 5 1 END_STREAM", "DATA 3 1 END_STREAM", "DATA 1 1 END_STREAM"];
     assert_eq!(world.said(), order);
     // Only so many are kept.
     for id in 0..48 {
@@ -424,10 +365,7 @@ fn paused_stream_lets_others_pass() {
 #[test]
 fn first_bytes() {
     let mut out = Vec::new();
-    let limits = Arc::new(EndpointLimits {
-        table_len_max: 100,
-        ..EndpointLimits::default()
-    });
+    let limits = Arc::new(EndpointLimits { table_len_max: 100, ..EndpointLimits::default() });
     Endpoint::new(limits, Instant::now(), &mut out);
     let values: Vec<_> = frame::settings(&out[9..]).collect();
     assert_eq!(values, [(3, 128), (6, 32 * 1024), (9, 1), (1, 100)]);
@@ -443,12 +381,7 @@ fn table_of_another_size() {
     let mut world = World::with(|limits| limits.table_len_max = 100);
     world.send(&frame(kind::SETTINGS, flag::ACK, 0, b""));
     let block = [&[0x20][..], &get(1)[9..]].concat();
-    world.open(frame(
-        kind::HEADERS,
-        flag::END_STREAM | flag::END_HEADERS,
-        1,
-        &block,
-    ));
+    world.open(frame(kind::HEADERS, flag::END_STREAM | flag::END_HEADERS, 1, &block));
 }
 
 #[test]
@@ -458,11 +391,7 @@ fn peers_table_is_obeyed() {
     let server = RepeatedField::new(b"server", b"x");
     for id in [1, 3] {
         let stream = world.open(get(id));
-        let head = ReplyHead {
-            status: 200,
-            repeated: &[&server],
-            ..ReplyHead::default()
-        };
+        let head = ReplyHead { status: 200, repeated: &[&server], ..ReplyHead::default() };
         world.said();
         world.endpoint.reply(stream, &head, 0, &mut world.out);
         // The size is said once; the field is a literal each time.
@@ -477,10 +406,7 @@ fn ping_is_returned() {
     world.send(&frame(kind::PING, 0, 0, b"01234567"));
     assert_eq!(world.out[9..], *b"01234567");
     assert_eq!(world.said(), ["PING ACK"]);
-    assert_eq!(
-        world.send(&frame(kind::PING, flag::ACK, 0, b"draining")),
-        []
-    );
+    assert_eq!(world.send(&frame(kind::PING, flag::ACK, 0, b"draining")), []);
     assert_eq!(world.said(), [""; 0]);
 }
 
@@ -553,18 +479,14 @@ fn after_a_failure_nothing_is_said() {
     assert_eq!(world.endpoint.next_piece(10), None);
     assert_eq!(world.send(&get(3)), []);
     world.endpoint.drain(&mut world.out);
-    world
-        .endpoint
-        .close(ErrorCode::NO_ERROR, "", &mut world.out);
+    world.endpoint.close(ErrorCode::NO_ERROR, "", &mut world.out);
     assert_eq!(world.said(), [""; 0]);
 }
 
 #[test]
 fn owner_may_close() {
     let mut world = World::new();
-    world
-        .endpoint
-        .close(ErrorCode::SETTINGS_TIMEOUT, "too slow", &mut world.out);
+    world.endpoint.close(ErrorCode::SETTINGS_TIMEOUT, "too slow", &mut world.out);
     assert_eq!(world.said(), ["GOAWAY 0 SETTINGS_TIMEOUT"]);
 }
 
@@ -622,57 +544,29 @@ fn made_you_reset_is_calmed() {
 #[test]
 fn floods_are_calmed() {
     many(Abuse::Settings, |_| settings(&[]), false);
-    many(
-        Abuse::Settings,
-        |_| frame(kind::SETTINGS, flag::ACK, 0, b""),
-        false,
-    );
+    many(Abuse::Settings, |_| frame(kind::SETTINGS, flag::ACK, 0, b""), false);
     many(Abuse::Pings, |_| frame(kind::PING, 0, 0, &[0; 8]), false);
-    many(
-        Abuse::Pings,
-        |_| frame(kind::PING, flag::ACK, 0, &[0; 8]),
-        false,
-    );
-    many(
-        Abuse::Priorities,
-        |_| frame(kind::PRIORITY, 0, 1, &[0; 5]),
-        false,
-    );
-    many(
-        Abuse::Priorities,
-        |_| frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1"),
-        false,
-    );
+    many(Abuse::Pings, |_| frame(kind::PING, flag::ACK, 0, &[0; 8]), false);
+    many(Abuse::Priorities, |_| frame(kind::PRIORITY, 0, 1, &[0; 5]), false);
+    many(Abuse::Priorities, |_| frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1"), false);
     many(Abuse::Windows, |_| window(0, 1), false);
     many(Abuse::Windows, |_| window(1, 1), false);
     many(Abuse::EmptyData, |_| data(1, 0, false), false);
     let padded = |_| frame(kind::DATA, flag::PADDED, 1, &[1, 0]);
     many(Abuse::EmptyData, padded, false);
     many(Abuse::OtherFrames, |_| frame(0xaa, 0, 0, b"x"), false);
-    many(
-        Abuse::OtherFrames,
-        |_| frame(kind::GOAWAY, 0, 0, &[0; 8]),
-        false,
-    );
+    many(Abuse::OtherFrames, |_| frame(kind::GOAWAY, 0, 0, &[0; 8]), false);
 }
 
 #[test]
 fn tiny_windows_are_calmed() {
     // The stream's window is open, the connection's is 1 byte at a time, and the other way round.
     let by_connection = |at| {
-        if at == 0 {
-            window(1, 1 << 20)
-        } else {
-            window(0, 1)
-        }
+        if at == 0 { window(1, 1 << 20) } else { window(0, 1) }
     };
     many(Abuse::TinyWindows, by_connection, true);
     let by_stream = |at| {
-        if at == 0 {
-            window(0, 1 << 20)
-        } else {
-            window(1, 1)
-        }
+        if at == 0 { window(0, 1 << 20) } else { window(1, 1) }
     };
     many(Abuse::TinyWindows, by_stream, true);
 }
@@ -681,9 +575,7 @@ fn tiny_windows_are_calmed() {
 fn late_frames_are_calmed() {
     let mut world = World::new();
     let stream = world.open(post(1));
-    world
-        .endpoint
-        .reset(stream, ErrorCode::NO_ERROR, &mut world.out);
+    world.endpoint.reset(stream, ErrorCode::NO_ERROR, &mut world.out);
     for _ in 0..1000 {
         world.send(&data(1, 1, false));
     }
@@ -699,9 +591,7 @@ fn late_trailers_of_an_old_stream_are_ignored() {
     for count in [1, 127, 128, 129, 1000] {
         let mut world = World::new();
         let stream = world.open(post(1));
-        world
-            .endpoint
-            .reset(stream, ErrorCode::NO_ERROR, &mut world.out);
+        world.endpoint.reset(stream, ErrorCode::NO_ERROR, &mut world.out);
         for at in 0..count {
             let stream = world.open(get(2 * at + 3));
             world.reply(stream, 0);
@@ -733,19 +623,13 @@ fn small_windows_are_served() {
 fn ended_streams_hold_no_memory() {
     let mut world = World::new();
     for round in 0..20 {
-        let keys: Vec<_> = (0..128)
-            .map(|at| world.open(get(round * 256 + 2 * at + 1)))
-            .collect();
+        let keys: Vec<_> = (0..128).map(|at| world.open(get(round * 256 + 2 * at + 1))).collect();
         for key in keys {
             world.reply(key, 10);
         }
         world.said();
     }
-    assert!(
-        world.endpoint.allocated_len() < 1024,
-        "{}",
-        world.endpoint.allocated_len()
-    );
+    assert!(world.endpoint.allocated_len() < 1024, "{}", world.endpoint.allocated_len());
     // An idle connection beside it: tables that grow with use.
     assert!(size_of::<Endpoint>() <= 576, "{}", size_of::<Endpoint>());
 }

@@ -60,11 +60,7 @@ impl Decoder {
     /// A table that holds entries of up to `limit` bytes. The peer believes in 4,096 until it has
     /// seen another `SETTINGS_HEADER_TABLE_SIZE`.
     pub fn new(limit: usize) -> Decoder {
-        Decoder {
-            table: Table::new(limit),
-            limit_max: limit,
-            must_shrink: false,
-        }
+        Decoder { table: Table::new(limit), limit_max: limit, must_shrink: false }
     }
 
     #[cfg(test)]
@@ -169,9 +165,7 @@ impl Decoder {
 fn take_string(rest: &mut &[u8], text: &mut Vec<u8>) -> Result<(), CompressionError> {
     let is_coded = rest.first().is_some_and(|&first| first >= 0x80);
     let len = integer::take(rest, 7)?;
-    let (string, behind) = rest
-        .split_at_checked(len)
-        .ok_or(CompressionError::Truncated)?;
+    let (string, behind) = rest.split_at_checked(len).ok_or(CompressionError::Truncated)?;
     *rest = behind;
     if is_coded {
         return huffman::decode(string, text);

@@ -90,11 +90,7 @@ const fn build() -> Code {
             symbol += 1;
         }
         // The last code of all is that of EOS, 30 ones: its end is beyond 32 bits.
-        code.end[len] = if len == LEN_MAX {
-            u32::MAX
-        } else {
-            next << (32 - len)
-        };
+        code.end[len] = if len == LEN_MAX { u32::MAX } else { next << (32 - len) };
         len += 1;
     }
     code
@@ -169,10 +165,7 @@ fn long(bits: u32) -> (u16, u32) {
 
 /// Length in octets of the code of `text`.
 pub(super) fn encoded_len(text: &[u8]) -> usize {
-    let bits: usize = text
-        .iter()
-        .map(|&octet| LENS[usize::from(octet)] as usize)
-        .sum();
+    let bits: usize = text.iter().map(|&octet| LENS[usize::from(octet)] as usize).sum();
     bits.div_ceil(8)
 }
 
@@ -218,10 +211,7 @@ mod tests {
             assert_eq!((CODE.codes[symbol], LENS[symbol]), (code, len), "{symbol}");
         }
         // A complete code leaves no bits without a meaning.
-        let sum: u64 = LENS
-            .iter()
-            .map(|&len| 1 << (LEN_MAX - usize::from(len)))
-            .sum();
+        let sum: u64 = LENS.iter().map(|&len| 1 << (LEN_MAX - usize::from(len))).sum();
         assert_eq!(sum, 1 << LEN_MAX);
     }
 

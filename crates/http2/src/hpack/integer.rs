@@ -90,10 +90,7 @@ mod tests {
     fn beyond_32_bits_is_an_error() {
         let too_long = Err(CompressionError::IntegerTooLong);
         assert_eq!(take(&mut &[127, 129, 255, 255, 255, 15][..], 7), too_long);
-        assert_eq!(
-            take(&mut &[127, 128, 128, 128, 128, 128, 0][..], 7),
-            too_long
-        );
+        assert_eq!(take(&mut &[127, 128, 128, 128, 128, 128, 0][..], 7), too_long);
         assert_eq!(take(&mut &[127, 255, 255, 255, 255, 255][..], 7), too_long);
     }
 }

@@ -120,10 +120,7 @@ pub(super) struct Row<'a> {
 
 impl Table {
     pub(super) fn new(limit: usize) -> Table {
-        Table {
-            limit,
-            ..Table::default()
-        }
+        Table { limit, ..Table::default() }
     }
 
     pub(super) fn limit(&self) -> usize {

@@ -48,12 +48,7 @@ fn rfc_7541_c_2() {
 }
 
 const REQUESTS: [&[&str]; 3] = [
-    &[
-        ":method: GET",
-        ":scheme: http",
-        ":path: /",
-        ":authority: www.example.com",
-    ],
+    &[":method: GET", ":scheme: http", ":path: /", ":authority: www.example.com"],
     &[
         ":method: GET",
         ":scheme: http",
@@ -221,20 +216,12 @@ fn repeated_field_becomes_one_byte() {
         for field in [&server, &vary, &get] {
             encoder.repeated(field, &mut block);
         }
-        let expected = [
-            ":status: 304",
-            "server: weft",
-            "vary: accept-encoding",
-            ":method: GET",
-        ];
+        let expected = [":status: 304", "server: weft", "vary: accept-encoding", ":method: GET"];
         assert_eq!(decode(&mut decoder, &block).unwrap(), expected);
         lens.push(block.len());
     }
     assert_eq!(lens[1..], [4, 4]);
-    assert_eq!(
-        (server.name(), server.value()),
-        (&b"server"[..], &b"weft"[..])
-    );
+    assert_eq!((server.name(), server.value()), (&b"server"[..], &b"weft"[..]));
 }
 
 #[test]
@@ -267,18 +254,11 @@ fn encoder_says_each_change_of_size() {
     };
     assert!(block_after(&[]).starts_with(&octets("3fc9 07")), "1000");
     assert_eq!(block_after(&[]), octets("be"));
-    assert_eq!(
-        block_after(&[1 << 20, 5000]),
-        octets("be"),
-        "no more than 1000"
-    );
+    assert_eq!(block_after(&[1 << 20, 5000]), octets("be"), "no more than 1000");
     assert!(block_after(&[0, 900]).starts_with(&octets("20 3fe5 06")));
     assert_eq!(block_after(&[900]), octets("be"));
     assert!(block_after(&[0]).starts_with(&octets("20 76")));
-    assert!(
-        block_after(&[]).starts_with(&octets("76")),
-        "nothing is kept"
-    );
+    assert!(block_after(&[]).starts_with(&octets("76")), "nothing is kept");
 }
 
 #[test]

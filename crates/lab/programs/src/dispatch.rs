@@ -150,10 +150,7 @@ impl Bare {
 
     fn wait(&mut self, seen: &mut Vec<usize>) -> io::Result<()> {
         self.events.clear();
-        let zero = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let room = rustix::buffer::spare_capacity(&mut self.events);
         epoll::wait(&self.epoll, room, Some(&zero))?;
         seen.extend(self.events.iter().map(|event| event.data.u64() as usize));

@@ -119,16 +119,10 @@ impl Parameters {
                 dispatcher = Some(value.to_owned());
                 continue;
             }
-            let number = value
-                .parse()
-                .map_err(|_| format!("'{parameter}' is not a number"))?;
+            let number = value.parse().map_err(|_| format!("'{parameter}' is not a number"))?;
             numbers.insert(key.to_owned(), number);
         }
-        Ok(Parameters {
-            numbers,
-            mode,
-            dispatcher,
-        })
+        Ok(Parameters { numbers, mode, dispatcher })
     }
 
     fn get(&self, name: &str, default: u64) -> u64 {
@@ -220,11 +214,7 @@ impl<L: Looks> Stackless for OneStackless<L> {
 }
 
 fn sample(ops: u64, elapsed: Duration) -> Output {
-    Output {
-        ops,
-        seconds: elapsed.as_secs_f64(),
-        ..Output::default()
-    }
+    Output { ops, seconds: elapsed.as_secs_f64(), ..Output::default() }
 }
 
 #[derive(Default)]
@@ -344,11 +334,7 @@ fn cycle(parameters: &Parameters) -> Result<Output, String> {
     let start = Instant::now();
     for ring in &rings {
         for at in 0..RING {
-            let place = Place {
-                ring: Arc::clone(ring),
-                at,
-                batch: Batch::of(&total),
-            };
+            let place = Place { ring: Arc::clone(ring), at, batch: Batch::of(&total) };
             let _ = ring[at].fiber.set(parameters.start(&runtime, place));
         }
         ring[0].has_token.store(true, Ordering::Release);
@@ -427,10 +413,7 @@ fn locality(parameters: &Parameters) -> Result<Output, String> {
     let threads = parameters.threads();
     let processors = parameters.get("processors", 1);
     let words = parameters.get("words", 100) as usize;
-    let (touched, shares) = (
-        parameters.get("touched", 10),
-        parameters.get("share", 0) != 0,
-    );
+    let (touched, shares) = (parameters.get("touched", 10), parameters.get("share", 0) != 0);
     let count = threads.saturating_sub(processors).max(1);
     let slots: Arc<Vec<Slot>> = Arc::new((0..count).map(|_| Slot::default()).collect());
     let start = Instant::now();
@@ -528,11 +511,7 @@ impl Looks for Member {
     }
 
     fn idle(&self) -> Flow {
-        if self.round.exhausts {
-            Flow::Park
-        } else {
-            Flow::Yield
-        }
+        if self.round.exhausts { Flow::Park } else { Flow::Yield }
     }
 
     fn busy(&self) -> Flow {
@@ -575,12 +554,8 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
         ..Round::default()
     });
     for me in 0..count {
-        let member = Member {
-            round: Arc::clone(&round),
-            me,
-            seen: 0,
-            random: Random::new(me as u64),
-        };
+        let member =
+            Member { round: Arc::clone(&round), me, seen: 0, random: Random::new(me as u64) };
         let _ = round.fibers[me].set(parameters.start(&runtime, member));
     }
     let start = Instant::now();

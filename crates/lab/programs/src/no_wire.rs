@@ -54,10 +54,7 @@ fn measure(parameters: &Parameters) -> io::Result<Output> {
     let before = status("VmRSS:");
     hosts.open(parameters.get("idle", 0) as usize)?;
     let grown = status("VmRSS:").saturating_sub(before);
-    Ok(Output {
-        resident_bytes: Some(grown),
-        ..repeat(time, || hosts.ask(&flows))?
-    })
+    Ok(Output { resident_bytes: Some(grown), ..repeat(time, || hosts.ask(&flows))? })
 }
 
 /// Does it until the time is over. Each time says how many were done.
@@ -88,13 +85,7 @@ impl Hosts {
         for port in PORTS {
             far.shard().listen(port, Backlog::default());
         }
-        let mut hosts = Hosts {
-            near,
-            far,
-            began: Clock::now(),
-            now: Instant::START,
-            opened: 0,
-        };
+        let mut hosts = Hosts { near, far, began: Clock::now(), now: Instant::START, opened: 0 };
         // One alone, which finds the neighbour: of several SYNs that wait for it, one is kept.
         hosts.open(1)?;
         Ok(hosts)
@@ -206,17 +197,11 @@ fn host(device: mem::Mem, number: u8) -> Netstack<mem::Mem> {
     let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu: MTU,
-        addresses: vec![Prefix {
-            address: address(number),
-            len: 24,
-        }],
+        addresses: vec![Prefix { address: address(number), len: 24 }],
         gateway_v4: None,
         gateway_v6: None,
     };
-    let limits = ShardLimits {
-        ephemeral_ports: (1024, u16::MAX),
-        ..ShardLimits::default()
-    };
+    let limits = ShardLimits { ephemeral_ports: (1024, u16::MAX), ..ShardLimits::default() };
     let tcp = TcpConfig::default();
     let key = [number; 16];
     Netstack::new(device, interface, tcp, limits, key)
@@ -240,11 +225,7 @@ fn receive(host: &mut Netstack<mem::Mem>, now: Instant) -> io::Result<usize> {
 
 /// A rate of what was done in part would be none.
 fn expect_all(what: &str, count: usize, of: usize) -> io::Result<usize> {
-    if count == of {
-        Ok(count)
-    } else {
-        Err(io::Error::other(format!("{count} of {of} {what}")))
-    }
+    if count == of { Ok(count) } else { Err(io::Error::other(format!("{count} of {of} {what}"))) }
 }
 
 #[cfg(test)]

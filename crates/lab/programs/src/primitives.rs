@@ -74,9 +74,7 @@ pub(super) fn channel(parameters: &Parameters) -> Result<Output, String> {
         }
     })?;
     let last = runtime.processor_count() - 1;
-    spawn_on(&runtime, last, move || {
-        while batch.count() && receiver.recv().is_ok() {}
-    })?;
+    spawn_on(&runtime, last, move || while batch.count() && receiver.recv().is_ok() {})?;
     Ok(parameters.time(start, &total))
 }
 
@@ -97,9 +95,7 @@ pub(super) fn crowd(parameters: &Parameters) -> Result<Output, String> {
                 }
             }
         })?;
-        spawn_on(&runtime, at, move || {
-            while batch.count() && receiver.recv().is_ok() {}
-        })?;
+        spawn_on(&runtime, at, move || while batch.count() && receiver.recv().is_ok() {})?;
     }
     Ok(parameters.time(start, &total))
 }
@@ -220,10 +216,7 @@ pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
     thread::sleep(Duration::from_millis(parameters.get("ms", 1000)));
     let cpu = cpu_time() - cpu_before;
     let woken = total.ops.load(Ordering::Relaxed) - before;
-    Ok(Output {
-        cpu_seconds: Some(cpu.as_secs_f64()),
-        ..sample(woken, start.elapsed())
-    })
+    Ok(Output { cpu_seconds: Some(cpu.as_secs_f64()), ..sample(woken, start.elapsed()) })
 }
 
 /// CPU time of all threads of this process. clock_gettime(2)
@@ -293,10 +286,8 @@ fn compute(rounds: u64) {
 /// A closed loop over all connections, on the calling thread: each has one request on its way.
 /// Returns the replies.
 fn ask(clients: &[UnixStream], limit: Duration) -> std::io::Result<u64> {
-    let mut waits: Vec<_> = clients
-        .iter()
-        .map(|client| PollFd::new(client, PollFlags::IN))
-        .collect();
+    let mut waits: Vec<_> =
+        clients.iter().map(|client| PollFd::new(client, PollFlags::IN)).collect();
     let start = Instant::now();
     let mut replies = 0;
     for mut client in clients {

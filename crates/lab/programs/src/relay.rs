@@ -28,19 +28,13 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let [loss, delay, near, far] = words else {
         return Err("want: relay LOSS DELAY NEAR FAR".to_owned());
     };
-    let number = |text: &str| {
-        text.parse::<u32>()
-            .map_err(|_| format!("'{text}' is no number"))
-    };
+    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("'{text}' is no number"));
     let to_server = Impairment {
         delay: Duration::from_millis(number(delay)?.into()) / 2,
         frames_max: FRAMES_MAX,
         ..Impairment::NONE
     };
-    let from_server = Impairment {
-        loss: f64::from(number(loss)?) / 1000.0,
-        ..to_server
-    };
+    let from_server = Impairment { loss: f64::from(number(loss)?) / 1000.0, ..to_server };
     pass(near, far, to_server, from_server).map_err(|error| error.to_string())
 }
 
@@ -77,11 +71,7 @@ fn hand_on(now: Instant, burst: &ReceiveBurst, to: &mut impl Device) {
     for frame in burst.frames() {
         let _ = to.transmit(
             now,
-            &OutgoingFrame {
-                headers: frame.bytes,
-                payload: &[],
-                offload: Offload::None,
-            },
+            &OutgoingFrame { headers: frame.bytes, payload: &[], offload: Offload::None },
         );
     }
 }
@@ -89,14 +79,11 @@ fn hand_on(now: Instant, burst: &ReceiveBurst, to: &mut impl Device) {
 /// For a frame, or the time.
 fn wait(devices: &[&dyn Device], time: Option<Duration>) -> io::Result<()> {
     let descriptors = devices.iter().filter_map(|device| device.descriptor());
-    let mut waits: Vec<_> = descriptors
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect();
+    let mut waits: Vec<_> =
+        descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let time = time.unwrap_or(Duration::MAX);
-    let limit = Timespec {
-        tv_sec: time.as_secs().min(3600) as i64,
-        tv_nsec: time.subsec_nanos().into(),
-    };
+    let limit =
+        Timespec { tv_sec: time.as_secs().min(3600) as i64, tv_nsec: time.subsec_nanos().into() };
     match poll(&mut waits, Some(&limit)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),

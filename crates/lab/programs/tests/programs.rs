@@ -19,12 +19,7 @@ fn one_line_of_json() {
 #[test]
 fn absent_program() {
     let absent = i32::from(lab::EXIT_ABSENT);
-    assert_eq!(
-        run(&["cycle", "semaphore=1", "mode=stackless"])
-            .status
-            .code(),
-        Some(absent)
-    );
+    assert_eq!(run(&["cycle", "semaphore=1", "mode=stackless"]).status.code(), Some(absent));
     assert_eq!(run(&["nosuch"]).status.code(), Some(2));
     assert_eq!(run(&[]).status.code(), Some(2));
 }

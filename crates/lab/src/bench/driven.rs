@@ -35,21 +35,14 @@ impl Driven {
         for outcome in outcomes {
             whole.merge(&outcome)?;
         }
-        Ok(Driven {
-            outcomes: vec![whole],
-            ..self
-        })
+        Ok(Driven { outcomes: vec![whole], ..self })
     }
 
     /// A fault if anything at all went wrong: then the figures are not of the work that was asked.
     pub(crate) fn sound(self) -> Result<Driven, Fault> {
         let all_answered = self.outcomes.iter().all(|one| one.total.replies() > 0);
         let driven = self.without_errors()?;
-        if all_answered {
-            Ok(driven)
-        } else {
-            Err("no request was answered".into())
-        }
+        if all_answered { Ok(driven) } else { Err("no request was answered".into()) }
     }
 
     /// The same, but there may be no whole reply yet.
@@ -95,10 +88,7 @@ impl Driven {
             ("generator_limited", f64::from(is_limited)),
             ("lag_p99_us", figures.lag_us.p99),
         ];
-        let mut sample = Sample {
-            noise: self.noise,
-            ..Sample::of(figures)
-        };
+        let mut sample = Sample { noise: self.noise, ..Sample::of(figures) };
         let [user, kernel] = self.window.ticks;
         if user + kernel > 0.0 {
             sample.add([("user_percent", 100.0 * user / (user + kernel))]);

@@ -43,8 +43,7 @@ impl Running {
     /// `HOST:PORT` of it and of those beside it.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let all = [self].into_iter().chain(&self.beside);
-        all.map(|one| format!("{}:{}", one.host, one.port))
-            .collect()
+        all.map(|one| format!("{}:{}", one.host, one.port)).collect()
     }
 
     /// `http://HOST:PORT/PATH`
@@ -160,10 +159,8 @@ pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> 
     if read == body {
         Ok(())
     } else {
-        Err(
-            format!("{path}: the body is not the file's {expected} bytes (length {length:?})")
-                .into(),
-        )
+        Err(format!("{path}: the body is not the file's {expected} bytes (length {length:?})")
+            .into())
     }
 }
 
@@ -180,19 +177,12 @@ mod tests {
                 _ => unreachable!("it asks for a reply"),
             })
         };
-        assert_eq!(
-            read("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"),
-            Ok(())
-        );
+        assert_eq!(read("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"), Ok(()));
         let wrong = read("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nBODY").unwrap_err();
         assert!(wrong.contains("not the file's 4 bytes"), "{wrong}");
         let short = read("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbod").unwrap_err();
         assert!(short.contains("length Some(3)"), "{short}");
-        assert!(
-            read("HTTP/1.1 404 Not Found\r\n\r\n")
-                .unwrap_err()
-                .contains("404")
-        );
+        assert!(read("HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err().contains("404"));
         assert!(read("HTTP/1.1 200 OK\r\n").unwrap_err().contains("head"));
     }
 }

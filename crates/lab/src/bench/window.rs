@@ -121,10 +121,7 @@ mod tests {
         let from_10_to = |ms: u64| Window::of(&readings, at(10), Duration::from_millis(ms - 10));
         let used = from_10_to(30).unwrap();
         let times_s = [used.cpu_s, used.delay_s, used.machine_s];
-        assert_eq!(
-            times_s.map(|time_s| (1e3 * time_s).round()),
-            [15.0, 30.0, 45.0]
-        );
+        assert_eq!(times_s.map(|time_s| (1e3 * time_s).round()), [15.0, 30.0, 45.0]);
         let disk = [used.disk_read_bytes, used.disk_reads];
         assert_eq!(disk.map(f64::round), [15_000.0, 60.0]);
         assert_eq!(used.ticks.map(f64::round), [75.0, 90.0]);
@@ -148,10 +145,7 @@ mod tests {
         assert_eq!(window(1.0, 0.5).delay_percent(), 25.0);
         // Seen: "25.3 µs (0–26.1)" in netstack-cores, of a server that answered 10,144 requests
         // and used no CPU time, where /proc/stat had one core of two idle.
-        assert!(matches!(
-            window(0.0, 0.0).check(10_144),
-            Err(Fault::Failed(_))
-        ));
+        assert!(matches!(window(0.0, 0.0).check(10_144), Err(Fault::Failed(_))));
         assert!(window(0.0, 0.0).check(0).is_ok() && window(0.1, 0.0).check(9).is_ok());
     }
 }

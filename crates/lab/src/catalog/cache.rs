@@ -29,21 +29,15 @@ fn start(bench: &mut Bench<'_>, system: &System, limits: ServerLimits) -> Result
 fn load(configuration: &Configuration, port: u16) -> Vec<String> {
     let mut load = what(configuration, port);
     let connections = configuration.get("connections", 64);
-    load.extend(words(&format!(
-        "--connections {connections} --warm-up 400ms"
-    )));
+    load.extend(words(&format!("--connections {connections} --warm-up 400ms")));
     load
 }
 
 /// The same, without the number of connections.
 fn what(configuration: &Configuration, port: u16) -> Vec<String> {
-    let [depth, sets, value, per_get] = [
-        ("depth", 1),
-        ("sets", 3),
-        ("value", 200),
-        ("keys_per_get", 1),
-    ]
-    .map(|(name, default)| configuration.get(name, default));
+    let [depth, sets, value, per_get] =
+        [("depth", 1), ("sets", 3), ("value", 200), ("keys_per_get", 1)]
+            .map(|(name, default)| configuration.get(name, default));
     // A long value twenty thousand times would not fit.
     let keys = if value < 10_000 { 20_000 } else { 1000 };
     let popularity = configuration.either("hot", "hot:0.2", "uniform");

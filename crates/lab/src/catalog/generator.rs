@@ -36,20 +36,12 @@ fn ask(
         let watched = bench.watch(server, &argv)?;
         let rate = number_behind(&watched.said, "Requests/sec:")
             .ok_or_else(|| format!("wrk said: {}", watched.said))?;
-        let values = [
-            ("generator_cpu_us", watched.busy * 1e6 / rate),
-            ("rate_per_s", rate),
-        ];
-        return Ok(Sample {
-            noise: watched.noise,
-            ..Sample::of(values)
-        });
+        let values = [("generator_cpu_us", watched.busy * 1e6 / rate), ("rate_per_s", rate)];
+        return Ok(Sample { noise: watched.noise, ..Sample::of(values) });
     }
     let connections = configuration.get("connections", 64);
     let close = configuration.either("close", "--close", "");
-    let mut load = words(&format!(
-        "http {url} -c {connections} --warm-up 300ms {close}"
-    ));
+    let mut load = words(&format!("http {url} -c {connections} --warm-up 300ms {close}"));
     let own = own_words(system)?.iter();
     load.extend(own.map(|word| word.replace("{near}", server.near())));
     Ok(bench.drive(server, &[load])?.sound()?.sample())
@@ -93,9 +85,7 @@ fn program(system: &System) -> Vec<OsString> {
 /// The number behind a name, in a text like wrk's; a unit of time makes it µs.
 pub(super) fn number_behind(text: &str, name: &str) -> Option<f64> {
     let rest = text.split_once(name)?.1.trim_start();
-    let length = rest
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .unwrap_or(rest.len());
+    let length = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
     let number: f64 = rest[..length].parse().ok()?;
     Some(match rest[length..].split_whitespace().next() {
         Some("us") if !rest[length..].starts_with(' ') => number,

@@ -29,20 +29,11 @@ pub(super) const FIGURES: &[Figure] = &[
     bars(3),
 ];
 
-const GOODPUT: Measure = more(
-    "goodput_percent",
-    "good replies under overload",
-    "% of the knee",
-);
+const GOODPUT: Measure = more("goodput_percent", "good replies under overload", "% of the knee");
 /// None if the server did not recover as long as it was watched.
-const RECOVERY: Measure = Measure {
-    can_be_never: true,
-    ..less("recovery_s", "recovery after the overload", "s")
-};
-const KNEE: Measure = Measure {
-    is_told: true,
-    ..more("knee_per_s", "the knee", "per second")
-};
+const RECOVERY: Measure =
+    Measure { can_be_never: true, ..less("recovery_s", "recovery after the overload", "s") };
+const KNEE: Measure = Measure { is_told: true, ..more("knee_per_s", "the knee", "per second") };
 /// Servers are compared by it: each has a knee of its own.
 const GOOD: Measure = Measure {
     name: "good_per_s",
@@ -177,10 +168,7 @@ pub(super) fn take(
         ("knee_per_s", knee_per_s),
     ]);
     sample.add(seen.recovery_s.map(|recovery_s| ("recovery_s", recovery_s)));
-    let courses = [
-        (GOODPUT.name, seen.course),
-        (Measure::P99.name, seen.p99_us),
-    ];
+    let courses = [(GOODPUT.name, seen.course), (Measure::P99.name, seen.p99_us)];
     let courses = courses.map(|(name, course)| (name.to_owned(), course));
     sample.courses.extend(courses);
     Ok(sample)
@@ -196,9 +184,7 @@ fn ask(
     settle_s: f64,
     phases: &[(String, f64)],
 ) -> Result<Driven, Fault> {
-    let course = phases
-        .iter()
-        .map(|(rate, lasts_s)| format!("{rate}:{:.0}ms", lasts_s * 1e3));
+    let course = phases.iter().map(|(rate, lasts_s)| format!("{rate}:{:.0}ms", lasts_s * 1e3));
     let course = course.collect::<Vec<_>>().join(",");
     let open = words(&format!(
         "-c {CONNECTIONS} --course {course} --warm-up {:.0}ms --interval {STEP} \
@@ -314,24 +300,14 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
                 &[ours],
                 goodput.at_least(configuration, ours, 95.0),
             ),
-            if_overloaded(
-                rows,
-                configuration,
-                &[ours],
-                recovery.at_most(configuration, ours, 1.0),
-            ),
+            if_overloaded(rows, configuration, &[ours], recovery.at_most(configuration, ours, 1.0)),
             if_overloaded(
                 rows,
                 configuration,
                 &all,
                 errors.beats(configuration, ours, others, 10.0),
             ),
-            if_overloaded(
-                rows,
-                configuration,
-                &all,
-                p99.beats(configuration, ours, others, 1.0),
-            ),
+            if_overloaded(rows, configuration, &all, p99.beats(configuration, ours, others, 1.0)),
         ]
     });
     each.into_iter().flatten().collect()
@@ -347,9 +323,8 @@ fn if_overloaded(
 ) -> Option<Expectation> {
     let made = made?;
     let most = 100.0 * (1.0 + MARGIN);
-    let mut spreads = systems
-        .iter()
-        .filter_map(|system| rows.spread(&GOODPUT, configuration, system));
+    let mut spreads =
+        systems.iter().filter_map(|system| rows.spread(&GOODPUT, configuration, system));
     if spreads.any(|spread| spread.median > most) {
         Some(Expectation {
             verdict: Judgement::NotMeasured,
@@ -369,10 +344,7 @@ mod tests {
     type Of = (usize, f64, f64, u64, u64, f64);
 
     fn intervals(of: &[Of]) -> Vec<Interval> {
-        let each = of
-            .iter()
-            .flat_map(|one| std::iter::repeat_n(one, one.0))
-            .enumerate();
+        let each = of.iter().flat_map(|one| std::iter::repeat_n(one, one.0)).enumerate();
         let intervals = each.map(|(at, &(_, asked, good, errors, missed, p99_us))| Interval {
             begins_s: at as f64 * STEP_S,
             lasts_s: STEP_S,
@@ -490,10 +462,7 @@ mod tests {
     /// knee is no praise, and knees and replies stand beside it.
     #[test]
     fn more_than_the_knee_is_no_praise() {
-        let configurations = configurations(&Breadth {
-            quick: true,
-            peak_per_s: None,
-        });
+        let configurations = configurations(&Breadth { quick: true, peak_per_s: None });
         let judged = |goodput_percent: f64| {
             let mut rows = Rows::new(&configurations, &["weft".to_owned()]);
             let figures = [(GOODPUT.name, goodput_percent), (KNEE.name, 9000.0)];
@@ -505,19 +474,9 @@ mod tests {
             let voided = made.iter().filter(|one| one.because.ends_with("too low"));
             let voided = voided.count();
             let first = &made[0];
-            (
-                first.verdict,
-                voided > 1,
-                first.because.clone(),
-                good.round(),
-            )
+            (first.verdict, voided > 1, first.because.clone(), good.round())
         };
-        let met = (
-            Judgement::Met,
-            false,
-            "107 % of the knee".to_owned(),
-            9630.0,
-        );
+        let met = (Judgement::Met, false, "107 % of the knee".to_owned(), 9630.0);
         assert_eq!(judged(107.0), met);
         assert_eq!(judged(80.0).0, Judgement::Failed);
         let why = "113 % of the knee: the knee was found too low".to_owned();
@@ -537,9 +496,7 @@ mod tests {
             let each = good.iter().map(|&good| (1, 2.0 * good, good, 0, 0, 1.0));
             knee_per_s(&intervals(&each.collect::<Vec<_>>()))
         };
-        let stall_and_burst = [
-            500.0, 700.0, 900.0, 1000.0, 400.0, 1600.0, 900.0, 1100.0, 900.0,
-        ];
+        let stall_and_burst = [500.0, 700.0, 900.0, 1000.0, 400.0, 1600.0, 900.0, 1100.0, 900.0];
         assert_eq!(rising(&stall_and_burst), 1000.0);
         assert_eq!(rising(&[500.0, 800.0, 1000.0, 900.0, 700.0, 600.0]), 900.0);
         assert_eq!(rising(&[700.0]), 700.0);

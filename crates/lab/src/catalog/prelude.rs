@@ -12,12 +12,7 @@ pub(super) use crate::testbed::{Controller, LinkPlan, ServerLimits, Wire};
 /// The page of an experiment: `docs/experiments/NAME.md`.
 macro_rules! page {
     ($name:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/experiments/",
-            $name,
-            ".md"
-        ))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/experiments/", $name, ".md"))
     };
 }
 pub(super) use page;

@@ -27,23 +27,16 @@ fn four_configurations(program: &'static str, breadth: &Breadth) -> Vec<Configur
     let configurations = processors.iter().flat_map(|&processors| {
         [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
             let threads = per_processor * processors;
-            let parameters = [
-                ("processors", processors),
-                ("threads", threads),
-                ("spots", threads.div_ceil(2)),
-            ];
+            let parameters =
+                [("processors", processors), ("threads", threads), ("spots", threads.div_ceil(2))];
             Configuration::new(label(processors, how_many), program, parameters)
         })
     });
     configurations.collect()
 }
 
-const FOUR: [&str; 4] = [
-    "1 processor, many",
-    "1 processor, few",
-    "2 processors, many",
-    "2 processors, few",
-];
+const FOUR: [&str; 4] =
+    ["1 processor, many", "1 processor, few", "2 processors, many", "2 processors, few"];
 
 fn label(processors: u64, how_many: &str) -> String {
     match processors {
@@ -55,7 +48,5 @@ fn label(processors: u64, how_many: &str) -> String {
 /// Expectations that weft's pinned fibers are ahead of all peers in these configurations.
 fn ahead(judge: Judge<'_>, configurations: &[&str]) -> Expectations {
     let configurations = configurations.iter();
-    configurations
-        .map(|configuration| judge.beats(configuration, "weft", PEERS, 1.0))
-        .collect()
+    configurations.map(|configuration| judge.beats(configuration, "weft", PEERS, 1.0)).collect()
 }

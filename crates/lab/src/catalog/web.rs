@@ -117,11 +117,7 @@ fn make_fileset(bench: &mut Bench<'_>, folder: &Path, how: &[&str]) -> Result<()
 fn cool(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() {
-            cool(&path)?
-        } else {
-            drop_from_page_cache(&path)?
-        }
+        if path.is_dir() { cool(&path)? } else { drop_from_page_cache(&path)? }
     }
     Ok(())
 }

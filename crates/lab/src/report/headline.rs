@@ -30,9 +30,7 @@ pub(super) struct Headline {
 /// Headlines of which there are samples.
 pub(super) fn headlines(reports: &[Report<'_>]) -> Vec<Headline> {
     let of = |&(rival, experiment, system)| {
-        let report = reports
-            .iter()
-            .find(|report| report.experiment.name == experiment)?;
+        let report = reports.iter().find(|report| report.experiment.name == experiment)?;
         headline(report, rival, system)
     };
     PAIRS.iter().filter_map(of).collect()
@@ -41,10 +39,7 @@ pub(super) fn headlines(reports: &[Report<'_>]) -> Vec<Headline> {
 fn headline(report: &Report<'_>, rival: &'static str, system: &'static str) -> Option<Headline> {
     let measure = report.experiment.measures.first()?;
     let times = |configuration: &str| {
-        let ratio = report
-            .rows
-            .ratio(measure, configuration, system, rival)?
-            .medians;
+        let ratio = report.rows.ratio(measure, configuration, system, rival)?.medians;
         let times = match measure.better {
             Better::More => ratio,
             Better::Less => 1.0 / ratio,
@@ -53,10 +48,8 @@ fn headline(report: &Report<'_>, rival: &'static str, system: &'static str) -> O
         (times.is_finite() && times > 0.0).then_some(times)
     };
     let configurations = report.rows.configurations();
-    let mut times: Vec<f64> = configurations
-        .iter()
-        .filter_map(|configuration| times(&configuration.label))
-        .collect();
+    let mut times: Vec<f64> =
+        configurations.iter().filter_map(|configuration| times(&configuration.label)).collect();
     times.sort_by(f64::total_cmp);
     Some(Headline {
         rival,

@@ -48,9 +48,7 @@ pub fn html(reports: &[Report<'_>]) -> String {
 fn summary(reports: &[Report<'_>]) -> String {
     let verdicts = reports.iter().flat_map(|report| &report.expectations);
     let verdicts: Vec<Judgement> = verdicts.map(|one| one.verdict).collect();
-    let machine = reports
-        .first()
-        .map_or("", |report| &report.recorded.header.card.machine);
+    let machine = reports.first().map_or("", |report| &report.recorded.header.card.machine);
     format!(
         "{}<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
@@ -123,10 +121,7 @@ fn section(page: &mut String, report: &Report<'_>) {
     let experiment = report.experiment;
     let name = experiment.name;
     let about = escape(experiment.about);
-    let _ = write!(
-        page,
-        "<section id=\"{name}\"><h2>{name}</h2><p class=\"about\">{about}</p>"
-    );
+    let _ = write!(page, "<section id=\"{name}\"><h2>{name}</h2><p class=\"about\">{about}</p>");
     paragraphs(page, experiment.question());
     let warnings = report.warnings();
     if !warnings.is_empty() {
@@ -155,9 +150,7 @@ fn section(page: &mut String, report: &Report<'_>) {
     table(page, report, first);
     if !others.is_empty() {
         page.push_str("<details><summary>All other figures</summary>");
-        others
-            .iter()
-            .for_each(|measure| table(page, report, measure));
+        others.iter().for_each(|measure| table(page, report, measure));
         page.push_str("</details>");
     }
     method(page, report);
@@ -204,10 +197,8 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
     let scale = report.rows.scale(measure);
     let title = escape(measure.title);
     let unit = escape(scale.unit);
-    let _ = write!(
-        page,
-        "<h3>{title}, {unit}</h3><div class=\"scroll\"><table><thead><tr><th></th>"
-    );
+    let _ =
+        write!(page, "<h3>{title}, {unit}</h3><div class=\"scroll\"><table><thead><tr><th></th>");
     for system in &systems {
         let _ = write!(page, "<th>{}</th>", escape(system));
     }
@@ -216,14 +207,8 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
     for configuration in report.rows.configurations() {
         let _ = write!(page, "<tr><td>{}</td>", escape(&configuration.label));
         for system in &systems {
-            let shown = show_row(
-                report.rows.find(&configuration.label, system),
-                measure,
-                scale,
-            );
-            let ratio = report
-                .rows
-                .ratio(measure, &configuration.label, system, systems[0]);
+            let shown = show_row(report.rows.find(&configuration.label, system), measure, scale);
+            let ratio = report.rows.ratio(measure, &configuration.label, system, systems[0]);
             let is_compared = *system != systems[0] && measure.better != Better::Neither;
             // Of nothing there is no part.
             let ratio = ratio
@@ -262,11 +247,7 @@ fn method(page: &mut String, report: &Report<'_>) {
         );
     }
     page.push_str("</tbody></table></div>");
-    machine(
-        page,
-        &header.card,
-        report.recorded.ending.as_ref().map(|ending| &ending.card),
-    );
+    machine(page, &header.card, report.recorded.ending.as_ref().map(|ending| &ending.card));
     let raw = serde_json::json!({"run": header, "turns": report.recorded.turns});
     // The only text that would end the element.
     let raw = raw.to_string().replace("</", "<\\/");
@@ -289,11 +270,7 @@ fn machine(page: &mut String, before: &Card, after: Option<&Card>) {
             unit => with_unit(figure, unit),
         };
         let after = after.map_or("–".to_owned(), |card| said(card.figures()[at].2));
-        let _ = write!(
-            page,
-            "<tr><td>{name}</td><td>{}</td><td>{after}</td></tr>",
-            said(figure)
-        );
+        let _ = write!(page, "<tr><td>{name}</td><td>{}</td><td>{after}</td></tr>", said(figure));
     }
     page.push_str("</tbody></table></div>");
 }
@@ -309,10 +286,7 @@ mod tests {
     fn summary_without_zeros() {
         let met = Judgement::Met;
         let failed = Judgement::Failed;
-        assert_eq!(
-            came_out(&[met, met]),
-            "2 of 2 expectations came out as expected."
-        );
+        assert_eq!(came_out(&[met, met]), "2 of 2 expectations came out as expected.");
         assert_eq!(
             came_out(&[met, failed, Judgement::Equal]),
             "1 of 3 expectations came out as expected, 1 about equal, 1 missed their target."
@@ -347,11 +321,8 @@ mod tests {
                 }),
             }
         };
-        let recorded = Recorded {
-            header,
-            turns: vec![turn(&first, 20.0), turn("go", 30.0)],
-            ending: None,
-        };
+        let recorded =
+            Recorded { header, turns: vec![turn(&first, 20.0), turn("go", 30.0)], ending: None };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
         let said = format!("<small>1.50 of {first}’s (best samples: 1.50)</small>");
@@ -384,11 +355,7 @@ mod tests {
             turn("weft", few, 20.0),
             turn("tokio", few, 60.0),
         ];
-        let recorded = Recorded {
-            header,
-            turns,
-            ending: None,
-        };
+        let recorded = Recorded { header, turns, ending: None };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
         let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less to 3.00× less; 2 configurations";
@@ -401,22 +368,11 @@ mod tests {
         let mut header = header();
         header.systems[0].name = "a<b>&\"c\"</script>".to_owned();
         header.testbed = "</script><script>alert(1)".to_owned();
-        let recorded = Recorded {
-            header,
-            turns: Vec::new(),
-            ending: None,
-        };
+        let recorded = Recorded { header, turns: Vec::new(), ending: None };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
-        assert!(
-            !page.contains("http:") && !page.contains("https:"),
-            "{page}"
-        );
-        assert_eq!(
-            page.matches("</script>").count(),
-            2,
-            "one of data, one of code"
-        );
+        assert!(!page.contains("http:") && !page.contains("https:"), "{page}");
+        assert_eq!(page.matches("</script>").count(), 2, "one of data, one of code");
         assert!(page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
         assert!(page.contains("interrupted: this is what was found until then"));
         assert!(page.contains("The machine, before and after"));

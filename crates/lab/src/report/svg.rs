@@ -53,19 +53,10 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
     };
     match *figure {
         Figure::Bars { measure: at } => bars(report, measure(at)),
-        Figure::Lines {
-            measure,
-            over,
-            axis,
-            log,
-            diagonal,
-            panels,
-        } => chart(measure, Along::Parameter(over), axis, log, diagonal).draw(panels),
-        Figure::Course {
-            measure,
-            panels,
-            marks,
-        } => {
+        Figure::Lines { measure, over, axis, log, diagonal, panels } => {
+            chart(measure, Along::Parameter(over), axis, log, diagonal).draw(panels)
+        }
+        Figure::Course { measure, panels, marks } => {
             let chart = chart(measure, Along::Time, "seconds", false, false);
             Chart { marks, ..chart }.draw(Some((panels, "")))
         }
@@ -88,16 +79,10 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
         let row = |system: &str| rows.find(&configuration.label, system).filter(is_shown);
         let says_something = |row: &Row| !row.failures.is_empty() || row.tells_of(measure);
         // What is measured there of no system is no group.
-        if !systems
-            .iter()
-            .filter_map(|one| row(one))
-            .any(says_something)
-        {
+        if !systems.iter().filter_map(|one| row(one)).any(says_something) {
             continue;
         }
-        let spreads = systems
-            .iter()
-            .filter_map(|system| row(system)?.spread(measure));
+        let spreads = systems.iter().filter_map(|system| row(system)?.spread(measure));
         let most = spreads.map(|spread| spread.greatest).fold(1e-9, f64::max);
         y += 18.0;
         let _ = write!(
@@ -255,10 +240,8 @@ impl Chart<'_> {
                 let x = panel.left;
                 let y = panel.top - 8.0;
                 let title = escape(&self.panel_title(name, *value, words));
-                let _ = write!(
-                    body,
-                    r#"<text class="configuration" x="{x}" y="{y}">{title}</text>"#
-                );
+                let _ =
+                    write!(body, r#"<text class="configuration" x="{x}" y="{y}">{title}</text>"#);
             }
             self.axes(&mut body, &panel, column == 0);
             let is_here = |configuration: &Configuration| {
@@ -368,16 +351,9 @@ impl Chart<'_> {
                 "solid: median of the samples · dashed: the greatest · dotted: the least"
             }
         };
-        let diagonal = if self.diagonal {
-            " · grey dots: as many as are asked for"
-        } else {
-            ""
-        };
+        let diagonal = if self.diagonal { " · grey dots: as many as are asked for" } else { "" };
         let y = y + 19.0;
-        let _ = write!(
-            body,
-            r#"<text class="tick" x="8" y="{y:.0}">{kinds}{diagonal}</text>"#
-        );
+        let _ = write!(body, r#"<text class="tick" x="8" y="{y:.0}">{kinds}{diagonal}</text>"#);
         y
     }
 
@@ -393,11 +369,7 @@ impl Chart<'_> {
                 short(tick)
             );
         }
-        let y_ticks = if panel.log {
-            decades(panel.y)
-        } else {
-            ticks(panel.y.1, 5)
-        };
+        let y_ticks = if panel.log { decades(panel.y) } else { ticks(panel.y.1, 5) };
         for tick in y_ticks {
             let y = panel.y(tick);
             let right = panel.left + panel.width;
@@ -449,10 +421,8 @@ impl Chart<'_> {
         if self.diagonal {
             let end = panel.x.1.min(panel.y.1);
             let (x0, y0, x1, y1) = (panel.x(0.0), panel.y(0.0), panel.x(end), panel.y(end));
-            let _ = write!(
-                body,
-                r#"<path class="diagonal" d="M{x0:.1} {y0:.1}L{x1:.1} {y1:.1}"/>"#
-            );
+            let _ =
+                write!(body, r#"<path class="diagonal" d="M{x0:.1} {y0:.1}L{x1:.1} {y1:.1}"/>"#);
         }
     }
 
@@ -474,11 +444,7 @@ impl Chart<'_> {
             if is_sparse && points.iter().any(|(_, spread)| spread.count > 1) {
                 let back = greatest.iter().rev().cloned();
                 let band: Vec<_> = least.iter().cloned().chain(back).collect();
-                let _ = write!(
-                    body,
-                    r#"<path class="s{colour} band" d="M{}Z"/>"#,
-                    band.join("L")
-                );
+                let _ = write!(body, r#"<path class="s{colour} band" d="M{}Z"/>"#, band.join("L"));
                 for (class, line) in [("least", &least), ("greatest", &greatest)] {
                     let line = line.join("L");
                     let _ = write!(body, r#"<path class="l{colour} {class}" d="M{line}"/>"#);
@@ -507,10 +473,7 @@ fn ticks(most: f64, count: usize) -> Vec<f64> {
     let power = 10_f64.powf(raw.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|round| round * power);
     let step = step.into_iter().find(|&step| step >= raw).unwrap_or(raw);
-    (0..)
-        .map(|at| at as f64 * step)
-        .take_while(|&tick| tick <= most * 1.0001)
-        .collect()
+    (0..).map(|at| at as f64 * step).take_while(|&tick| tick <= most * 1.0001).collect()
 }
 
 /// Powers of ten.
@@ -543,10 +506,7 @@ fn framed(height: f64, title: &str, body: &str) -> String {
 
 /// Text in markup.
 pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -555,10 +515,7 @@ mod tests {
 
     #[test]
     fn axes_have_round_numbers() {
-        assert_eq!(
-            ticks(95_000.0, 5),
-            [0.0, 20_000.0, 40_000.0, 60_000.0, 80_000.0]
-        );
+        assert_eq!(ticks(95_000.0, 5), [0.0, 20_000.0, 40_000.0, 60_000.0, 80_000.0]);
         assert_eq!(ticks(1.0, 5), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
         assert_eq!(decades((10.0, 10_000.0)), [10.0, 100.0, 1000.0, 10_000.0]);
         assert_eq!(
@@ -600,10 +557,7 @@ mod tests {
             };
             let report = Report::new(experiment, &recorded);
             for (name, svg) in files(&report) {
-                assert!(
-                    !svg.contains("NaN") && !svg.contains("inf"),
-                    "{name}: {svg}"
-                );
+                assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: {svg}");
                 let level = svg.split("<text ").skip(1);
                 for text in level.filter(|text| !text.contains("rotate")) {
                     let (left, right) = ends_of(text);

@@ -45,17 +45,11 @@ impl Report<'_> {
         let verdicts = self.expectations.iter().map(|expectation| {
             let says = &expectation.says;
             let because = &expectation.because;
-            vec![
-                expectation.verdict.words().to_owned(),
-                says.clone(),
-                because.clone(),
-            ]
+            vec![expectation.verdict.words().to_owned(), says.clone(), because.clone()]
         });
         if !self.expectations.is_empty() {
             let head = ["verdict", "expectation", "figures"].map(str::to_owned);
-            parts.push(markdown_table(
-                &[vec![head.to_vec()], verdicts.collect()].concat(),
-            ));
+            parts.push(markdown_table(&[vec![head.to_vec()], verdicts.collect()].concat()));
         }
         let notes = self.warnings().into_iter();
         let notes: Vec<_> = notes.map(|note| item(&format!("Note: {note}"))).collect();
@@ -73,10 +67,8 @@ impl Report<'_> {
         let at = |configuration: &str, system: &str| {
             show_row(self.rows.find(configuration, system), measure, scale)
         };
-        let labels: Vec<&str> = configurations
-            .iter()
-            .map(|configuration| &*configuration.label)
-            .collect();
+        let labels: Vec<&str> =
+            configurations.iter().map(|configuration| &*configuration.label).collect();
         let table = |across: &[&str], down: &[&str], show: &dyn Fn(&str, &str) -> String| {
             let header = across.iter().map(|&name| name.to_owned());
             let header = [String::new()].into_iter().chain(header).collect();
@@ -87,9 +79,7 @@ impl Report<'_> {
             [header].into_iter().chain(lines).collect()
         };
         if labels.len() < systems.len() {
-            table(&labels, &systems, &|system, configuration| {
-                at(configuration, system)
-            })
+            table(&labels, &systems, &|system, configuration| at(configuration, system))
         } else {
             table(&systems, &labels, &at)
         }
@@ -121,16 +111,9 @@ pub fn summary(reports: &[Report<'_>], folder: &str) -> String {
             0 => String::new(),
             count => count.to_string(),
         };
-        let counts = [
-            Judgement::Met,
-            Judgement::Equal,
-            Judgement::Failed,
-            Judgement::NotMeasured,
-        ];
+        let counts = [Judgement::Met, Judgement::Equal, Judgement::Failed, Judgement::NotMeasured];
         let counts = counts.map(count).join(" | ");
-        lines.push(format!(
-            "| [{name}]({folder}/{name}.md) | {about} | {date} | {counts} |"
-        ));
+        lines.push(format!("| [{name}]({folder}/{name}.md) | {about} | {date} | {counts} |"));
     }
     lines.join("\n")
 }
@@ -286,10 +269,7 @@ mod tests {
         let recorded = recorded(0.0);
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).markdown();
-        assert!(
-            text.lines()
-                .all(|line| line.starts_with('|') || line.chars().count() <= 100)
-        );
+        assert!(text.lines().all(|line| line.starts_with('|') || line.chars().count() <= 100));
         let text = text.replace('\n', " ");
         assert!(text.starts_with("Measured 2026-11-22 "), "{text}");
         let how = "; weft 1.0; 2 rounds, systems by turns, each asked for 0.5 s; 1 noisy sample taken again.";
@@ -310,10 +290,7 @@ mod tests {
         let figures = [("goodput_percent", 113.0), ("knee_per_s", 9000.0)];
         turn.result = TurnResult::Sample(Sample::of(figures));
         let text = Report::new(experiment, &recorded).markdown();
-        for (title, figure) in [
-            ("the knee", "9,000"),
-            ("good replies under overload", "10,170"),
-        ] {
+        for (title, figure) in [("the knee", "9,000"), ("good replies under overload", "10,170")] {
             let table = format!(
                 "| {title}, per second | no idle connections |\n| --- | --- |\n| weft | {figure} |"
             );
@@ -418,10 +395,7 @@ mod tests {
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = summary(&[Report::new(experiment, &recorded)], "pages");
         let line = text.lines().nth(2).unwrap();
-        assert!(
-            line.starts_with("| [rt-yield](pages/rt-yield.md) | each fiber"),
-            "{line}"
-        );
+        assert!(line.starts_with("| [rt-yield](pages/rt-yield.md) | each fiber"), "{line}");
         assert!(
             line.ends_with(" UTC |  |  | 1 | 2 |") || line.ends_with(" |  |  | 1 | 2 |"),
             "{line}"

@@ -56,11 +56,7 @@ pub(super) struct Groups {
 impl Groups {
     /// The control groups of this machine.
     pub(super) fn new(is_root: bool) -> Groups {
-        Groups {
-            mounts: fs::read_to_string("/proc/mounts").unwrap_or_default(),
-            is_root,
-            made: 0,
-        }
+        Groups { mounts: fs::read_to_string("/proc/mounts").unwrap_or_default(), is_root, made: 0 }
     }
 
     /// Reason why there are none of this kind; `None` if there are.
@@ -233,10 +229,7 @@ mod tests {
             })
         };
         let unified = Some((PathBuf::from("/sys/fs/cgroup"), Version::Two));
-        assert_eq!(
-            of(&both, false),
-            Some((PathBuf::from("/mnt/memory"), Version::One))
-        );
+        assert_eq!(of(&both, false), Some((PathBuf::from("/mnt/memory"), Version::One)));
         assert_eq!(of(two, true), unified);
         assert_eq!(of(two, false), None);
         assert_eq!(of("cgroup /a cgroup rw,cpu 0 0\nshort", true), None);
@@ -262,9 +255,7 @@ mod tests {
     fn limits_by_cgroup_version() {
         let written = |controller, version, limit| {
             let settings = settings(controller, version, limit, "254:0");
-            let lines = settings
-                .iter()
-                .map(|(file, value)| format!("{file}={value}"));
+            let lines = settings.iter().map(|(file, value)| format!("{file}={value}"));
             lines.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(
@@ -279,13 +270,7 @@ mod tests {
             written(Controller::Disk, Version::One, 1000),
             "blkio.throttle.read_iops_device=254:0 1000"
         );
-        assert_eq!(
-            written(Controller::Disk, Version::Two, 1000),
-            "io.max=254:0 riops=1000"
-        );
-        assert_eq!(
-            written(Controller::Memory, Version::Two, 4096),
-            "memory.max=4096"
-        );
+        assert_eq!(written(Controller::Disk, Version::Two, 1000), "io.max=254:0 riops=1000");
+        assert_eq!(written(Controller::Memory, Version::Two, 4096), "memory.max=4096");
     }
 }

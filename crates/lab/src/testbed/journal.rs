@@ -35,9 +35,7 @@ impl Journal {
         let found = fs::metadata(folder)?;
         if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
             let folder = folder.display();
-            return Err(io::Error::other(format!(
-                "{folder} can be written by other users"
-            )));
+            return Err(io::Error::other(format!("{folder} can be written by other users")));
         }
         // So that a journal that is being made is not taken for one of a dead laboratory.
         let one_at_a_time = File::open(folder)?;
@@ -52,10 +50,7 @@ impl Journal {
             }
         }
         let path = folder.join(std::process::id().to_string());
-        let file = OpenOptions::new()
-            .create_new(true)
-            .append(true)
-            .open(&path)?;
+        let file = OpenOptions::new().create_new(true).append(true).open(&path)?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         Ok((Journal { file, path }, swept))
     }
@@ -114,9 +109,7 @@ fn sweep(journal: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     // A last line without its end was cut off by the death of the writer.
-    let whole = text
-        .split_inclusive('\n')
-        .filter_map(|line| line.strip_suffix('\n'));
+    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let lines: Vec<(&str, &str)> = whole.filter_map(|line| line.split_once(' ')).collect();
     let of = |kind: &'static str| {
         let lines = lines.iter().filter(move |(this, _)| *this == kind);
@@ -156,9 +149,7 @@ fn end_sessions<'a>(noted: impl Iterator<Item = &'a str>) {
 /// Kills processes; false if all of them were dead.
 pub(super) fn kill_all(processes: &[processes::Process]) -> bool {
     let alive = processes.iter().filter(|process| !process.is_zombie);
-    let alive: Vec<_> = alive
-        .filter_map(|process| Pid::from_raw(process.pid as i32))
-        .collect();
+    let alive: Vec<_> = alive.filter_map(|process| Pid::from_raw(process.pid as i32)).collect();
     for process in &alive {
         let _ = rustix::process::kill_process(*process, Signal::KILL);
     }
@@ -170,10 +161,8 @@ pub(super) fn remove_group(group: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        for process in members
-            .lines()
-            .filter_map(|line| line.parse().ok())
-            .filter_map(Pid::from_raw)
+        for process in
+            members.lines().filter_map(|line| line.parse().ok()).filter_map(Pid::from_raw)
         {
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
@@ -196,10 +185,7 @@ mod tests {
         let folder = home.path().join("scratch");
         let journal = home.path().join("journal");
         fs::create_dir_all(folder.join("deep")).unwrap();
-        let mut sleeper = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let began = processes::start_ticks(sleeper.id()).unwrap();
         let kept = home.path().join("kept");
         fs::create_dir(&kept).unwrap();

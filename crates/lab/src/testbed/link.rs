@@ -83,10 +83,7 @@ impl Link {
         [server, generator]: [usize; 2],
         relay: Option<Launched>,
     ) -> io::Result<Link> {
-        let is_cut = plan.wire
-            == Wire::Veth {
-                has_offloads: false,
-            };
+        let is_cut = plan.wire == Wire::Veth { has_offloads: false };
         handle_receipts_on(is_cut.then_some(generator))?;
         let network = match plan.wire {
             Wire::Tap { queues } => {
@@ -113,14 +110,10 @@ impl Link {
             let there = format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd());
             match plan.wire {
                 Wire::Bad { .. } => ip(&format!("link set {far} netns {there}"))?,
-                _ => ip(&format!(
-                    "link add {near} type veth peer name {far} netns {there}"
-                ))?,
+                _ => ip(&format!("link add {near} type veth peer name {far} netns {there}"))?,
             }
             sys::in_network(network, || {
-                ip(&format!(
-                    "link set {far} mtu {mtu} txqueuelen {TAP_QUEUE} up"
-                ))?;
+                ip(&format!("link set {far} mtu {mtu} txqueuelen {TAP_QUEUE} up"))?;
                 if is_cut {
                     sys::turn_offloads_off(far)?;
                 }
@@ -235,9 +228,7 @@ mod tests {
                 return eprintln!("not tested: {why}");
             }
             let [server, generator] = testbed.cores;
-            let cut = Wire::Veth {
-                has_offloads: false,
-            };
+            let cut = Wire::Veth { has_offloads: false };
             let whole = Wire::Veth { has_offloads: true };
             let near = mask(generator);
             let far = mask(server);
@@ -248,11 +239,7 @@ mod tests {
                 (Wire::Tap { queues: 2 }, "", ""),
                 (cut, &near, &far),
             ] {
-                let plan = LinkPlan {
-                    wire,
-                    mtu: 1500,
-                    kernel: None,
-                };
+                let plan = LinkPlan { wire, mtu: 1500, kernel: None };
                 let link = testbed.link(plan, Path::new("no relay")).unwrap();
                 assert_eq!(handlers(&link.near), near, "{wire:?}");
                 if let Some(network) = &link.network {

@@ -15,10 +15,8 @@ pub(crate) struct Process {
 pub(crate) fn of_sessions(leaders: &[u32]) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut members: Vec<_> = numbers
-        .filter_map(read)
-        .filter(|process| leaders.contains(&process.session))
-        .collect();
+    let mut members: Vec<_> =
+        numbers.filter_map(read).filter(|process| leaders.contains(&process.session)).collect();
     members.sort_by_key(|process| process.pid);
     members
 }
@@ -56,10 +54,7 @@ pub(crate) fn ticks(pid: u32) -> Option<[u64; 2]> {
 /// Time that the threads of a process were ready and had no core, in nanoseconds: the second field
 /// of schedstat.
 pub(crate) fn run_delay_ns(pid: u32) -> u64 {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let delays = threads.filter_map(|thread| {
         // One that has ended meanwhile is left out.
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
@@ -94,12 +89,7 @@ mod tests {
     fn process_name_with_parentheses() {
         let line = "42 (a) R (b) S 1 42 7 0 -1 4194560 0 0 0 0 10 20 30 20 0 0 1 0 5555 0 0";
         let found = parse(42, line).unwrap();
-        let expected = Process {
-            pid: 42,
-            is_zombie: false,
-            session: 7,
-            start_ticks: 5555,
-        };
+        let expected = Process { pid: 42, is_zombie: false, session: 7, start_ticks: 5555 };
         assert_eq!(found, expected);
         assert_eq!(parse(42, "42 (a) Z 1 42"), None);
     }
@@ -108,11 +98,7 @@ mod tests {
     fn this_process_is_in_its_session() {
         let me = std::process::id();
         let session = read(me).unwrap().session;
-        assert!(
-            of_sessions(&[session])
-                .iter()
-                .any(|process| process.pid == me)
-        );
+        assert!(of_sessions(&[session]).iter().any(|process| process.pid == me));
         assert!(resident_bytes(me).unwrap() > 0);
         assert!(storage_read_bytes(me).is_some() && ticks(me).is_some());
     }

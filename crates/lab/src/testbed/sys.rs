@@ -51,16 +51,10 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
             rustix::thread::sched_setaffinity(None, &cpus)?;
         }
         let files = rustix::process::getrlimit(Resource::Nofile);
-        let all = Rlimit {
-            current: files.maximum,
-            maximum: files.maximum,
-        };
+        let all = Rlimit { current: files.maximum, maximum: files.maximum };
         rustix::process::setrlimit(Resource::Nofile, all)?;
         if let Some(signals) = settling.signals_max {
-            let limit = Rlimit {
-                current: Some(signals),
-                maximum: Some(signals),
-            };
+            let limit = Rlimit { current: Some(signals), maximum: Some(signals) };
             rustix::process::setrlimit(Resource::Sigpending, limit)?;
         }
         if let Some(network) = &settling.network {
@@ -107,12 +101,7 @@ fn set_real_time(priority: Option<libc::c_int>) -> io::Result<()> {
     let priority = priority.unwrap_or(0);
     // SAFETY: the kernel reads an `int`, which lives until after the call. sched_setscheduler(2)
     let failed = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            THIS_THREAD,
-            policy,
-            &raw const priority,
-        )
+        libc::syscall(libc::SYS_sched_setscheduler, THIS_THREAD, policy, &raw const priority)
     };
     match failed {
         0 => Ok(()),
@@ -223,10 +212,7 @@ pub(super) fn raise_loopback() -> io::Result<()> {
 /// ended.
 pub(crate) fn cpu_time(process: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let process = process as libc::pid_t;
     // SAFETY: both calls write to variables of the right type that live until after them.
     let failed = unsafe {

@@ -10,12 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn membership(rank: u32, size: u32, at: &TcpListener) -> Membership {
     let rendezvous = at.local_addr().unwrap().to_string();
-    Membership {
-        rank,
-        size,
-        rendezvous,
-        job: "a test".to_owned(),
-    }
+    Membership { rank, size, rendezvous, job: "a test".to_owned() }
 }
 
 fn listener() -> TcpListener {
@@ -41,10 +36,7 @@ fn part(rank: u32) -> Outcome {
 }
 
 fn errors_of(members: Vec<JoinHandle<Result<(), String>>>) -> Vec<String> {
-    members
-        .into_iter()
-        .filter_map(|member| member.join().unwrap().err())
-        .collect()
+    members.into_iter().filter_map(|member| member.join().unwrap().err()).collect()
 }
 
 #[test]
@@ -55,9 +47,7 @@ fn agents_merge_exactly() {
     let mut expected = part(0);
     (1..4).for_each(|rank| expected.merge(&part(rank)).unwrap());
     for _ in 0..3 {
-        let merged = leader
-            .round(RoundOrder::default(), PATIENCE, |_| Ok(part(0)))
-            .unwrap();
+        let merged = leader.round(RoundOrder::default(), PATIENCE, |_| Ok(part(0))).unwrap();
         assert_eq!(merged.to_json(), expected.to_json());
     }
     leader.end(&Ok(()));
@@ -72,15 +62,7 @@ fn the_order_reaches_every_agent() {
         Ok(part(0))
     });
     let mut leader = Leader::gather(&listener, &membership(0, 3, &listener), PATIENCE).unwrap();
-    leader
-        .round(
-            RoundOrder {
-                rate_per_s: Some(30_000.0),
-            },
-            PATIENCE,
-            |_| Ok(part(0)),
-        )
-        .unwrap();
+    leader.round(RoundOrder { rate_per_s: Some(30_000.0) }, PATIENCE, |_| Ok(part(0))).unwrap();
     leader.end(&Ok(()));
     assert_eq!(errors_of(agents), [""; 0]);
 }
@@ -128,13 +110,8 @@ fn failed_agent_names_its_reason() {
         _ => Ok(part(rank)),
     });
     let mut leader = Leader::gather(&listener, &membership(0, 3, &listener), PATIENCE).unwrap();
-    let error = leader
-        .round(RoundOrder::default(), PATIENCE, |_| Ok(part(0)))
-        .unwrap_err();
-    assert!(
-        error.contains("agent 2 on 127.0.0.1: no more descriptors"),
-        "{error}"
-    );
+    let error = leader.round(RoundOrder::default(), PATIENCE, |_| Ok(part(0))).unwrap_err();
+    assert!(error.contains("agent 2 on 127.0.0.1: no more descriptors"), "{error}");
     let told = errors_of(agents);
     assert_eq!(told.len(), 2);
     assert!(told.iter().all(|what| what.contains("agent 2")), "{told:?}");
@@ -150,10 +127,7 @@ fn a_leader_that_dies_fails_all() {
     }
     let told = errors_of(agents);
     assert_eq!(told.len(), 2);
-    assert!(
-        told.iter().all(|what| what.contains("rank 0 is gone")),
-        "{told:?}"
-    );
+    assert!(told.iter().all(|what| what.contains("rank 0 is gone")), "{told:?}");
 }
 
 #[test]
@@ -172,11 +146,7 @@ fn who_is_missing_is_named() {
 fn strangers_are_refused() {
     let listener = listener();
     let at = membership(0, 2, &listener);
-    let stranger = Membership {
-        rank: 1,
-        job: "another".to_owned(),
-        ..at.clone()
-    };
+    let stranger = Membership { rank: 1, job: "another".to_owned(), ..at.clone() };
     let stranger = thread::spawn(move || Member::join(&stranger, PATIENCE).unwrap_err());
     let member = membership(1, 2, &listener);
     let mut scanner = TcpStream::connect(&at.rendezvous).unwrap();
@@ -227,34 +197,18 @@ fn open_mpis_environment_is_understood() {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
         ("PMIX_NAMESPACE", "3141592653"),
     ];
-    let membership = Membership::of_launcher(launcher(&one_machine), None)
-        .unwrap()
-        .unwrap();
+    let membership = Membership::of_launcher(launcher(&one_machine), None).unwrap().unwrap();
     assert_eq!((membership.rank, membership.size), (3, 4));
-    assert!(
-        membership.rendezvous.starts_with("127.0.0.1:2"),
-        "{}",
-        membership.rendezvous
-    );
+    assert!(membership.rendezvous.starts_with("127.0.0.1:2"), "{}", membership.rendezvous);
     let mut machines = one_machine.to_vec();
     machines[2].1 = "2";
     let error = Membership::of_launcher(launcher(&machines), None).unwrap_err();
     assert!(error.contains("--rendezvous HOST:PORT"), "{error}");
-    machines.push((
-        "OMPI_MCA_orte_hnp_uri",
-        "99.0;tcp://10.0.0.7,192.168.1.5:41235",
-    ));
-    let membership = Membership::of_launcher(launcher(&machines), None)
-        .unwrap()
-        .unwrap();
-    assert!(
-        membership.rendezvous.starts_with("10.0.0.7:2"),
-        "{}",
-        membership.rendezvous
-    );
-    let membership = Membership::of_launcher(launcher(&machines), Some("h:7000".to_owned()))
-        .unwrap()
-        .unwrap();
+    machines.push(("OMPI_MCA_orte_hnp_uri", "99.0;tcp://10.0.0.7,192.168.1.5:41235"));
+    let membership = Membership::of_launcher(launcher(&machines), None).unwrap().unwrap();
+    assert!(membership.rendezvous.starts_with("10.0.0.7:2"), "{}", membership.rendezvous);
+    let membership =
+        Membership::of_launcher(launcher(&machines), Some("h:7000".to_owned())).unwrap().unwrap();
     assert_eq!(membership.rendezvous, "h:7000");
 }
 
@@ -264,26 +218,14 @@ fn runs_alone_without_launcher() {
     let alone = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
     assert_eq!(Membership::of_launcher(launcher(&alone), None), Ok(None));
     let broken = [("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "1")];
-    assert!(
-        Membership::of_launcher(launcher(&broken), None)
-            .unwrap_err()
-            .contains("is 'x'")
-    );
-    assert!(
-        Membership::by_hand(4, 4, "h:1".to_owned())
-            .unwrap_err()
-            .contains("from 0 to 3")
-    );
+    assert!(Membership::of_launcher(launcher(&broken), None).unwrap_err().contains("is 'x'"));
+    assert!(Membership::by_hand(4, 4, "h:1".to_owned()).unwrap_err().contains("from 0 to 3"));
 }
 
 #[test]
 fn parts_add_up_to_the_whole() {
     for whole in [0, 1, 15_360, 100_003] {
-        let part = |rank| {
-            Membership::by_hand(rank, 16, "h:1".to_owned())
-                .unwrap()
-                .part_of(whole)
-        };
+        let part = |rank| Membership::by_hand(rank, 16, "h:1".to_owned()).unwrap().part_of(whole);
         assert_eq!((0..16).map(part).sum::<u32>(), whole);
     }
 }

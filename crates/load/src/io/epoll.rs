@@ -29,10 +29,7 @@ pub(crate) struct Poll {
 }
 
 fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: duration.as_secs() as i64,
-        tv_nsec: duration.subsec_nanos().into(),
-    }
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
 /// Connection.
@@ -79,8 +76,7 @@ impl Poll {
         entry.state.socket = Some(socket);
         entry.is_connecting = result.is_ok();
         if let Err(error) = result {
-            self.slots
-                .end(slot, CompletionKind::Connected, -error.raw_os_error());
+            self.slots.end(slot, CompletionKind::Connected, -error.raw_os_error());
         }
     }
 
@@ -101,11 +97,7 @@ impl Poll {
     ) -> io::Result<()> {
         self.send_dirty();
         self.receive_ready();
-        let wait = if self.slots.has_ended() {
-            Duration::ZERO
-        } else {
-            wait
-        };
+        let wait = if self.slots.has_ended() { Duration::ZERO } else { wait };
         self.collect(wait)?;
         self.send_dirty();
         self.receive_ready();
@@ -175,8 +167,7 @@ impl Poll {
     fn send_dirty(&mut self) {
         while let Some(slot) = self.slots.next_dirty() {
             if let Err(error) = self.send(slot) {
-                self.slots
-                    .end(slot, CompletionKind::Sent, -error.raw_os_error());
+                self.slots.end(slot, CompletionKind::Sent, -error.raw_os_error());
             }
         }
     }

@@ -88,10 +88,7 @@ impl UserTcp<DeviceQueue> {
 
 /// TCP settings of the connections.
 pub(crate) fn tcp() -> TcpConfig {
-    TcpConfig {
-        time_wait: TIME_WAIT,
-        ..TcpConfig::default()
-    }
+    TcpConfig { time_wait: TIME_WAIT, ..TcpConfig::default() }
 }
 
 pub(crate) fn limits() -> ShardLimits {
@@ -117,12 +114,7 @@ impl<D: Device> UserTcp<D> {
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         // Start its timers now.
         netstack.shard().expire(now());
-        UserTcp {
-            netstack,
-            slots: Slots::new(slots),
-            owners: Vec::new(),
-            shown: Vec::new(),
-        }
+        UserTcp { netstack, slots: Slots::new(slots), owners: Vec::new(), shown: Vec::new() }
     }
 
     pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), Errno> {
@@ -200,10 +192,8 @@ impl<D: Device> UserTcp<D> {
     /// Sleeps until a frame, a timer or the timeout.
     fn sleep(&mut self, wait: Duration) -> io::Result<()> {
         let wait = wait.min(self.netstack.wakes_at().since(now()));
-        let timeout = Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: wait.subsec_nanos().into(),
-        };
+        let timeout =
+            Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, self.netstack.is_held_up());
         let device = self.netstack.device().descriptor();
@@ -290,16 +280,9 @@ impl<D: Device> UserTcp<D> {
         connect_timeout: Duration,
         wait: Duration,
     ) -> io::Result<Stream<'_, D>> {
-        let route = Route {
-            to,
-            from: None,
-            is_chatty: true,
-        };
+        let route = Route { to, from: None, is_chatty: true };
         self.open(STREAM_SLOT, &route)?;
-        let mut stream = Stream {
-            tcp: self,
-            timeout: connect_timeout,
-        };
+        let mut stream = Stream { tcp: self, timeout: connect_timeout };
         stream.until(|shard, flow| {
             let machine = shard.connection(flow)?;
             match machine.end() {
@@ -316,18 +299,13 @@ impl<D: Device> Drop for UserTcp<D> {
     /// Closes the connections, since no kernel does it later.
     fn drop(&mut self) {
         let slots = self.slots.iter();
-        let open: Vec<_> = slots
-            .filter_map(|(slot, it)| Some((slot, it.state.flow?)))
-            .collect();
+        let open: Vec<_> = slots.filter_map(|(slot, it)| Some((slot, it.state.flow?))).collect();
         for &(slot, _) in &open {
             self.close(slot);
         }
         let until = now() + FAREWELL_TIMEOUT;
         while self.netstack.shard().flows_len() > 0 && now() < until {
-            if self
-                .submit_and_wait(until.since(now()), &mut Vec::new())
-                .is_err()
-            {
+            if self.submit_and_wait(until.since(now()), &mut Vec::new()).is_err() {
                 return;
             }
         }

@@ -11,11 +11,7 @@ use crate::outcome::Errors;
 
 /// Creates a socket for a connection.
 pub(crate) fn socket_for(route: &Route, is_nonblocking: bool) -> Result<OwnedFd, Errno> {
-    let family = if route.to.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if route.to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, is_nonblocking);
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;

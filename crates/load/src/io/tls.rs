@@ -59,10 +59,7 @@ impl TlsClient {
             _ if plan.http2 => vec![HTTP2.to_vec()],
             _ => vec![b"http/1.1".to_vec()],
         };
-        Ok(Some(TlsClient {
-            config: Arc::new(config),
-            name,
-        }))
+        Ok(Some(TlsClient { config: Arc::new(config), name }))
     }
 
     fn connection(&self) -> ClientConnection {
@@ -94,9 +91,7 @@ impl TlsClient {
         let suite = connection.negotiated_cipher_suite();
         let suite = suite.map(|suite| format!("{:?}", suite.suite()));
         let suite = suite.unwrap_or_default();
-        let suite = suite
-            .trim_start_matches("TLS13_")
-            .trim_start_matches("TLS_");
+        let suite = suite.trim_start_matches("TLS13_").trim_start_matches("TLS_");
         Ok(format!("{version}, {suite}"))
     }
 
@@ -122,9 +117,7 @@ fn config(tls: &Tls) -> Result<ClientConfig, rustls::Error> {
             roots.add_parsable_certificates(certificates);
             builder.with_root_certificates(roots)
         }
-        None => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unchecked(provider))),
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider))),
     };
     let mut config = builder.with_no_client_auth();
     config.resumption = if tls.resumes {
@@ -150,14 +143,12 @@ fn why(error: &rustls::Error) -> String {
                 "use --insecure, or a certificate with CA:FALSE",
             )
         }
-        rustls::Error::InvalidCertificate(reason) => (
-            format!("the certificate is refused: {reason}"),
-            "see --insecure",
-        ),
-        rustls::Error::InvalidMessage(_) => (
-            "the server does not speak TLS".to_owned(),
-            "check the port, or use http://",
-        ),
+        rustls::Error::InvalidCertificate(reason) => {
+            (format!("the certificate is refused: {reason}"), "see --insecure")
+        }
+        rustls::Error::InvalidMessage(_) => {
+            ("the server does not speak TLS".to_owned(), "check the port, or use http://")
+        }
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => (
             "the server does not offer this version of HTTP (ALPN)".to_owned(),
             "use --http2, or leave it out",
@@ -259,10 +250,7 @@ impl TlsBackend {
 
     pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), rustix::io::Errno> {
         // A handshake has several messages, of which none may wait for an acknowledgement.
-        let route = Route {
-            is_chatty: true,
-            ..*route
-        };
+        let route = Route { is_chatty: true, ..*route };
         self.under.open(slot, &route)
     }
 
@@ -335,11 +323,7 @@ impl TlsBackend {
         for slot in std::mem::take(&mut self.dirty) {
             self.encrypt(slot);
         }
-        let wait = if self.ended.is_empty() {
-            wait
-        } else {
-            Duration::ZERO
-        };
+        let wait = if self.ended.is_empty() { wait } else { Duration::ZERO };
         let mut below = std::mem::take(&mut self.below);
         let result = self.under.submit_and_wait(wait, &mut below);
         for completion in below.drain(..) {
@@ -408,12 +392,8 @@ impl TlsBackend {
         };
         if result <= 0 {
             entry.end = Some(result);
-        } else if decrypt(
-            connection,
-            self.under.input(slot, result as usize),
-            &mut entry.plain,
-        )
-        .is_err()
+        } else if decrypt(connection, self.under.input(slot, result as usize), &mut entry.plain)
+            .is_err()
         {
             entry.end = Some(NO_TLS);
         } else if connection.is_handshaking() {

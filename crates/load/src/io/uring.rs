@@ -106,11 +106,7 @@ macro_rules! of_socket {
 impl RingSlot {
     /// Flag that makes a receive on an empty socket wait at once, without an attempt.
     fn when_to_try(&self) -> u16 {
-        if self.has_more {
-            0
-        } else {
-            RECVSEND_POLL_FIRST
-        }
+        if self.has_more { 0 } else { RECVSEND_POLL_FIRST }
     }
 
     /// Notes the end of a send; returns true if the worker must be told.
@@ -167,10 +163,7 @@ impl Ring {
 
     pub(crate) fn open(&mut self, slot: u32, socket: OwnedFd, to: SocketAddrAny) {
         let entry = &mut self.slots[slot as usize];
-        assert!(
-            entry.socket.is_none() && entry.under_way == 0,
-            "slot {slot} is in use"
-        );
+        assert!(entry.socket.is_none() && entry.under_way == 0, "slot {slot} is in use");
         let fd = Fd(socket.as_raw_fd());
         entry.socket = Some(socket);
         let address = entry.address.insert(Box::new(to));
@@ -189,11 +182,7 @@ impl Ring {
             entry.is_dirty = true;
             self.dirty.push(slot);
         }
-        if entry.is_sending {
-            &mut entry.staged
-        } else {
-            &mut entry.out
-        }
+        if entry.is_sending { &mut entry.staged } else { &mut entry.out }
     }
 
     pub(crate) fn receive(&mut self, slot: u32) {
@@ -248,10 +237,7 @@ impl Ring {
             && self.has_table
             && let Some(socket) = &entry.socket
         {
-            let result = self
-                .ring
-                .submitter()
-                .register_files_update(slot, &[socket.as_raw_fd()]);
+            let result = self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]);
             entry.is_registered = result.is_ok();
         }
     }
@@ -269,21 +255,13 @@ impl Ring {
         entry.is_cancelled = true;
         if let (Some(socket), true) = (&entry.socket, entry.under_way > 0) {
             let all = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
-            self.push(
-                slot,
-                CompletionKind::Cancelled,
-                opcode::AsyncCancel2::new(all).build(),
-            );
+            self.push(slot, CompletionKind::Cancelled, opcode::AsyncCancel2::new(all).build());
         }
     }
 
     pub(crate) fn close(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
-        assert!(
-            entry.under_way == 0,
-            "slot {slot} has {} operations",
-            entry.under_way
-        );
+        assert!(entry.under_way == 0, "slot {slot} has {} operations", entry.under_way);
         if entry.is_registered {
             // The table would keep the connection open. Its registration succeeded, so this does
             // too.
@@ -352,11 +330,7 @@ impl Ring {
             let queued = self.ring.submission().len() as u32;
             // With DEFER_TASKRUN completions are made in io_uring_enter with GETEVENTS only.
             // SAFETY: no argument is passed; the entries are argued in `push`.
-            unsafe {
-                self.ring
-                    .submitter()
-                    .enter::<()>(queued, 0, GETEVENTS, None)
-            }
+            unsafe { self.ring.submitter().enter::<()>(queued, 0, GETEVENTS, None) }
         } else {
             let timeout = Timespec::from(wait);
             let arguments = SubmitArgs::new().timespec(&timeout);
@@ -395,11 +369,7 @@ impl Ring {
                 }
             }
             if is_news {
-                completions.push(Completion {
-                    slot,
-                    kind,
-                    result: cqe.result(),
-                });
+                completions.push(Completion { slot, kind, result: cqe.result() });
             }
         }
         if let (false, Some(buffers)) = (self.starved.is_empty(), &mut self.buffers) {

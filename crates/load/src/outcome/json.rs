@@ -31,8 +31,7 @@ pub(super) mod histogram_text {
             .map_err(|error| D::Error::custom(format!("no histogram: {error}")))?;
         // Ours have bounds of their own; adding checks that the other's fit into them.
         let mut ours = crate::outcome::histogram();
-        ours.add(&read)
-            .map_err(|error| D::Error::custom(format!("another range: {error}")))?;
+        ours.add(&read).map_err(|error| D::Error::custom(format!("another range: {error}")))?;
         Ok(ours)
     }
 }

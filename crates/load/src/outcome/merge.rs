@@ -41,9 +41,7 @@ impl Outcome {
     }
 
     fn merge_generators(&mut self, other: &Outcome) {
-        self.generator
-            .threads
-            .extend_from_slice(&other.generator.threads);
+        self.generator.threads.extend_from_slice(&other.generator.threads);
         if self.generator.io != other.generator.io {
             self.generator.io = format!("{}; {}", self.generator.io, other.generator.io);
         }
@@ -51,10 +49,7 @@ impl Outcome {
 
     /// Copy without the intervals.
     pub fn without_intervals(&self) -> Outcome {
-        Outcome {
-            intervals: Vec::new(),
-            ..self.clone()
-        }
+        Outcome { intervals: Vec::new(), ..self.clone() }
     }
 
     /// Whole outcome as JSON, readable by [`Outcome::from_json`].
@@ -110,27 +105,19 @@ mod tests {
         let slow = sample(&["request"], 1000, 10_000);
         let mut expected = all.total.response_ns();
         expected.add(slow.total.response_ns()).unwrap();
-        all.merge(&Outcome::from_json(slow.to_json()).unwrap())
-            .unwrap();
+        all.merge(&Outcome::from_json(slow.to_json()).unwrap()).unwrap();
         assert_eq!(all.total.response_ns(), expected);
         assert_eq!(all.total.replies(), 20_000);
         assert_eq!(all.offered_rate_per_s, Some(2.0 * 5_000.0));
         assert_eq!(all.asked.connections, 2 * 64);
         assert_eq!(all.verdict().row, VerdictRow::KeptUp);
         assert_eq!(all.intervals.len(), slow.intervals.len());
-        assert_eq!(
-            all.intervals[0].tally.replies(),
-            2 * slow.intervals[0].tally.replies()
-        );
+        assert_eq!(all.intervals[0].tally.replies(), 2 * slow.intervals[0].tally.replies());
     }
 
     #[test]
     fn merging_in_any_order_is_the_same() {
-        let parts = [
-            sample(&["get"], 1, 100),
-            sample(&["get"], 7, 500),
-            sample(&["get"], 90, 3),
-        ];
+        let parts = [sample(&["get"], 1, 100), sample(&["get"], 7, 500), sample(&["get"], 90, 3)];
         let merged = |order: [usize; 3]| {
             let mut all = parts[order[0]].clone();
             all.merge(&parts[order[1]]).unwrap();
@@ -143,9 +130,7 @@ mod tests {
 
     #[test]
     fn different_work_is_not_merged() {
-        let error = sample(&["request"], 1, 10)
-            .merge(&sample(&["get"], 1, 10))
-            .unwrap_err();
+        let error = sample(&["request"], 1, 10).merge(&sample(&["get"], 1, 10)).unwrap_err();
         assert!(error.contains("different work"), "{error}");
         let mut closed = sample(&["request"], 1, 10);
         closed.asked.kind = Kind::Closed;
@@ -164,10 +149,7 @@ mod tests {
         of(&mut all, Some(10), false);
         of(&mut other, Some(30), true);
         all.merge(&other).unwrap();
-        assert_eq!(
-            (all.asked.idle_connections, all.asked.requests_max),
-            (6, Some(40))
-        );
+        assert_eq!((all.asked.idle_connections, all.asked.requests_max), (6, Some(40)));
         assert!(all.asked.verify);
         of(&mut other, None, false);
         all.merge(&other).unwrap();

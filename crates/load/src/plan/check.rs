@@ -21,13 +21,8 @@ const INTERVALS_MAX: u128 = 100_000;
 /// memcached reads lines of at most 64 KiB (proto_text.c).
 const KEYS_PER_GET_MAX: u32 = 10_000;
 /// Header fields that HTTP/2 forbids (RFC 9113 8.2.2).
-const NOT_IN_HTTP2: [&str; 5] = [
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "transfer-encoding",
-    "upgrade",
-];
+const NOT_IN_HTTP2: [&str; 5] =
+    ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
 impl Plan {
     /// Checks the plan for contradictions.
@@ -61,17 +56,11 @@ impl Plan {
             return wrong("a run has at most 100,000 intervals; use a longer --interval");
         }
         let timeouts = [self.request_timeout, self.connect_timeout];
-        if timeouts
-            .iter()
-            .any(|timeout| timeout.is_zero() || *timeout > LONGEST)
-        {
+        if timeouts.iter().any(|timeout| timeout.is_zero() || *timeout > LONGEST) {
             return wrong("--timeout and --connect-timeout must be above 0 and at most a year");
         }
         if asks && self.connections < self.threads {
-            return wrong(&format!(
-                "--connections must be at least --threads ({})",
-                self.threads
-            ));
+            return wrong(&format!("--connections must be at least --threads ({})", self.threads));
         }
         if self.depth > DEPTH_MAX {
             return wrong("--depth must be at most 65,536");
@@ -82,16 +71,11 @@ impl Plan {
         if !asks && self.arrivals != Arrivals::Closed {
             return wrong("idle connections send no requests, so they have no rate");
         }
-        if self
-            .connect_rate_per_s
-            .is_some_and(|rate| rate.is_nan() || rate <= 0.0)
-        {
+        if self.connect_rate_per_s.is_some_and(|rate| rate.is_nan() || rate <= 0.0) {
             return wrong("--connect-rate must be above 0");
         }
         let connections = f64::from(self.connections) + f64::from(self.idle.connections);
-        let opening_s = self
-            .connect_rate_per_s
-            .map_or(0.0, |rate| connections / rate);
+        let opening_s = self.connect_rate_per_s.map_or(0.0, |rate| connections / rate);
         if opening_s > LONGEST.as_secs_f64() {
             return wrong("at this --connect-rate, opening the connections takes more than a year");
         }
@@ -113,9 +97,7 @@ impl Plan {
 
     fn check_sources(&self) -> Result<(), LoadError> {
         let of_another_family = |source: &IpAddr| {
-            self.targets
-                .iter()
-                .any(|target| target.is_ipv4() != source.is_ipv4())
+            self.targets.iter().any(|target| target.is_ipv4() != source.is_ipv4())
         };
         match self.sources.iter().find(|source| of_another_family(source)) {
             Some(source) => Err(LoadError::Plan(format!(
@@ -130,9 +112,7 @@ impl Plan {
         let Network::Netstack(interface) = &self.network else {
             return Ok(());
         };
-        interface
-            .check()
-            .map_err(|error| LoadError::Plan(error.to_string()))?;
+        interface.check().map_err(|error| LoadError::Plan(error.to_string()))?;
         if self.threads > 1 {
             // The device steers frames to its queues as it likes: a reply would come to another
             // thread than the one that asked.
@@ -144,17 +124,13 @@ impl Plan {
         }
         let is_own = |address: IpAddr| interface.addresses.iter().any(|own| own.address == address);
         if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
-            return wrong(format!(
-                "source address {source} is not an --address of the netstack"
-            ));
+            return wrong(format!("source address {source} is not an --address of the netstack"));
         }
         for target in self.targets.iter().map(SocketAddr::ip) {
             let is_on_link = interface.addresses.iter().any(|own| own.contains(target));
             let is_behind = |gateway: &IpAddr| gateway.is_ipv4() == target.is_ipv4();
             if is_own(target) {
-                return wrong(format!(
-                    "{target} is the netstack's own address, not a server's"
-                ));
+                return wrong(format!("{target} is the netstack's own address, not a server's"));
             }
             if !is_on_link && !interface.gateways.iter().any(is_behind) {
                 return wrong(format!(
@@ -210,10 +186,7 @@ impl Plan {
                 if bursts().any(|burst| burst.pages.is_empty()) {
                     return wrong("a burst has at least one request".to_owned());
                 }
-                if bursts()
-                    .flat_map(|burst| &burst.pages)
-                    .any(|&page| page >= count)
-                {
+                if bursts().flat_map(|burst| &burst.pages).any(|&page| page >= count) {
                     return wrong("a session requests a page that is not in the plan".to_owned());
                 }
                 &sessions.http
@@ -235,9 +208,7 @@ impl Plan {
         }
         let methods = http.pages.iter().filter_map(|page| page.method.as_ref());
         if let Some(method) = methods.chain([&http.method]).find(|name| !is_token(name)) {
-            return wrong(format!(
-                "'{method}' is not a request method; write one such as GET"
-            ));
+            return wrong(format!("'{method}' is not a request method; write one such as GET"));
         }
         if let Some((name, _)) = http.headers.iter().find(|(name, _)| !is_token(name)) {
             return wrong(format!("'{name}' is not the name of a header field"));
@@ -253,11 +224,7 @@ impl Plan {
             return wrong(format!("HTTP/2 has no header field '{name}'"));
         }
         let has_control = |text: &str| text.bytes().any(|byte| byte <= b' ' || byte == 0x7f);
-        match http
-            .pages
-            .iter()
-            .find(|page| page.path.is_empty() || has_control(&page.path))
-        {
+        match http.pages.iter().find(|page| page.path.is_empty() || has_control(&page.path)) {
             Some(page) => wrong(format!(
                 "'{}' cannot be requested: write spaces as %20",
                 page.path.escape_debug()
@@ -279,11 +246,7 @@ impl Cache {
             return wrong("--multi-get must be at most 10,000".to_owned());
         }
         // doc/protocol.txt: keys have no control characters and no whitespace.
-        if self
-            .key_prefix
-            .bytes()
-            .any(|byte| byte <= b' ' || byte == 0x7f)
-        {
+        if self.key_prefix.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return wrong("--key-prefix must not contain spaces or control characters".to_owned());
         }
         let shortest = self.key_prefix.len() + KEY_DIGITS;
@@ -292,9 +255,9 @@ impl Cache {
             && shortest <= KEY_BYTES_MAX
         {
             return match self.value_bytes {
-                Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => wrong(format!(
-                    "--value-size must be at most {VALUE_BYTES_MAX} bytes"
-                )),
+                Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => {
+                    wrong(format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"))
+                }
                 _ => Ok(()),
             };
         }

@@ -103,11 +103,7 @@ fn until(stages: &[Stage], mut at_s: f64) -> f64 {
 }
 
 fn constant(rate_per_s: f64) -> Stage {
-    Stage {
-        lasts: Duration::from_secs(1),
-        from_per_s: rate_per_s,
-        to_per_s: rate_per_s,
-    }
+    Stage { lasts: Duration::from_secs(1), from_per_s: rate_per_s, to_per_s: rate_per_s }
 }
 
 fn integral(stage: &Stage) -> f64 {
@@ -125,11 +121,7 @@ fn time_of(stage: &Stage, ahead: f64) -> Option<f64> {
     // from·t + slope/2·t² = ahead, written so that it is exact for small slopes.
     let slope = (to - from) / lasts_s;
     let root = (from * from + 2.0 * slope * ahead).max(0.0).sqrt();
-    if from + root > 0.0 {
-        Some(2.0 * ahead / (from + root))
-    } else {
-        Some(0.0)
-    }
+    if from + root > 0.0 { Some(2.0 * ahead / (from + root)) } else { Some(0.0) }
 }
 
 fn exponential(random: &mut Random) -> f64 {
@@ -149,50 +141,36 @@ mod tests {
 
     #[test]
     fn fixed_arrivals_do_not_drift() {
-        let arrivals = Arrivals::Fixed {
-            rate_per_s: 30_000.0,
-        };
+        let arrivals = Arrivals::Fixed { rate_per_s: 30_000.0 };
         let times = times_s(&arrivals, 0, 1, 3_000_001);
-        assert!(
-            (times[3_000_000] - 100.0).abs() < 1e-6,
-            "{}",
-            times[3_000_000]
-        );
+        assert!((times[3_000_000] - 100.0).abs() < 1e-6, "{}", times[3_000_000]);
         assert!((times[1] - 1.0 / 30_000.0).abs() < 1e-8);
     }
 
     #[test]
     fn arrivals_of_threads_interleave() {
         let arrivals = Arrivals::Fixed { rate_per_s: 100.0 };
-        let mut all: Vec<f64> = (0..4)
-            .flat_map(|thread| times_s(&arrivals, thread, 4, 25))
-            .collect();
+        let mut all: Vec<f64> =
+            (0..4).flat_map(|thread| times_s(&arrivals, thread, 4, 25)).collect();
         all.sort_by(f64::total_cmp);
         assert_eq!(all.len(), 100);
         for (index, time) in all.iter().enumerate() {
-            assert!(
-                (time - index as f64 / 100.0).abs() < 1e-6,
-                "{index}: {time}"
-            );
+            assert!((time - index as f64 / 100.0).abs() < 1e-6, "{index}: {time}");
         }
     }
 
     #[test]
     fn poisson_gaps_are_exponential() {
         let times = times_s(&Arrivals::Poisson { rate_per_s: 1000.0 }, 0, 1, 100_001);
-        let mut gaps: Vec<f64> = times
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]) * 1000.0)
-            .collect();
+        let mut gaps: Vec<f64> =
+            times.windows(2).map(|pair| (pair[1] - pair[0]) * 1000.0).collect();
         gaps.sort_by(f64::total_cmp);
         // Kolmogorov and Smirnov: the largest distance to 1 - e^-x; 1.63/√n is exceeded in 1 % of
         // all seeds, and this seed is one of the others.
         let n = gaps.len() as f64;
         let distance = gaps.iter().enumerate().map(|(index, gap)| {
             let law = 1.0 - (-gap).exp();
-            (law - index as f64 / n)
-                .abs()
-                .max((law - (index + 1) as f64 / n).abs())
+            (law - index as f64 / n).abs().max((law - (index + 1) as f64 / n).abs())
         });
         let largest = distance.fold(0.0, f64::max);
         assert!(largest < 1.63 / n.sqrt(), "{largest}");
@@ -204,19 +182,12 @@ mod tests {
         let threads = (0..4).flat_map(|thread| times_s(&arrivals, thread, 4, 26_000));
         let mut all: Vec<f64> = threads.filter(|time| *time < 100.0).collect();
         all.sort_by(f64::total_cmp);
-        let gaps = all
-            .windows(2)
-            .map(|pair| (pair[1] - pair[0]) * 1000.0)
-            .collect();
+        let gaps = all.windows(2).map(|pair| (pair[1] - pair[0]) * 1000.0).collect();
         let fit = kolmogorov_smirnov(gaps, |gap| 1.0 - (-gap).exp());
-        assert!(
-            fit < 1.0,
-            "gaps: {fit:.2} times the distance that is allowed"
-        );
+        assert!(fit < 1.0, "gaps: {fit:.2} times the distance that is allowed");
         // Independent of each other: no tenth of the time has too many or too few.
         let mut counts = [0_u64; 10];
-        all.iter()
-            .for_each(|time| counts[(time / 10.0) as usize] += 1);
+        all.iter().for_each(|time| counts[(time / 10.0) as usize] += 1);
         let fit = chi_squared(&counts, &[0.1; 10]);
         assert!(fit < 1.0, "counts: {fit:.2} times what is allowed");
     }
@@ -228,56 +199,25 @@ mod tests {
             from_per_s,
             to_per_s,
         };
-        let stages = vec![
-            stage(10, 0.0, 100.0),
-            stage(10, 50.0, 50.0),
-            stage(1, 10.0, 10.0),
-        ];
-        let arrivals = Arrivals::Course {
-            stages,
-            poisson: false,
-        };
+        let stages = vec![stage(10, 0.0, 100.0), stage(10, 50.0, 50.0), stage(1, 10.0, 10.0)];
+        let arrivals = Arrivals::Course { stages, poisson: false };
         let times = times_s(&arrivals, 0, 1, 1100);
         let between = |from: f64, to: f64| times.iter().filter(|&&t| t >= from && t < to).count();
         // Rounded to nanoseconds, an arrival at a border may lie on either side.
-        assert!(
-            between(0.0, 5.0).abs_diff(125) <= 1,
-            "{}",
-            between(0.0, 5.0)
-        );
+        assert!(between(0.0, 5.0).abs_diff(125) <= 1, "{}", between(0.0, 5.0));
         assert!(between(0.0, 10.0).abs_diff(500) <= 1);
         assert!(between(10.0, 20.0).abs_diff(500) <= 1);
         assert!(between(20.0, 25.0).abs_diff(50) <= 1);
         let mean = |from, to| {
-            expected(
-                &arrivals,
-                Duration::from_secs(from),
-                Duration::from_secs(to),
-            )
-            .unwrap()
+            expected(&arrivals, Duration::from_secs(from), Duration::from_secs(to)).unwrap()
         };
-        assert_eq!(
-            [mean(0, 5), mean(5, 15), mean(20, 25)],
-            [125.0, 625.0, 50.0]
-        );
+        assert_eq!([mean(0, 5), mean(5, 15), mean(20, 25)], [125.0, 625.0, 50.0]);
     }
 
     #[test]
     fn a_rate_that_ends_at_nothing_ends() {
-        let stages = vec![Stage {
-            lasts: Duration::from_secs(2),
-            from_per_s: 10.0,
-            to_per_s: 0.0,
-        }];
-        let times = times_s(
-            &Arrivals::Course {
-                stages,
-                poisson: false,
-            },
-            0,
-            1,
-            100,
-        );
+        let stages = vec![Stage { lasts: Duration::from_secs(2), from_per_s: 10.0, to_per_s: 0.0 }];
+        let times = times_s(&Arrivals::Course { stages, poisson: false }, 0, 1, 100);
         assert!(times.len() == 10 || times.len() == 11, "{}", times.len());
     }
 }

@@ -100,11 +100,7 @@ fn render(http: &Http, page: &Page) -> Box<[u8]> {
     let method = method_of(http, page);
     let body = page.body.as_ref().unwrap_or(&http.body);
     let mut head = format!("{method} {} HTTP/1.1\r\n", page.path);
-    let has = |name: &str| {
-        http.headers
-            .iter()
-            .any(|(field, _)| field.eq_ignore_ascii_case(name))
-    };
+    let has = |name: &str| http.headers.iter().any(|(field, _)| field.eq_ignore_ascii_case(name));
     if !has("host") {
         head += &format!("Host: {}\r\n", http.authority);
     }
@@ -298,25 +294,15 @@ impl Reader {
     pub(crate) fn reset(&mut self) {
         self.carry.clear();
         self.carry.shrink_to(CARRY_BYTES_KEPT);
-        *self = Reader {
-            carry: std::mem::take(&mut self.carry),
-            ..Reader::default()
-        };
+        *self = Reader { carry: std::mem::take(&mut self.carry), ..Reader::default() };
     }
 
     fn finish(&mut self) -> Reply {
         self.state = ReadState::Head;
         self.beside_bytes = 0;
         let crc32 = self.hash.take().map_or(0, crc32fast::Hasher::finalize);
-        let body = Expected {
-            bytes: self.body_bytes,
-            crc32,
-        };
-        Reply {
-            status: self.status,
-            closes: self.closes,
-            body,
-        }
+        let body = Expected { bytes: self.body_bytes, crc32 };
+        Reply { status: self.status, closes: self.closes, body }
     }
 
     fn take(&mut self, input: &mut &[u8], most: u64, is_content: bool) -> u64 {
@@ -442,11 +428,7 @@ impl HeadFields {
         if !matches!(head.get(12)?, b' ' | b'\r') {
             return None;
         }
-        let mut fields = HeadFields {
-            status,
-            closes: minor == 0,
-            ..HeadFields::default()
-        };
+        let mut fields = HeadFields { status, closes: minor == 0, ..HeadFields::default() };
         let mut rest = head;
         while let Some(end) = memchr(b'\n', rest) {
             rest = &rest[end + 1..];
@@ -481,11 +463,8 @@ impl HeadFields {
         } else if let Some(value) = value_of(line, b"transfer-encoding:") {
             let last = value.rsplit(|&byte| byte == b',').next();
             let last = last.unwrap_or_default().trim_ascii();
-            self.coding = if last.eq_ignore_ascii_case(b"chunked") {
-                Coding::Chunked
-            } else {
-                Coding::Other
-            };
+            self.coding =
+                if last.eq_ignore_ascii_case(b"chunked") { Coding::Chunked } else { Coding::Other };
         }
         Some(())
     }
@@ -512,31 +491,17 @@ fn may_become_head(bytes: &[u8]) -> bool {
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
-    std::str::from_utf8(digits)
-        .ok()
-        .filter(|text| !text.starts_with('+'))?
-        .parse()
-        .ok()
+    std::str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
 }
 
 /// State after a chunk's size line or a line of the trailer (RFC 9112 7.1).
 fn after_line(state: ReadState, line: &[u8]) -> Option<ReadState> {
     let line = line.trim_ascii();
     if state == ReadState::Trailer {
-        return Some(if line.is_empty() {
-            ReadState::Body(0)
-        } else {
-            ReadState::Trailer
-        });
+        return Some(if line.is_empty() { ReadState::Body(0) } else { ReadState::Trailer });
     }
-    let digits = line
-        .split(|&byte| byte == b';')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii();
-    let text = std::str::from_utf8(digits)
-        .ok()
-        .filter(|text| !text.starts_with('+'))?;
+    let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    let text = std::str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'))?;
     match u64::from_str_radix(text, 16).ok()? {
         0 => Some(ReadState::Trailer),
         size => Some(ReadState::Chunk(size.checked_add(2)?)),
@@ -568,9 +533,7 @@ mod tests {
                 }
             }
             found.extend(
-                reader
-                    .closed()
-                    .map(|reply| (reply.status, reply.body.bytes, reply.closes)),
+                reader.closed().map(|reply| (reply.status, reply.body.bytes, reply.closes)),
             );
             found
         };
@@ -619,22 +582,16 @@ mod tests {
         assert_eq!(replies(old, false), [(200, 1, true)]);
         let kept = b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\nx";
         assert_eq!(replies(kept, false), [(200, 1, false)]);
-        assert_eq!(
-            replies(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", false),
-            [(200, 13, true)]
-        );
+        assert_eq!(replies(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", false), [(200, 13, true)]);
     }
 
     /// Seen: a server that said `Connection: close, TE` was blamed for the close that it had
     /// announced. Cause: the field was read as one word, and it is a list.
     #[test]
     fn a_close_in_a_list_is_a_close() {
-        for list in [
-            "close, TE",
-            "TE,Close",
-            "keep-alive, close",
-            "close\r\nConnection: keep-alive",
-        ] {
+        for list in
+            ["close, TE", "TE,Close", "keep-alive, close", "close\r\nConnection: keep-alive"]
+        {
             let said =
                 format!("HTTP/1.1 200 OK\r\nConnection: {list}\r\nContent-Length: 1\r\n\r\nx");
             assert_eq!(replies(said.as_bytes(), false), [(200, 1, true)], "{list}");
@@ -647,20 +604,11 @@ mod tests {
     /// means nothing.
     #[test]
     fn unknown_coding_ends_with_connection() {
-        for coding in [
-            "gzip",
-            "xchunked",
-            "chunked, gzip",
-            "chunked\r\nTransfer-Encoding: gzip",
-        ] {
+        for coding in ["gzip", "xchunked", "chunked, gzip", "chunked\r\nTransfer-Encoding: gzip"] {
             let said = format!(
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: {coding}\r\nContent-Length: 2\r\n\r\nabcd"
             );
-            assert_eq!(
-                replies(said.as_bytes(), false),
-                [(200, 4, true)],
-                "{coding}"
-            );
+            assert_eq!(replies(said.as_bytes(), false), [(200, 4, true)], "{coding}");
         }
         let gzip =
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
@@ -679,14 +627,8 @@ mod tests {
     fn what_never_comes_to_an_end_is_broken() {
         for (begins, again) in [
             ("", "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
-                "X: y\r\n",
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5",
-                ";x=yyyyyyyyy",
-            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X: y\r\n"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5", ";x=yyyyyyyyy"),
         ] {
             let mut reader = Reader::default();
             let mut last = LastHead::default();
@@ -724,12 +666,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n",
         ] {
-            assert_eq!(
-                replies(nonsense, false),
-                [(0, 0, true)],
-                "{}",
-                nonsense.escape_ascii()
-            );
+            assert_eq!(replies(nonsense, false), [(0, 0, true)], "{}", nonsense.escape_ascii());
         }
     }
 
@@ -765,11 +702,7 @@ mod tests {
             "X: y\r\n content-length: 9\r\nContent-Length: 5",
         ] {
             let said = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nhello");
-            assert_eq!(
-                replies(said.as_bytes(), false),
-                [(200, 5, false)],
-                "{fields}"
-            );
+            assert_eq!(replies(said.as_bytes(), false), [(200, 5, false)], "{fields}");
         }
         let folded =
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip,\r\n chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";

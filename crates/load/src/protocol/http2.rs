@@ -271,9 +271,7 @@ impl Http2Connection {
             frame::SETTINGS => self.settings(head, payload, blocks).map(|()| None),
             frame::PING => self.ping(head, payload).map(|()| None),
             frame::GOAWAY => self.goaway(payload).map(Some),
-            frame::WINDOW_UPDATE => self
-                .window_update(head.stream, payload, blocks)
-                .map(|()| None),
+            frame::WINDOW_UPDATE => self.window_update(head.stream, payload, blocks).map(|()| None),
             // It was not allowed (RFC 9113 8.4).
             frame::PUSH_PROMISE => Err(ProtocolError),
             frame::PRIORITY => expect(payload.len() == 5).map(|()| None),
@@ -338,11 +336,7 @@ impl Http2Connection {
         if head.has(frame::END_HEADERS) {
             return self.fields(head.stream, is_end, content);
         }
-        self.block = Some(PartialBlock {
-            stream: head.stream,
-            is_end,
-            bytes: content.to_vec(),
-        });
+        self.block = Some(PartialBlock { stream: head.stream, is_end, bytes: content.to_vec() });
         Ok(None)
     }
 
@@ -397,19 +391,13 @@ impl Http2Connection {
             (1.., 0) => expect(is_end)?,
             _ => return Err(ProtocolError),
         }
-        if is_end {
-            self.finish(at).map(Some)
-        } else {
-            Ok(None)
-        }
+        if is_end { self.finish(at).map(Some) } else { Ok(None) }
     }
 
     /// Takes a stream with a whole reply.
     fn finish(&mut self, at: usize) -> Parsed<Event> {
         let stream = self.streams.remove(at).ok_or(ProtocolError)?;
-        let is_whole = stream
-            .length
-            .is_none_or(|length| length == stream.body_bytes);
+        let is_whole = stream.length.is_none_or(|length| length == stream.body_bytes);
         expect(is_whole)?;
         self.beside_bytes = 0;
         if stream.unsent > 0 {
@@ -422,19 +410,13 @@ impl Http2Connection {
             bytes: stream.body_bytes,
             crc32: stream.hash.map_or(0, crc32fast::Hasher::finalize),
         };
-        Ok(Event::Reply {
-            stream: stream.id,
-            reply: Reply::of_http(stream.status, false, body),
-        })
+        Ok(Event::Reply { stream: stream.id, reply: Reply::of_http(stream.status, false, body) })
     }
 
     fn reset_by_server(&mut self, stream: u32, payload: &[u8]) -> Parsed<Option<Event>> {
         expect(payload.len() == 4 && self.was_opened(stream))?;
         let code = frame::number_at(payload, 0);
-        let event = Event::Reset {
-            stream,
-            is_refused: code == Some(frame::REFUSED_STREAM),
-        };
+        let event = Event::Reset { stream, is_refused: code == Some(frame::REFUSED_STREAM) };
         Ok(self.remove(stream).then_some(event))
     }
 
@@ -506,10 +488,7 @@ impl Http2Connection {
         while let Some(stream) = self.streams.back().filter(|stream| stream.id > last) {
             self.remove(stream.id);
         }
-        Ok(Event::Goaway {
-            last,
-            is_error: code != frame::NO_ERROR,
-        })
+        Ok(Event::Goaway { last, is_error: code != frame::NO_ERROR })
     }
 
     fn window_update(&mut self, stream: u32, payload: &[u8], blocks: &Blocks) -> Parsed<()> {

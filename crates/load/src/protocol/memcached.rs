@@ -73,11 +73,7 @@ impl Commands {
                     key = self.choose(keys);
                     self.key(key, out);
                     // k: return the key; q: no reply for a miss, as in a multi-get.
-                    out.extend_from_slice(if keys == 1 {
-                        b" k v\r\n"
-                    } else {
-                        b" k v q\r\n"
-                    });
+                    out.extend_from_slice(if keys == 1 { b" k v\r\n" } else { b" k v q\r\n" });
                 }
                 if keys > 1 {
                     out.extend_from_slice(b"mn\r\n");
@@ -143,9 +139,7 @@ impl Commands {
         let length = match self.plan.key_bytes {
             Distribution::Fixed(bytes) => bytes as usize,
             _ => {
-                self.plan
-                    .key_bytes
-                    .draw_size(&mut self.random_of(key, 1), at_least, KEY_BYTES_MAX)
+                self.plan.key_bytes.draw_size(&mut self.random_of(key, 1), at_least, KEY_BYTES_MAX)
             }
         };
         out.resize(begins + length.clamp(at_least, KEY_BYTES_MAX), b'x');
@@ -154,10 +148,7 @@ impl Commands {
     fn value_length(&self, key: u64) -> usize {
         match self.plan.value_bytes {
             Distribution::Fixed(bytes) => (bytes as usize).min(VALUE_BYTES_MAX),
-            _ => self
-                .plan
-                .value_bytes
-                .draw_size(&mut self.random_of(key, 2), 0, VALUE_BYTES_MAX),
+            _ => self.plan.value_bytes.draw_size(&mut self.random_of(key, 2), 0, VALUE_BYTES_MAX),
         }
     }
 
@@ -263,11 +254,7 @@ pub(crate) struct Reply {
 impl Reader {
     pub(crate) fn new(plan: &Cache) -> Reader {
         let is_single_meta = plan.protocol == CacheProtocol::Meta && plan.keys_per_get == 1;
-        Reader {
-            is_single_meta,
-            keys_per_get: plan.keys_per_get,
-            ..Reader::default()
-        }
+        Reader { is_single_meta, keys_per_get: plan.keys_per_get, ..Reader::default() }
     }
 
     /// Notes the keys of a multi-get.
@@ -322,11 +309,7 @@ impl Reader {
                 return self.end(request, self.reply(2, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
-                return if input.len() > LINE_BYTES_MAX {
-                    Read::Broken
-                } else {
-                    Read::More
-                };
+                return if input.len() > LINE_BYTES_MAX { Read::Broken } else { Read::More };
             };
             let (line, rest) = input.split_at(end + 1);
             match line_of(line.trim_ascii_end()) {
@@ -423,12 +406,7 @@ impl Reader {
     }
 
     fn reply(&self, status_class: u8, answers_set: Option<bool>) -> Reply {
-        Reply {
-            status_class,
-            found: self.found,
-            wrong: self.wrong,
-            answers_set,
-        }
+        Reply { status_class, found: self.found, wrong: self.wrong, answers_set }
     }
 }
 
@@ -474,11 +452,7 @@ fn value<'a>(key: &'a [u8], has_no_flags: bool, length: Option<&[u8]>) -> ReplyL
         .and_then(|digits| digits.parse().ok())
         .filter(|&length: &usize| length <= 1 << 30);
     match length {
-        Some(length) => ReplyLine::ValueHeader(ValueHeader {
-            key,
-            length,
-            has_no_flags,
-        }),
+        Some(length) => ReplyLine::ValueHeader(ValueHeader { key, length, has_no_flags }),
         None => ReplyLine::Broken,
     }
 }
@@ -517,12 +491,7 @@ mod tests {
         verify: bool,
     ) -> Vec<(u8, u32, u32)> {
         let commands = &Commands::new(plan, 1, 0);
-        let request = Request {
-            commands,
-            key,
-            is_get: true,
-            verify,
-        };
+        let request = Request { commands, key, is_get: true, verify };
         let read_all = |cut: usize| {
             let mut reader = Reader::new(plan);
             reader.note(listed);
@@ -609,10 +578,7 @@ mod tests {
     #[test]
     fn value_under_another_key_is_wrong() {
         for (protocol, said) in [
-            (
-                CacheProtocol::Text,
-                &b"VALUE k-0000000001 0 1\r\nx\r\nEND\r\n"[..],
-            ),
+            (CacheProtocol::Text, &b"VALUE k-0000000001 0 1\r\nx\r\nEND\r\n"[..]),
             (CacheProtocol::Meta, b"VA 1 kk-0000000001\r\nx\r\n"),
         ] {
             let plan = plan(protocol, 1);
@@ -678,12 +644,7 @@ mod tests {
         let mut reader = Reader::new(&plan);
         reader.note(&listed);
         let commands = &Commands::new(&plan, 1, 0);
-        let request = Request {
-            commands,
-            key: 0,
-            is_get: true,
-            verify: false,
-        };
+        let request = Request { commands, key: 0, is_get: true, verify: false };
         let mut input = said.as_bytes();
         for (found, wrong) in [(most + 1, most + 1), (most, most - 1)] {
             let Read::Reply(reply) = reader.read(&mut input, request) else {
@@ -698,12 +659,7 @@ mod tests {
     fn values_without_end_are_broken() {
         let plan = plan(CacheProtocol::Text, 3);
         let commands = &Commands::new(&plan, 1, 0);
-        let request = Request {
-            commands,
-            key: 1,
-            is_get: true,
-            verify: false,
-        };
+        let request = Request { commands, key: 1, is_get: true, verify: false };
         let mut reader = Reader::new(&plan);
         let value = b"VALUE k-0000000001 0 1\r\nx\r\n";
         let is_broken = |_| reader.read(&mut &value[..], request) == Read::Broken;
@@ -717,23 +673,14 @@ mod tests {
     fn overlong_value_is_wrong() {
         let plan = plan(CacheProtocol::Text, 1);
         let commands = &Commands::new(&plan, 1, 0);
-        let request = Request {
-            commands,
-            key: 1,
-            is_get: true,
-            verify: true,
-        };
+        let request = Request { commands, key: 1, is_get: true, verify: true };
         let mut reader = Reader::new(&plan);
         let head = b"VALUE k-0000000001 0 1000000000\r\n";
         assert_eq!(reader.read(&mut &head[..], request), Read::More);
         let piece = vec![b'x'; 1 << 20];
         for _ in 0..953 {
             assert_eq!(reader.read(&mut &piece[..], request), Read::More);
-            assert!(
-                reader.carry.is_empty(),
-                "{} bytes are kept",
-                reader.carry.len()
-            );
+            assert!(reader.carry.is_empty(), "{} bytes are kept", reader.carry.len());
         }
         let left = 1_000_000_000 - (953 << 20);
         let rest = [&piece[..left], b"\r\nEND\r\n"].concat();
@@ -745,11 +692,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_broken() {
-        for nonsense in [
-            &b"VALUE a 0 x\r\n"[..],
-            b"HTTP/1.1 400 Bad Request\r\n",
-            b"VALUE\r\n",
-        ] {
+        for nonsense in [&b"VALUE a 0 x\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n", b"VALUE\r\n"] {
             let plan = plan(CacheProtocol::Text, 1);
             assert_eq!(replies(&plan, nonsense, 0, false), [(0, 0, 0)]);
         }

@@ -188,10 +188,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
         let replies = class.service_ns.len();
         (
             class.name,
-            ClassFigures {
-                replies,
-                latency_us: pair(&class.response_ns, &class.service_ns),
-            },
+            ClassFigures { replies, latency_us: pair(&class.response_ns, &class.service_ns) },
         )
     };
     Figures {
@@ -246,18 +243,12 @@ pub fn json(outcome: &Outcome) -> serde_json::Value {
 }
 
 fn pair(response_ns: &Histogram<u64>, service_ns: &Histogram<u64>) -> Pair {
-    Pair {
-        intended: Latency::of(response_ns),
-        raw: Latency::of(service_ns),
-    }
+    Pair { intended: Latency::of(response_ns), raw: Latency::of(service_ns) }
 }
 
 fn by_status(total: &Tally) -> BTreeMap<String, u64> {
     let digits = (1..=5).map(|digit| {
-        let replies = total
-            .classes
-            .iter()
-            .map(|class| class.replies_by_status[digit]);
+        let replies = total.classes.iter().map(|class| class.replies_by_status[digit]);
         (format!("{digit}xx"), replies.sum())
     });
     digits.collect()

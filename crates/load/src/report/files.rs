@@ -67,16 +67,9 @@ pub fn hgrm(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
     }
     let mean = histogram.mean() / 1e6;
     let deviation = histogram.stdev() / 1e6;
-    writeln!(
-        out,
-        "#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]"
-    )?;
+    writeln!(out, "#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]")?;
     let max = histogram.max() as f64 / 1e6;
-    writeln!(
-        out,
-        "#[Max     = {max:12.3}, Total count    = {:12}]",
-        histogram.len()
-    )?;
+    writeln!(out, "#[Max     = {max:12.3}, Total count    = {:12}]", histogram.len())?;
     let buckets = bucket_count(&histogram);
     let sub = 2048;
     writeln!(out, "#[Buckets = {buckets:12}, SubBuckets     = {sub:12}]")

@@ -33,9 +33,7 @@ const WIDTH_MIN: usize = 40;
 /// Formats the outcome for people.
 pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     let seen = figures(outcome);
-    let paint = Paint {
-        colored: look.colored,
-    };
+    let paint = Paint { colored: look.colored };
     let columns = look.width.max(WIDTH_MIN) - NAME_COLUMNS;
     let mut text = String::new();
     let mut line = |name: &str, what: &str| {
@@ -118,11 +116,7 @@ fn columns_of(text: &str) -> usize {
 }
 
 fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
-    let stopped = if seen.stopped_early {
-        ", stopped early"
-    } else {
-        ""
-    };
+    let stopped = if seen.stopped_early { ", stopped early" } else { "" };
     let over = format!("over {:.1} s{stopped}", seen.elapsed_s);
     let achieved = paint.bold(&rate_of(seen.achieved_rate_per_s));
     let share = seen.achieved_share.unwrap_or(0.0);
@@ -134,10 +128,9 @@ fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
             rate_of(offered),
             count_of(seen.sessions_begun)
         ),
-        (_, Some(offered)) => format!(
-            "offered {} · achieved {achieved} ({percent}) {over}",
-            rate_of(offered)
-        ),
+        (_, Some(offered)) => {
+            format!("offered {} · achieved {achieved} ({percent}) {over}", rate_of(offered))
+        }
         (_, None) => format!("achieved {achieved} {over} (closed loop)"),
     }
 }
@@ -166,9 +159,7 @@ fn latency_rows(seen: &Figures, kind: Kind, columns: usize) -> Vec<String> {
         let shown = |latency: &Latency| format!(" {:>9}", ns_of(of(latency) * 1e3));
         let raw = if has_both { shown(raw) } else { String::new() };
         let figures = format!("{name:>6}{}{raw}  ", shown(intended));
-        let bar = columns
-            .saturating_sub(figures.chars().count())
-            .min(BAR_COLUMNS) as f64;
+        let bar = columns.saturating_sub(figures.chars().count()).min(BAR_COLUMNS) as f64;
         let bar = "▆".repeat((bar * of(intended) / longest).ceil() as usize);
         (figures + &bar).trim_end().to_owned()
     };
@@ -178,10 +169,7 @@ fn latency_rows(seen: &Figures, kind: Kind, columns: usize) -> Vec<String> {
 
 fn class_line(replies: u64, l: &Latency) -> String {
     let [p50, p99, max] = [l.p50, l.p99, l.max].map(|us| ns_of(us * 1e3));
-    format!(
-        "{} replies · p50 {p50} · p99 {p99} · max {max}",
-        count_of(replies)
-    )
+    format!("{} replies · p50 {p50} · p99 {p99} · max {max}", count_of(replies))
 }
 
 fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
@@ -200,11 +188,7 @@ fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
     if seen.sessions > 0 {
         parts.push(format!("{} sessions completed", count_of(seen.sessions)));
     }
-    if parts.is_empty() {
-        "none".to_owned()
-    } else {
-        parts.join(" · ")
-    }
+    if parts.is_empty() { "none".to_owned() } else { parts.join(" · ") }
 }
 
 fn idle_line(seen: &Figures, asked: u64) -> String {
@@ -222,18 +206,11 @@ fn errors_line(seen: &Figures, paint: Paint) -> String {
         return "none".to_owned();
     }
     let percent = 100.0 * total as f64 / (seen.replies + total) as f64;
-    let each = seen
-        .errors
-        .iter()
-        .filter(|(name, count)| **name != "total" && **count > 0);
+    let each = seen.errors.iter().filter(|(name, count)| **name != "total" && **count > 0);
     let each: Vec<_> = each
         .map(|(name, count)| format!("{} {}", name.replace('_', " "), count_of(*count)))
         .collect();
-    paint.bad(&format!(
-        "{} ({percent:.3} %): {}",
-        count_of(total),
-        each.join(" · ")
-    ))
+    paint.bad(&format!("{} ({percent:.3} %): {}", count_of(total), each.join(" · ")))
 }
 
 fn network_line(seen: &Figures) -> String {
@@ -307,9 +284,7 @@ fn course(
     show: fn(f64) -> String,
 ) -> String {
     let values: Vec<f64> = seen.intervals.iter().map(of).collect();
-    let (low, high) = values
-        .iter()
-        .fold((f64::MAX, 0.0_f64), |(l, h), &v| (l.min(v), h.max(v)));
+    let (low, high) = values.iter().fold((f64::MAX, 0.0_f64), |(l, h), &v| (l.min(v), h.max(v)));
     format!("{} {} … {}", spark(&values, width), show(low), show(high))
 }
 
@@ -333,11 +308,7 @@ struct Paint {
 
 impl Paint {
     fn with(self, code: &str, text: &str) -> String {
-        if self.colored {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
+        if self.colored { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     fn dim(self, text: &str) -> String {
@@ -357,10 +328,6 @@ impl Paint {
     }
 
     fn warn_if(self, warn: bool, text: &str) -> String {
-        if warn {
-            self.with("33", text)
-        } else {
-            text.to_owned()
-        }
+        if warn { self.with("33", text) } else { text.to_owned() }
     }
 }

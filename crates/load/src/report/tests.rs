@@ -28,44 +28,27 @@ pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outc
     let mut total = Tally::new(classes);
     halves.iter().for_each(|half| total.add_later(half));
     let second = Duration::from_secs(1);
-    let record = |(at, tally): (u32, Tally)| IntervalRecord {
-        begins: at * second,
-        lasts: second,
-        tally,
-    };
+    let record =
+        |(at, tally): (u32, Tally)| IntervalRecord { begins: at * second, lasts: second, tally };
     Outcome {
         began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
         elapsed: 2 * second,
-        asked: Demand {
-            kind: Kind::Open,
-            connections: 64,
-            ..Demand::default()
-        },
+        asked: Demand { kind: Kind::Open, connections: 64, ..Demand::default() },
         offered_rate_per_s: Some((count * classes.len() as u64) as f64 / 2.0),
         total,
         intervals: (0..).zip(halves).map(record).collect(),
         generator: Generator {
             io: "epoll".to_owned(),
-            threads: vec![ThreadUse {
-                cpu: second,
-                elapsed: 2 * second,
-                ..ThreadUse::default()
-            }],
+            threads: vec![ThreadUse { cpu: second, elapsed: 2 * second, ..ThreadUse::default() }],
         },
         stopped_early: false,
     }
 }
 
-const PLAIN: Look = Look {
-    colored: false,
-    width: 100,
-};
+const PLAIN: Look = Look { colored: false, width: 100 };
 
 fn heading() -> Heading {
-    Heading {
-        target: "GET http://127.0.0.1:8080/".to_owned(),
-        how: "10 s".to_owned(),
-    }
+    Heading { target: "GET http://127.0.0.1:8080/".to_owned(), how: "10 s".to_owned() }
 }
 
 fn close(a: f64, b: f64) -> bool {
@@ -123,22 +106,9 @@ fn report_names_everything() {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     assert!(text.lines().count() <= 24, "{text}");
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 100),
-        "{text}"
-    );
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(!text.contains('\x1b'));
-    assert!(
-        screen(
-            &outcome,
-            &heading(),
-            Look {
-                colored: true,
-                ..PLAIN
-            }
-        )
-        .contains('\x1b')
-    );
+    assert!(screen(&outcome, &heading(), Look { colored: true, ..PLAIN }).contains('\x1b'));
 }
 
 /// Seen: seven lines of the screen that its page did not explain.
@@ -148,9 +118,7 @@ fn report_lines_are_in_the_manual() {
     let page = std::fs::read_to_string(page).unwrap();
     let (_, told) = page.split_once("\n## What the screen says\n").unwrap();
     let (told, _) = told.split_once("\n## ").unwrap();
-    let cells = told
-        .lines()
-        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let cells = told.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
     let names: Vec<&str> = cells.flat_map(|cell| cell.split(", ")).collect();
     let mut outcome = sample(&["get", "set"], 100, 10_000);
     outcome.asked.idle_connections = 6_000;
@@ -182,28 +150,14 @@ fn report_fits_its_terminal() {
             for colored in [false, true] {
                 let text = screen(&outcome, &heading(), Look { colored, width });
                 let plain = without_colors(&text);
-                let longest = plain
-                    .lines()
-                    .max_by_key(|line| line.chars().count())
-                    .unwrap();
-                assert!(
-                    longest.chars().count() <= width,
-                    "{width}: {longest}\n{plain}"
-                );
+                let longest = plain.lines().max_by_key(|line| line.chars().count()).unwrap();
+                assert!(longest.chars().count() <= width, "{width}: {longest}\n{plain}");
             }
         }
         let text = screen(&outcome, &heading(), PLAIN);
         let has = |word: &str| text.lines().any(|line| line.contains(word));
-        assert_eq!(
-            has("intended"),
-            matches!(kind, Kind::Open | Kind::Sessions),
-            "{text}"
-        );
-        assert_eq!(
-            has("  lag"),
-            matches!(kind, Kind::Open | Kind::Sessions),
-            "{text}"
-        );
+        assert_eq!(has("intended"), matches!(kind, Kind::Open | Kind::Sessions), "{text}");
+        assert_eq!(has("  lag"), matches!(kind, Kind::Open | Kind::Sessions), "{text}");
         assert_eq!(has("p99.9"), kind != Kind::Idle, "{text}");
         assert_eq!(has("  replies"), kind != Kind::Idle, "{text}");
         assert!(has("0 of 6,000 connections open at the end"), "{text}");
@@ -220,21 +174,12 @@ fn without_colors(text: &str) -> String {
 fn long_lines_are_wrapped() {
     let outcome = sample(&["request"], 1, 10_000);
     let target = "GET http://127.0.0.1:8080/ and so on, as long as it takes";
-    let heading = Heading {
-        target: target.to_owned(),
-        ..heading()
-    };
+    let heading = Heading { target: target.to_owned(), ..heading() };
     let text = screen(&outcome, &heading, Look { width: 50, ..PLAIN });
     let lines: Vec<&str> = text.lines().take(2).collect();
-    assert_eq!(
-        lines[0],
-        "  target     GET http://127.0.0.1:8080/ and so on,"
-    );
+    assert_eq!(lines[0], "  target     GET http://127.0.0.1:8080/ and so on,");
     assert_eq!(lines[1], "             as long as it takes");
-    assert!(
-        !text.lines().any(|line| line.trim_start().starts_with('·')),
-        "{text}"
-    );
+    assert!(!text.lines().any(|line| line.trim_start().starts_with('·')), "{text}");
 }
 
 #[test]
@@ -262,11 +207,7 @@ fn csv_has_a_line_per_interval() {
     assert!(
         lines[0].starts_with("begins_s,lasts_s,intended_per_s,achieved_per_s,errors,missed,p50_us")
     );
-    assert!(
-        lines[2].starts_with("1.000,1.000,5000.0,5000.0,0,0,"),
-        "{}",
-        lines[2]
-    );
+    assert!(lines[2].starts_with("1.000,1.000,5000.0,5000.0,0,0,"), "{}", lines[2]);
     assert!(lines.iter().all(|line| line.split(',').count() == 10));
 }
 
@@ -282,11 +223,7 @@ fn hgrm_is_what_the_plotter_reads() {
     );
     let rows: Vec<Vec<f64>> = lines
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(|line| {
-            line.split_whitespace()
-                .map(|cell| cell.parse().unwrap())
-                .collect()
-        })
+        .map(|line| line.split_whitespace().map(|cell| cell.parse().unwrap()).collect())
         .collect();
     assert!(rows.iter().map(|row| row[1]).is_sorted());
     let median = rows.iter().find(|row| row[1] >= 0.5).unwrap();
@@ -309,9 +246,8 @@ fn interval_log_reads_back() {
                 &base64::engine::general_purpose::STANDARD,
                 interval.encoded_histogram(),
             );
-            let read: Histogram<u64> = Deserializer::new()
-                .deserialize(&mut &bytes.unwrap()[..])
-                .unwrap();
+            let read: Histogram<u64> =
+                Deserializer::new().deserialize(&mut &bytes.unwrap()[..]).unwrap();
             seen.push((
                 interval.tag().unwrap().as_str().to_owned(),
                 interval.start_timestamp(),
@@ -319,11 +255,7 @@ fn interval_log_reads_back() {
             ));
         }
     }
-    assert_eq!(
-        seen.len(),
-        8,
-        "two intervals, two classes, intended and raw"
-    );
+    assert_eq!(seen.len(), 8, "two intervals, two classes, intended and raw");
     let (tag, begins, read) = &seen[4];
     assert_eq!((&**tag, *begins), ("get", Duration::from_secs(1)));
     assert_eq!(*read, outcome.intervals[1].tally.classes[0].response_ns);
@@ -332,19 +264,10 @@ fn interval_log_reads_back() {
 #[test]
 fn numbers_are_written_for_people() {
     assert_eq!(
-        [
-            ns_of(0.0),
-            ns_of(950.0),
-            ns_of(12_345.0),
-            ns_of(5e6),
-            ns_of(2.5e9)
-        ],
+        [ns_of(0.0), ns_of(950.0), ns_of(12_345.0), ns_of(5e6), ns_of(2.5e9)],
         ["0", "950 ns", "12.3 µs", "5.00 ms", "2.50 s"]
     );
-    assert_eq!(
-        [count_of(7), count_of(1_000), count_of(1_234_567)],
-        ["7", "1,000", "1,234,567"]
-    );
+    assert_eq!([count_of(7), count_of(1_000), count_of(1_234_567)], ["7", "1,000", "1,234,567"]);
     assert_eq!(spark(&[0.0, 4.0, 8.0], 3), "▁▄█");
     assert_eq!(spark(&[8.0; 100], 10).chars().count(), 10);
 }

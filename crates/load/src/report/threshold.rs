@@ -66,10 +66,7 @@ enum Value {
 
 /// Sentences of the conditions that hold, with the measured values.
 pub fn failed(thresholds: &[Threshold], outcome: &Outcome) -> Vec<String> {
-    thresholds
-        .iter()
-        .filter_map(|threshold| threshold.failure(outcome))
-        .collect()
+    thresholds.iter().filter_map(|threshold| threshold.failure(outcome)).collect()
 }
 
 impl Threshold {
@@ -89,11 +86,7 @@ impl Threshold {
         let Some(seen) = seen else {
             return Some(format!("{}: nothing was measured", self.text));
         };
-        let holds = if self.above {
-            seen > limit
-        } else {
-            seen < limit
-        };
+        let holds = if self.above { seen > limit } else { seen < limit };
         let holds = holds || (self.or_equal && seen == limit);
         if !holds {
             return None;
@@ -118,12 +111,7 @@ impl Metric {
             }
             Metric::Errors(None) => total.errors.total() as f64,
             Metric::Errors(Some(name)) => {
-                total
-                    .errors
-                    .named()
-                    .iter()
-                    .find(|(known, _)| known == name)?
-                    .1 as f64
+                total.errors.named().iter().find(|(known, _)| known == name)?.1 as f64
             }
             Metric::Missed => total.missed as f64,
             Metric::Achieved => outcome.achieved_rate_per_s(),
@@ -242,19 +230,14 @@ fn error_class(name: &str) -> Result<String, String> {
     if names.contains(&name) {
         Ok(name.to_owned())
     } else {
-        Err(format!(
-            "unknown class of errors '{name}'; known are {}",
-            names.join(", ")
-        ))
+        Err(format!("unknown class of errors '{name}'; known are {}", names.join(", ")))
     }
 }
 
 fn time_metric(name: &str) -> Option<Metric> {
     // The dot of p99.9 is part of the percentile: what stands in front of the last p, max or mean.
     let start = ["p", "max", "mean"].iter().filter_map(|word| {
-        name.rfind(&format!(".{word}"))
-            .map(|at| at + 1)
-            .or(name.starts_with(word).then_some(0))
+        name.rfind(&format!(".{word}")).map(|at| at + 1).or(name.starts_with(word).then_some(0))
     });
     let (of, statistic) = name.split_at(start.max()?);
     let statistic = match statistic {
@@ -312,9 +295,7 @@ fn number_or_share(text: &str) -> Result<Value, String> {
 }
 
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse().ok()?, unit.trim()))
 }
@@ -407,17 +388,12 @@ mod tests {
 
     #[test]
     fn the_failure_says_what_was_seen() {
-        let all: Vec<Threshold> = ["p50>1ms", "errors>0", "max>9ms"]
-            .map(|text| text.parse().unwrap())
-            .to_vec();
+        let all: Vec<Threshold> =
+            ["p50>1ms", "errors>0", "max>9ms"].map(|text| text.parse().unwrap()).to_vec();
         let outcome = sample(&["request"], 1, 10_000);
         let sentences = failed(&all, &outcome);
         assert_eq!(sentences.len(), 2);
-        assert!(
-            sentences[0].starts_with("p50>1ms: measured 5.0"),
-            "{}",
-            sentences[0]
-        );
+        assert!(sentences[0].starts_with("p50>1ms: measured 5.0"), "{}", sentences[0]);
     }
 
     #[test]

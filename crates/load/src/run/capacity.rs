@@ -88,10 +88,7 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 /// use select(2).
 fn raised_nofile() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     // The limit afterwards shows the result.
     let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -114,10 +111,7 @@ mod tests {
     fn plan(connections: u32, idle: u32, sources: usize, targets: usize) -> Plan {
         Plan {
             connections,
-            idle: Idle {
-                connections: idle,
-                byte_every: None,
-            },
+            idle: Idle { connections: idle, byte_every: None },
             sources: vec!["127.0.0.1".parse().unwrap(); sources],
             targets: vec!["127.0.0.1:1".parse().unwrap(); targets],
             threads: 2,
@@ -130,14 +124,8 @@ mod tests {
         let needs = 900 + 100 + 2 * PER_THREAD + 3 + SPARE;
         assert_eq!(refusal(&plan(900, 100, 0, 1), 3, needs, None), None);
         let no = refusal(&plan(900, 100, 0, 1), 3, needs - 1, None).unwrap();
-        assert!(
-            no.contains("1,000 connections need 1,023 open files"),
-            "{no}"
-        );
-        assert!(
-            no.contains("the limit is 1,022") && no.contains("ulimit -n 1023"),
-            "{no}"
-        );
+        assert!(no.contains("1,000 connections need 1,023 open files"), "{no}");
+        assert!(no.contains("the limit is 1,022") && no.contains("ulimit -n 1023"), "{no}");
         // As many as can be typed: no sum of them wraps.
         assert!(refusal(&plan(u32::MAX, u32::MAX, 0, 1), 3, 20_000, None).is_some());
     }
@@ -145,19 +133,10 @@ mod tests {
     #[test]
     fn ports_per_address_pair() {
         let no = |sources, targets, connections| {
-            refusal(
-                &plan(connections, 0, sources, targets),
-                3,
-                u64::MAX,
-                Some(100),
-            )
+            refusal(&plan(connections, 0, sources, targets), 3, u64::MAX, Some(100))
         };
         assert_eq!(no(0, 1, 100), None);
-        assert!(
-            no(0, 1, 101)
-                .unwrap()
-                .contains("101 connections need as many ports")
-        );
+        assert!(no(0, 1, 101).unwrap().contains("101 connections need as many ports"));
         assert_eq!(no(3, 2, 600), None);
         assert!(no(3, 2, 601).is_some());
         // Two sources and two targets go by in step: two pairs, not four.

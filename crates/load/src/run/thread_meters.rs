@@ -38,9 +38,5 @@ impl Meters {
 /// Second field of schedstat: nanoseconds spent waiting on a run queue (proc(5)).
 fn run_delay() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
-        .map(Duration::from_nanos)
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }

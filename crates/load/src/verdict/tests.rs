@@ -72,71 +72,33 @@ fn fails(outcome: &Outcome, rows: &[VerdictRow]) {
 fn a_run_in_which_nothing_came_says_why() {
     let cases: [(ErrorClass, &str); 11] = [
         (|errors| &mut errors.tls, "during a handshake"),
-        (
-            |errors| &mut errors.refused,
-            "no good reply arrived: 9 × refused; is the server still",
-        ),
-        (
-            |errors| &mut errors.client_timeout,
-            "the server does not answer",
-        ),
+        (|errors| &mut errors.refused, "no good reply arrived: 9 × refused; is the server still"),
+        (|errors| &mut errors.client_timeout, "the server does not answer"),
         (|errors| &mut errors.fd_unavailable, "ulimit -n"),
         (|errors| &mut errors.address_unavailable, "--source"),
         (|errors| &mut errors.short_reply, "--close"),
-        (
-            |errors| &mut errors.bad_reply,
-            "does not speak this protocol",
-        ),
+        (|errors| &mut errors.bad_reply, "does not speak this protocol"),
         (|errors| &mut errors.wrong_bytes, "not the expected one"),
-        (
-            |errors| &mut errors.missing_value,
-            "give it more memory or use fewer --keys",
-        ),
-        (
-            |errors| &mut errors.socket_timeout,
-            "the network or the system failed",
-        ),
-        (
-            |errors| &mut errors.other,
-            "the network or the system failed",
-        ),
+        (|errors| &mut errors.missing_value, "give it more memory or use fewer --keys"),
+        (|errors| &mut errors.socket_timeout, "the network or the system failed"),
+        (|errors| &mut errors.other, "the network or the system failed"),
     ];
     for (class, words) in cases {
         let outcome = empty(only(class, 9));
         says(&outcome, VerdictRow::NoReplies, words);
         fails(&outcome, &[VerdictRow::NoReplies]);
     }
-    says(
-        &empty(Errors::default()),
-        VerdictRow::NoReplies,
-        "no request was due",
-    );
+    says(&empty(Errors::default()), VerdictRow::NoReplies, "no request was due");
     let mut silent = empty(Errors::default());
     silent.total.sent = 1;
-    says(
-        &silent,
-        VerdictRow::NoReplies,
-        "no reply arrived within 2.0 s; sent: 1 request",
-    );
+    says(&silent, VerdictRow::NoReplies, "no reply arrived within 2.0 s; sent: 1 request");
     let mut waiting = empty(Errors::default());
     waiting.total.intended = 3;
-    says(
-        &waiting,
-        VerdictRow::NoReplies,
-        "no reply arrived within 2.0 s; sent: 0 requests",
-    );
-    says(
-        &idle(10, 0, 0),
-        VerdictRow::NoReplies,
-        "no connection was opened in this time",
-    );
+    says(&waiting, VerdictRow::NoReplies, "no reply arrived within 2.0 s; sent: 0 requests");
+    says(&idle(10, 0, 0), VerdictRow::NoReplies, "no connection was opened in this time");
     let mut refused = idle(10, 0, 0);
     refused.total.errors.refused = 10;
-    says(
-        &refused,
-        VerdictRow::NoReplies,
-        "no connection was opened: 10 × refused",
-    );
+    says(&refused, VerdictRow::NoReplies, "no connection was opened: 10 × refused");
     assert_eq!(good().without_replies(), None);
     let why = empty(Errors::default()).without_replies();
     assert!(why.unwrap().contains("no request was due"));
@@ -146,11 +108,7 @@ fn a_run_in_which_nothing_came_says_why() {
 fn wrong_replies_fail_the_run() {
     let mut missing = empty(only(|errors| &mut errors.unexpected_status, 70));
     missing.total.classes[0].replies_by_status[4] = 70;
-    says(
-        &missing,
-        VerdictRow::NoReplies,
-        "check the path, or set the expected statuses",
-    );
+    says(&missing, VerdictRow::NoReplies, "check the path, or set the expected statuses");
     says(&missing, VerdictRow::NoReplies, "(statuses: 4xx 70)");
     let wrong: [ErrorClass; 4] = [
         |errors| &mut errors.unexpected_status,
@@ -161,20 +119,12 @@ fn wrong_replies_fail_the_run() {
     for class in wrong {
         let errors = only(class, 1);
         // A single one among ten thousand.
-        says(
-            &failed(errors),
-            VerdictRow::WrongReplies,
-            "1 of 10,001 replies were wrong: 1 ×",
-        );
+        says(&failed(errors), VerdictRow::WrongReplies, "1 of 10,001 replies were wrong: 1 ×");
         fails(&failed(errors), &[VerdictRow::WrongReplies]);
         assert_eq!(errors.wrong_replies(), 1);
     }
     // Neither the generator's lateness nor the time-outs beside them hide them.
-    let mut both = failed(Errors {
-        wrong_bytes: 1,
-        client_timeout: 5_000,
-        ..Errors::default()
-    });
+    let mut both = failed(Errors { wrong_bytes: 1, client_timeout: 5_000, ..Errors::default() });
     record(&mut both.total.lag_ns, 60_000_000_000);
     says(&both, VerdictRow::WrongReplies, "1 × wrong bytes");
     fails(&both, &[VerdictRow::WrongReplies, VerdictRow::Failing]);
@@ -185,11 +135,7 @@ fn wrong_replies_fail_the_run() {
 fn empty_comparison_fails_the_run() {
     let mut outcome = good();
     outcome.asked.verify = true;
-    says(
-        &outcome,
-        VerdictRow::NothingCompared,
-        "no reply had a body to compare",
-    );
+    says(&outcome, VerdictRow::NothingCompared, "no reply had a body to compare");
     fails(&outcome, &[VerdictRow::NothingCompared]);
     outcome.total.misses = 7;
     says(
@@ -216,20 +162,12 @@ fn exhaustion_is_the_generators() {
         let mut outcome = of_kind(kind);
         outcome.total.begun = outcome.total.intended;
         outcome.total.errors.fd_unavailable = 5_000;
-        says(
-            &outcome,
-            VerdictRow::Exhausted,
-            "descriptors ran out 5,000 times",
-        );
+        says(&outcome, VerdictRow::Exhausted, "descriptors ran out 5,000 times");
         assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
         fails(&outcome, &[VerdictRow::Failing]);
     }
     let ports = failed(only(|errors| &mut errors.address_unavailable, 1));
-    says(
-        &ports,
-        VerdictRow::Exhausted,
-        "ports ran out 1 time; add addresses",
-    );
+    says(&ports, VerdictRow::Exhausted, "ports ran out 1 time; add addresses");
     fails(&ports, &[]);
 }
 
@@ -257,17 +195,9 @@ fn lag_decides_in_an_open_loop() {
     says(&lagging(1_005_000, 2_000_000), VerdictRow::Late, "late");
     says(&lagging(995_000, 2_000_000), VerdictRow::KeptUp, "kept up");
     // A server that stops for 200 ms in a second is not the generator's 5 ms.
-    says(
-        &lagging(5_000_000, 200_000_000),
-        VerdictRow::KeptUp,
-        "kept up",
-    );
+    says(&lagging(5_000_000, 200_000_000), VerdictRow::KeptUp, "kept up");
     says(&lagging(21_000_000, 200_000_000), VerdictRow::Late, "late");
-    says(
-        &lagging(19_000_000, 200_000_000),
-        VerdictRow::KeptUp,
-        "kept up",
-    );
+    says(&lagging(19_000_000, 200_000_000), VerdictRow::KeptUp, "kept up");
     assert_eq!(lagging(2_000, 200_000_000).generator_limited(), None);
 }
 
@@ -299,24 +229,12 @@ fn busy_thread_limits_closed_loop() {
         "the server was the bottleneck at 64 connections",
     );
     // What it spun, it would have given away.
-    says(
-        &worked(Kind::Closed, 990, 100, 0),
-        VerdictRow::ServerLimited,
-        "not the generator",
-    );
+    says(&worked(Kind::Closed, 990, 100, 0), VerdictRow::ServerLimited, "not the generator");
     let shared = worked(Kind::Closed, 600, 0, 350);
     let verdict = shared.verdict();
     assert_eq!(verdict.row, VerdictRow::Busy);
-    assert!(
-        verdict
-            .sentence
-            .contains("was never idle: it worked 60 % of the time"),
-        "{verdict:?}"
-    );
-    assert_eq!(
-        worked(Kind::Closed, 600, 0, 349).verdict().row,
-        VerdictRow::Undecided
-    );
+    assert!(verdict.sentence.contains("was never idle: it worked 60 % of the time"), "{verdict:?}");
+    assert_eq!(worked(Kind::Closed, 600, 0, 349).verdict().row, VerdictRow::Undecided);
     // In the others the lag says whether it was too much.
     for kind in [Kind::Open, Kind::Sessions] {
         says(
@@ -341,10 +259,7 @@ fn long_cpu_wait_is_undecided() {
     );
     assert_eq!(waited(Kind::Closed, 640).generator_limited(), None);
     fails(&waited(Kind::Closed, 640), &[]);
-    for (ms, row) in [
-        (334, VerdictRow::Undecided),
-        (333, VerdictRow::ServerLimited),
-    ] {
+    for (ms, row) in [(334, VerdictRow::Undecided), (333, VerdictRow::ServerLimited)] {
         assert_eq!(waited(Kind::Closed, ms).verdict().row, row, "{ms} ms");
     }
     // In the others the lag says whether it was late.
@@ -359,9 +274,7 @@ fn long_cpu_wait_is_undecided() {
 fn advice_follows_the_cause_of_lag() {
     let late = |cpu_ms, run_delay_ms| {
         let mut outcome = lagging(5_000_000, 9_000_000);
-        let threads = worked(Kind::Open, cpu_ms, 0, run_delay_ms)
-            .generator
-            .threads;
+        let threads = worked(Kind::Open, cpu_ms, 0, run_delay_ms).generator.threads;
         outcome.generator.threads = vec![threads[1]];
         outcome
     };
@@ -389,10 +302,7 @@ fn low_hit_rate_warns() {
     let [warning] = seen.warnings.as_slice() else {
         panic!("{seen:?}");
     };
-    assert!(
-        warning.starts_with("only 0.1 % of the keys were found"),
-        "{warning}"
-    );
+    assert!(warning.starts_with("only 0.1 % of the keys were found"), "{warning}");
     assert!(warning.contains("--populate"), "{warning}");
     assert_eq!(found(0, 1).warnings.len(), 1);
     for (hits, misses) in [(100, 900), (1, 0), (0, 0)] {
@@ -406,44 +316,26 @@ fn waiting_for_a_cpu_warns() {
         let verdict = worked(kind, 500, 0, 100).verdict();
         assert_eq!(verdict.row.tone(), Tone::Good, "{verdict:?}");
         assert_eq!(verdict.warnings.len(), 1);
-        assert!(
-            verdict.warnings[0].contains("waited for a CPU 10 % of the time"),
-            "{verdict:?}"
-        );
-        assert_eq!(
-            worked(kind, 500, 0, 99).verdict().warnings,
-            Vec::<String>::new()
-        );
+        assert!(verdict.warnings[0].contains("waited for a CPU 10 % of the time"), "{verdict:?}");
+        assert_eq!(worked(kind, 500, 0, 99).verdict().warnings, Vec::<String>::new());
         assert_eq!(worked(kind, 500, 0, 100).generator_limited(), None);
     }
     let mut held = worked(Kind::Idle, 500, 0, 100);
     held.total.opened = 1;
-    assert_eq!(
-        held.verdict().warnings,
-        Vec::<String>::new(),
-        "nothing was timed"
-    );
+    assert_eq!(held.verdict().warnings, Vec::<String>::new(), "nothing was timed");
 }
 
 #[test]
 fn failing_above_one_percent() {
     let refused = |count| failed(only(|errors| &mut errors.refused, count));
-    says(
-        &refused(102),
-        VerdictRow::Failing,
-        "1.0 % of the requests failed: 102 × refused",
-    );
+    says(&refused(102), VerdictRow::Failing, "1.0 % of the requests failed: 102 × refused");
     fails(&refused(102), &[VerdictRow::Failing]);
     // 101 of 10,101 are less than a hundredth.
     says(&refused(101), VerdictRow::KeptUp, "kept up");
     fails(&refused(101), &[]);
     let mut closed = refused(3_000);
     closed.asked.kind = Kind::Closed;
-    says(
-        &closed,
-        VerdictRow::Failing,
-        "23.1 % of the requests failed",
-    );
+    says(&closed, VerdictRow::Failing, "23.1 % of the requests failed");
     // One of exactly a hundred is not more than one.
     let mut hundred = sample(&["request"], 1, 99);
     hundred.total.errors.refused = 1;
@@ -455,11 +347,7 @@ fn failing_above_one_percent() {
     // Idle connections that could not be opened.
     let mut idle = idle(100, 98, 0);
     idle.total.errors.reset = 2;
-    says(
-        &idle,
-        VerdictRow::Failing,
-        "2.0 % of the requests failed: 2 × reset",
-    );
+    says(&idle, VerdictRow::Failing, "2.0 % of the requests failed: 2 × reset");
     idle.total.errors.reset = 0;
     fails(&idle, &[]);
 }
@@ -483,11 +371,7 @@ fn lost_idle_connections() {
         gone.total.opened = opened;
         fails(&gone, &[]);
         let row = gone.verdict().row;
-        assert_eq!(
-            row,
-            VerdictRow::IdleLost,
-            "{opened} opened, {closed} closed"
-        );
+        assert_eq!(row, VerdictRow::IdleLost, "{opened} opened, {closed} closed");
     }
     // Beside others that ask, they are a warning.
     let mut beside = good();
@@ -496,10 +380,7 @@ fn lost_idle_connections() {
     beside.total.idle_open = 9;
     let verdict = beside.verdict();
     assert_eq!(verdict.row, VerdictRow::KeptUp);
-    assert!(
-        verdict.warnings[0].contains("9 of 10 idle connections"),
-        "{verdict:?}"
-    );
+    assert!(verdict.warnings[0].contains("9 of 10 idle connections"), "{verdict:?}");
 }
 
 #[test]
@@ -512,11 +393,7 @@ fn sessions_are_compared_with_sessions() {
         outcome
     };
     says(&sessions(4_950), VerdictRow::KeptUp, "kept up");
-    says(
-        &sessions(4_949),
-        VerdictRow::SessionsWaited,
-        "4,949 of 5,000 sessions began in time",
-    );
+    says(&sessions(4_949), VerdictRow::SessionsWaited, "4,949 of 5,000 sessions began in time");
     says(
         &sessions(4_949),
         VerdictRow::SessionsWaited,
@@ -542,17 +419,8 @@ fn below_the_offered_rate_is_behind() {
         VerdictRow::Behind,
         "the server did not keep up: it achieved 99.0 % of the offered rate",
     );
-    assert!(
-        !asked(20_000, 200)
-            .verdict()
-            .sentence
-            .contains("connections")
-    );
-    says(
-        &asked(20_000, 201),
-        VerdictRow::Behind,
-        "all 64 connections were busy, so try more",
-    );
+    assert!(!asked(20_000, 200).verdict().sentence.contains("connections"));
+    says(&asked(20_000, 201), VerdictRow::Behind, "all 64 connections were busy, so try more");
     // What came after the end was not achieved.
     let mut drained = good();
     drained.total.drained = 200;
@@ -579,11 +447,7 @@ fn slow_server_that_keeps_up() {
         outcome
     };
     says(&slow(1_000_000_000), VerdictRow::KeptUp, "kept up");
-    says(
-        &slow(900_000_000),
-        VerdictRow::Behind,
-        "90.9 % of the offered rate",
-    );
+    says(&slow(900_000_000), VerdictRow::Behind, "90.9 % of the offered rate");
     // Slower than the run is long: nothing could have been achieved.
     assert_eq!(slow(3_000_000_000).achieved_share(), None);
 }
@@ -595,40 +459,24 @@ fn unreached_request_count_warns() {
     assert_eq!(outcome.verdict().warnings, Vec::<String>::new());
     outcome.asked.requests_max = Some(10_001);
     let warnings = outcome.verdict().warnings;
-    assert_eq!(
-        warnings,
-        ["only 10,000 of 10,001 requests were sent before the time was over"]
-    );
+    assert_eq!(warnings, ["only 10,000 of 10,001 requests were sent before the time was over"]);
     outcome.total.sent += 1;
     assert_eq!(outcome.verdict().warnings, Vec::<String>::new());
 }
 
 #[test]
 fn too_few_replies_warn() {
-    assert_eq!(
-        sample(&["request"], 1, 100).verdict().warnings,
-        Vec::<String>::new()
-    );
+    assert_eq!(sample(&["request"], 1, 100).verdict().warnings, Vec::<String>::new());
     let warnings = sample(&["request"], 1, 99).verdict().warnings;
-    assert_eq!(
-        warnings,
-        ["99 replies are too few for a p99; measure longer"]
-    );
+    assert_eq!(warnings, ["99 replies are too few for a p99; measure longer"]);
     assert_eq!(sample(&["request"], 1, 1).verdict().warnings.len(), 1);
-    assert_eq!(
-        sample(&["request"], 1, 0).verdict().warnings,
-        Vec::<String>::new()
-    );
+    assert_eq!(sample(&["request"], 1, 0).verdict().warnings, Vec::<String>::new());
     assert_eq!(idle(10, 10, 0).verdict().warnings, Vec::<String>::new());
 }
 
 #[test]
 fn rows_have_a_tone() {
-    for row in [
-        VerdictRow::IdleHeld,
-        VerdictRow::KeptUp,
-        VerdictRow::ServerLimited,
-    ] {
+    for row in [VerdictRow::IdleHeld, VerdictRow::KeptUp, VerdictRow::ServerLimited] {
         assert_eq!(row.tone(), Tone::Good);
     }
     for row in [
@@ -655,10 +503,7 @@ fn rows_have_a_tone() {
 #[test]
 fn module_page_lists_every_row() {
     let page = include_str!("../verdict.rs");
-    let rows = page
-        .lines()
-        .filter(|line| line.starts_with("//! | "))
-        .count();
+    let rows = page.lines().filter(|line| line.starts_with("//! | ")).count();
     // The head, and the three rows of what is well share a line.
     assert_eq!(rows, 1 + TABLE.len() + 1);
 }

@@ -74,12 +74,8 @@ impl Worker<'_> {
             self.next_script = script + self.plan.threads as usize;
             let is_in_time = self.now_ns < self.times.end_ns && self.is_measured(intended_ns);
             self.tally.begun += u64::from(is_in_time);
-            self.connections[slot as usize].session = Some(SessionProgress {
-                script,
-                burst: 0,
-                sent: 0,
-                due_ns: intended_ns,
-            });
+            self.connections[slot as usize].session =
+                Some(SessionProgress { script, burst: 0, sent: 0, due_ns: intended_ns });
         }
         if self.connections[slot as usize].state == ConnectionState::Open {
             self.send_request(slot, intended_ns);

@@ -166,11 +166,7 @@ impl Worker<'_> {
                 None => self.mark_free(slot),
             }
         } else if !self.is_ending {
-            if connection.has_failed {
-                self.retry_later(slot)
-            } else {
-                self.connect(slot)
-            }
+            if connection.has_failed { self.retry_later(slot) } else { self.connect(slot) }
         }
     }
 }

@@ -33,16 +33,13 @@ impl Worker<'_> {
     }
 
     pub(super) fn send_request(&mut self, slot: u32, intended_ns: u64) {
-        let page = self.connections[slot as usize]
-            .session
-            .and_then(|session| self.page_of(session));
+        let page =
+            self.connections[slot as usize].session.and_then(|session| self.page_of(session));
         let out = self.backend.output(slot);
         let before = out.len();
         let connection = &mut self.connections[slot as usize];
         let reader = &mut connection.reader;
-        let tag = self
-            .protocol
-            .write_request(page, &mut self.random, reader, out);
+        let tag = self.protocol.write_request(page, &mut self.random, reader, out);
         self.tally.sent_bytes += (out.len() - before) as u64;
         self.tally.sent += 1;
         self.in_flight_total += 1;
@@ -50,11 +47,7 @@ impl Worker<'_> {
         if let Some(session) = &mut connection.session {
             session.sent += 1;
         }
-        connection.in_flight.push_back(InFlight {
-            intended_ns,
-            sent_ns: self.now_ns,
-            tag,
-        });
+        connection.in_flight.push_back(InFlight { intended_ns, sent_ns: self.now_ns, tag });
         connection.reader.note(tag.class, &self.protocol);
         self.ensure_receive(slot);
     }

@@ -44,11 +44,7 @@ impl Worker<'_> {
     fn read_frames(&mut self, slot: u32, length: usize, streams: &mut Http2Connection) {
         let mut used = 0;
         while self.is_open(slot) {
-            let Protocol::Http {
-                blocks: Some(blocks),
-                ..
-            } = &self.protocol
-            else {
+            let Protocol::Http { blocks: Some(blocks), .. } = &self.protocol else {
                 return;
             };
             let input = self.backend.input(slot, length);

@@ -29,12 +29,8 @@ pub(crate) fn set_all(
     timeout: Duration,
     is_stopped: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let mut populator = Populator {
-        stream: BufReader::new(stream),
-        line: Vec::new(),
-        timeout,
-        is_stopped,
-    };
+    let mut populator =
+        Populator { stream: BufReader::new(stream), line: Vec::new(), timeout, is_stopped };
     let mut round = Vec::new();
     let mut count = 0;
     for key in keys {
@@ -224,11 +220,7 @@ mod tests {
             populate: true,
         };
         let reads = Cell::new(0);
-        let server = Slow {
-            said,
-            is_pausing: false,
-            reads: &reads,
-        };
+        let server = Slow { said, is_pausing: false, reads: &reads };
         let commands = Commands::new(&plan, 1, 0);
         set_all(&commands, 0..2, server, timeout, || is_stopped(reads.get()))
     }

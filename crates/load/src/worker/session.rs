@@ -56,9 +56,7 @@ impl Worker<'_> {
             return 0;
         };
         let bursts = &sessions.scripts[session.script].bursts;
-        let think_ns = bursts
-            .get(session.burst)
-            .map_or(0, |burst| burst.think.as_nanos() as u64);
+        let think_ns = bursts.get(session.burst).map_or(0, |burst| burst.think.as_nanos() as u64);
         session.burst += 1;
         session.sent = 0;
         if session.burst >= bursts.len() {

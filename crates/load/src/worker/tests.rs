@@ -32,15 +32,8 @@ fn worker(plan: &Plan) -> Worker<'_> {
 }
 
 fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
-    let share = Share {
-        thread: 0,
-        threads: 1,
-    };
-    let times = RunTimes {
-        warm_up_ns: 0,
-        end_ns: 1_000_000_000,
-        interval_ns: 1_000_000_000,
-    };
+    let share = Share { thread: 0, threads: 1 };
+    let times = RunTimes { warm_up_ns: 0, end_ns: 1_000_000_000, interval_ns: 1_000_000_000 };
     let kernel = Kernel::choose(io, 1024).unwrap();
     let backend = kernel.open(plan.connections).unwrap();
     Worker::new(plan, &share, times, backend)
@@ -82,10 +75,7 @@ fn lifetimes_differ_between_connections() {
     let [first, second] = lifetimes(1);
     for of in [&first, &second] {
         for turn in 1..=5 {
-            let ended = of
-                .iter()
-                .filter(|&&requests_max| requests_max == turn)
-                .count();
+            let ended = of.iter().filter(|&&requests_max| requests_max == turn).count();
             assert!((1..=40).contains(&ended), "{ended} after {turn}: {of:?}");
         }
     }
@@ -163,12 +153,9 @@ fn close_between_requests_is_noticed() {
 fn reset_between_requests_is_a_close() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plan = http_plan(listener.local_addr().unwrap());
-    for (error, counted) in [
-        (libc::ECONNRESET, 0),
-        (libc::ETIMEDOUT, 1),
-        (libc::EHOSTUNREACH, 1),
-        (libc::ENOMEM, 1),
-    ] {
+    for (error, counted) in
+        [(libc::ECONNRESET, 0), (libc::ETIMEDOUT, 1), (libc::EHOSTUNREACH, 1), (libc::ENOMEM, 1)]
+    {
         let mut worker = worker(&plan);
         worker.connections[0].state = ConnectionState::Open;
         worker.connections[0].reading = Reading::Read;
@@ -188,15 +175,10 @@ fn reconnect_counts_in_response_time() {
     let Workload::Http(http) = &plan.workload else {
         panic!("not an HTTP plan");
     };
-    let burst = Burst {
-        pages: vec![0],
-        think: Duration::from_millis(1),
-    };
+    let burst = Burst { pages: vec![0], think: Duration::from_millis(1) };
     plan.workload = Workload::Sessions(Sessions {
         http: http.clone(),
-        scripts: Arc::new([SessionPlan {
-            bursts: vec![burst; 2],
-        }]),
+        scripts: Arc::new([SessionPlan { bursts: vec![burst; 2] }]),
     });
     plan.arrivals = Arrivals::Fixed { rate_per_s: 1.0 };
     for is_ending in [false, true] {

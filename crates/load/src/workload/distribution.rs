@@ -80,25 +80,13 @@ pub struct Shape {
 }
 
 /// ETC's key sizes in bytes (Atikoglu et al., section 5).
-const ETC_KEY: Shape = Shape {
-    location: 30.7984,
-    scale: 8.20449,
-    shape: 0.078688,
-};
+const ETC_KEY: Shape = Shape { location: 30.7984, scale: 8.20449, shape: 0.078688 };
 
 /// ETC's value sizes from 15 bytes up (the same section).
-const ETC_VALUE_TAIL: Shape = Shape {
-    location: 15.0,
-    scale: 214.476,
-    shape: 0.348238,
-};
+const ETC_VALUE_TAIL: Shape = Shape { location: 15.0, scale: 214.476, shape: 0.348238 };
 
 /// ETC's gaps between requests in µs (the same section).
-const ETC_GAP: Shape = Shape {
-    location: 0.0,
-    scale: 16.0292,
-    shape: 0.154971,
-};
+const ETC_GAP: Shape = Shape { location: 0.0, scale: 16.0292, shape: 0.154971 };
 
 /// Probabilities of values of 0, 1, … 14 bytes in ETC (the same paper's table of small sizes).
 const ETC_VALUE_SMALL: [f64; 15] = [
@@ -363,20 +351,12 @@ impl Zipf {
 
 /// `(e^x - 1) / x`, which is 1 at 0.
 fn exp_minus_1_over(x: f64) -> f64 {
-    if x.abs() > 1e-8 {
-        x.exp_m1() / x
-    } else {
-        1.0 + x / 2.0
-    }
+    if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x / 2.0 }
 }
 
 /// `ln(1 + x) / x`, which is 1 at 0.
 fn ln_1_plus_over(x: f64) -> f64 {
-    if x.abs() > 1e-8 {
-        x.ln_1p() / x
-    } else {
-        1.0 - x / 2.0
-    }
+    if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x / 2.0 }
 }
 
 /// Draws by given weights in constant time: Walker's alias method, tables built as by Vose, "A
@@ -419,11 +399,7 @@ impl Weighted {
     #[inline]
     pub fn draw(&self, random: &mut Random) -> usize {
         let item = random.below(self.keep.len() as u64) as usize;
-        if random.unit() < self.keep[item] {
-            item
-        } else {
-            self.other[item] as usize
-        }
+        if random.unit() < self.keep[item] { item } else { self.other[item] as usize }
     }
 }
 
@@ -443,9 +419,7 @@ impl FromStr for Distribution {
             "uniform" => uniform(text, rest),
             "exp" | "exponential" => {
                 let [mean] = numbers(text, rest, "exp:30")?;
-                Ok(Distribution::Exponential {
-                    mean: positive(text, "mean", mean)?,
-                })
+                Ok(Distribution::Exponential { mean: positive(text, "mean", mean)? })
             }
             "normal" => {
                 let [mean, deviation] = numbers(text, rest, "normal:1000,200")?;
@@ -458,16 +432,8 @@ impl FromStr for Distribution {
                 let sigma = positive(text, "sigma", sigma)?;
                 Ok(Distribution::LogNormal { median, sigma })
             }
-            "pareto" => Ok(Distribution::Pareto(shape(
-                text,
-                rest,
-                "pareto:0,214.476,0.348238",
-            )?)),
-            "gev" => Ok(Distribution::ExtremeValue(shape(
-                text,
-                rest,
-                "gev:30.8,8.2,0.079",
-            )?)),
+            "pareto" => Ok(Distribution::Pareto(shape(text, rest, "pareto:0,214.476,0.348238")?)),
+            "gev" => Ok(Distribution::ExtremeValue(shape(text, rest, "gev:30.8,8.2,0.079")?)),
             "etc-key" | "fb_key" => Ok(Distribution::etc_key()),
             "etc-value" | "fb_value" => Ok(Distribution::EtcValue),
             "etc-gap" | "fb_ia" => Ok(Distribution::etc_gap()),
@@ -490,9 +456,7 @@ impl FromStr for Popularity {
             "sequential" if rest.is_empty() => Ok(Popularity::Sequential),
             "zipf" => {
                 let [exponent] = numbers(text, rest, "zipf:0.99")?;
-                Ok(Popularity::Zipf {
-                    exponent: at_least_0(text, exponent)?,
-                })
+                Ok(Popularity::Zipf { exponent: at_least_0(text, exponent)? })
             }
             "hot" => hot(text, rest),
             _ => Err(format!(
@@ -510,9 +474,7 @@ fn uniform(text: &str, rest: &str) -> Result<Distribution, String> {
     if at_least_0(text, low)? <= high {
         Ok(Distribution::Uniform { low, high })
     } else {
-        Err(format!(
-            "'{text}': {low} is above {high}; write the smaller one first"
-        ))
+        Err(format!("'{text}': {low} is above {high}; write the smaller one first"))
     }
 }
 
@@ -526,20 +488,14 @@ fn hot(text: &str, rest: &str) -> Result<Popularity, String> {
     if (0.0..=1.0).contains(&share) {
         Ok(Popularity::Hot { share, items })
     } else {
-        Err(format!(
-            "'{text}': the share is a number from 0 to 1, such as hot:0.2"
-        ))
+        Err(format!("'{text}': the share is a number from 0 to 1, such as hot:0.2"))
     }
 }
 
 fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, String> {
     let [location, scale, shape] = numbers(text, rest, example)?;
     let scale = positive(text, "scale", scale)?;
-    Ok(Shape {
-        location,
-        scale,
-        shape,
-    })
+    Ok(Shape { location, scale, shape })
 }
 
 /// Parses exactly `N` finite numbers with commas between them.
@@ -549,17 +505,11 @@ fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64
         .map(|number| number.trim().parse().ok().filter(|n: &f64| n.is_finite()))
         .collect();
     let wrong = || format!("'{text}' is not understood; write it like {example}");
-    parsed
-        .and_then(|numbers| numbers.try_into().ok())
-        .ok_or_else(wrong)
+    parsed.and_then(|numbers| numbers.try_into().ok()).ok_or_else(wrong)
 }
 
 fn positive(text: &str, what: &str, value: f64) -> Result<f64, String> {
-    if value > 0.0 {
-        Ok(value)
-    } else {
-        Err(format!("'{text}': the {what} must be above 0"))
-    }
+    if value > 0.0 { Ok(value) } else { Err(format!("'{text}': the {what} must be above 0")) }
 }
 
 fn at_least_0(text: &str, value: f64) -> Result<f64, String> {

@@ -94,11 +94,7 @@ const fn group(
     size_bytes: u64,
     sizes: &'static [(&'static [u64], u32)],
 ) -> Group {
-    let row = TableColumn {
-        requests_percent,
-        memory_mb,
-        size_bytes,
-    };
+    let row = TableColumn { requests_percent, memory_mb, size_bytes };
     Group { row, sizes }
 }
 
@@ -141,16 +137,10 @@ impl FileSet {
     /// If the recipe is out of range.
     pub fn plan(recipe: Recipe) -> Result<FileSet, String> {
         if !(0.001..=100.0).contains(&recipe.scale) {
-            return Err(format!(
-                "a scale of {} is outside 0.001 to 100",
-                recipe.scale
-            ));
+            return Err(format!("a scale of {} is outside 0.001 to 100", recipe.scale));
         }
         if !(0.0..=2.0).contains(&recipe.exponent) {
-            return Err(format!(
-                "an exponent of {} is outside 0 to 2",
-                recipe.exponent
-            ));
+            return Err(format!("an exponent of {} is outside 0 to 2", recipe.exponent));
         }
         let entries = match recipe.model {
             Model::Thesis => plan_thesis(&recipe),
@@ -166,11 +156,8 @@ impl FileSet {
 
     /// Number of directories.
     pub fn directories(&self) -> usize {
-        let mut names: Vec<_> = self
-            .entries
-            .iter()
-            .filter_map(|e| e.path.rsplit_once('/'))
-            .collect();
+        let mut names: Vec<_> =
+            self.entries.iter().filter_map(|e| e.path.rsplit_once('/')).collect();
         names.sort_unstable();
         names.dedup_by_key(|(directory, _)| *directory);
         names.len()
@@ -184,10 +171,7 @@ impl FileSet {
 
     /// Columns of the thesis's table, each with this set's.
     pub fn table(&self) -> Vec<(TableColumn, TableColumn)> {
-        let weighted = self
-            .entries
-            .iter()
-            .map(|entry| (entry.size_bytes, entry.share));
+        let weighted = self.entries.iter().map(|entry| (entry.size_bytes, entry.share));
         // A millionth, for rounding errors of the sums.
         table_of(weighted.collect(), &self.entries, |_| 1e-6)
     }
@@ -199,9 +183,7 @@ impl FileSet {
         let sizes = self.entries.iter().map(|entry| entry.size_bytes);
         let requests = counts.iter().sum::<u64>().max(1) as f64;
         table_of(
-            sizes
-                .zip(counts.iter().map(|&count| count as f64))
-                .collect(),
+            sizes.zip(counts.iter().map(|&count| count as f64)).collect(),
             &self.entries,
             |share| 3.0 * (share * (1.0 - share) / requests).sqrt(),
         )
@@ -238,12 +220,7 @@ impl FileSet {
         writeln!(out, "{}", self.recipe)?;
         writeln!(out, "# path\tbytes\tcrc32\tshare")?;
         for entry in &self.entries {
-            let Entry {
-                path,
-                size_bytes,
-                crc32,
-                share,
-            } = entry;
+            let Entry { path, size_bytes, crc32, share } = entry;
             writeln!(out, "{path}\t{size_bytes}\t{crc32:08x}\t{share:e}")?;
         }
         out.into_inner()?.sync_all()?;
@@ -255,24 +232,14 @@ impl FileSet {
     /// # Errors
     /// If it cannot be read, or is no manifest: with the line.
     pub fn read(path: &Path) -> io::Result<FileSet> {
-        let path = if path.is_dir() {
-            path.join(MANIFEST)
-        } else {
-            path.to_owned()
-        };
+        let path = if path.is_dir() { path.join(MANIFEST) } else { path.to_owned() };
         let in_file = |what: String| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{}: {what}", path.display()),
-            )
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
         };
         let bytes = input_file::read(&path).map_err(|error| {
             io::Error::new(
                 error.kind(),
-                format!(
-                    "{}: {error}; make a set with weft load fileset DIR",
-                    path.display()
-                ),
+                format!("{}: {error}; make a set with weft load fileset DIR", path.display()),
             )
         })?;
         FileSet::parse(&bytes[..]).map_err(in_file)
@@ -304,10 +271,7 @@ impl Entry {
     fn parse(line: &str) -> Option<Entry> {
         let mut fields = line.split('\t');
         let entry = Entry {
-            path: fields
-                .next()
-                .filter(|path| path.starts_with('/'))?
-                .to_owned(),
+            path: fields.next().filter(|path| path.starts_with('/'))?.to_owned(),
             size_bytes: fields.next()?.parse().ok()?,
             crc32: u32::from_str_radix(fields.next()?, 16).ok()?,
             share: fields
@@ -328,12 +292,7 @@ impl fmt::Display for Recipe {
             Model::Thesis => "thesis",
             Model::Pages => "pages",
         };
-        let Recipe {
-            scale,
-            seed,
-            exponent,
-            ..
-        } = self;
+        let Recipe { scale, seed, exponent, .. } = self;
         write!(f, "{SIGNATURE} {model} {scale} {seed} {exponent}")
     }
 }
@@ -369,14 +328,8 @@ fn plan_thesis(recipe: &Recipe) -> Vec<Entry> {
     random.shuffle(&mut places);
     let dealt = deal_ranks(&groups.each_ref().map(Vec::len), recipe.exponent);
     let entry = |(rank, (group, share)): (usize, (usize, f64))| Entry {
-        path: format!(
-            "/d{:03}/{:05}.bin",
-            places[rank] % directories,
-            places[rank]
-        ),
-        size_bytes: groups[group]
-            .pop()
-            .expect("as many ranks as files were dealt"),
+        path: format!("/d{:03}/{:05}.bin", places[rank] % directories, places[rank]),
+        size_bytes: groups[group].pop().expect("as many ranks as files were dealt"),
         crc32: 0,
         share,
     };
@@ -412,9 +365,8 @@ fn scaled_groups(scale: f64, random: &mut Random) -> [Vec<u64>; THESIS.len()] {
 /// Group and share of the requests of each rank. A rank goes to the group whose remaining files
 /// need the most popular ones; finally each group's shares are scaled to their sum.
 fn deal_ranks(counts: &[usize; THESIS.len()], exponent: f64) -> Vec<(usize, f64)> {
-    let weights: Vec<f64> = (1..=counts.iter().sum())
-        .map(|rank: usize| (rank as f64).powf(-exponent))
-        .collect();
+    let weights: Vec<f64> =
+        (1..=counts.iter().sum()).map(|rank: usize| (rank as f64).powf(-exponent)).collect();
     let sum: f64 = weights.iter().sum();
     let wanted = group_shares();
     let mut left = *counts;
@@ -423,9 +375,7 @@ fn deal_ranks(counts: &[usize; THESIS.len()], exponent: f64) -> Vec<(usize, f64)
     for weight in weights {
         let need = |group: usize| (wanted[group] - given[group]) / left[group] as f64;
         let open = (0..left.len()).filter(|&group| left[group] > 0);
-        let group = open
-            .max_by(|&a, &b| need(a).total_cmp(&need(b)))
-            .expect("a rank per file");
+        let group = open.max_by(|&a, &b| need(a).total_cmp(&need(b))).expect("a rank per file");
         left[group] -= 1;
         given[group] += weight / sum;
         dealt.push((group, weight / sum));
@@ -458,10 +408,7 @@ fn plan_pages(recipe: &Recipe) -> Vec<Entry> {
 /// The size of the page that is number `at` from the smallest.
 fn page_size(at: usize) -> u64 {
     let part = at as f64 / (PAGE_COUNT - 1) as f64;
-    let ends = PAGES
-        .windows(2)
-        .find(|ends| part <= ends[1].0)
-        .unwrap_or(&PAGES[4..]);
+    let ends = PAGES.windows(2).find(|ends| part <= ends[1].0).unwrap_or(&PAGES[4..]);
     let ((p0, s0), (p1, s1)) = (ends[0], ends[1]);
     (s0 * (s1 / s0).powf((part - p0) / (p1 - p0))).round() as u64
 }
@@ -492,19 +439,10 @@ fn table_of(
             .take_while(|(size, _)| *size <= size_bytes)
             .map(|(_, weight)| weight)
             .sum();
-        let within = entries
-            .iter()
-            .map(|entry| entry.size_bytes)
-            .filter(|size| *size <= size_bytes);
+        let within =
+            entries.iter().map(|entry| entry.size_bytes).filter(|size| *size <= size_bytes);
         let memory_mb = within.sum::<u64>() as f64 / 1e6;
-        (
-            group.row,
-            TableColumn {
-                memory_mb,
-                size_bytes,
-                requests_percent: 100.0 * asked / total,
-            },
-        )
+        (group.row, TableColumn { memory_mb, size_bytes, requests_percent: 100.0 * asked / total })
     };
     THESIS.iter().map(column).collect()
 }

@@ -48,10 +48,7 @@ fn parse(mut lines: impl BufRead) -> io::Result<Vec<Call>> {
 /// Reads a line of any bytes; the part beyond the limit is skipped.
 fn read_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
-    lines
-        .by_ref()
-        .take(LINE_BYTES_MAX)
-        .read_until(b'\n', line)?;
+    lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', line)?;
     if line.len() as u64 == LINE_BYTES_MAX && !line.ends_with(b"\n") {
         lines.skip_until(b'\n')?;
     }
@@ -72,11 +69,7 @@ fn entry(line: &str) -> Option<Call> {
     let uri = path_of(words.next()?)?;
     // The bodies of other methods are not in the log.
     let method = Some(method).filter(|method| ["GET", "HEAD"].contains(method))?;
-    Some(Call {
-        method: method.to_owned(),
-        uri,
-        contents: Vec::new(),
-    })
+    Some(Call { method: method.to_owned(), uri, contents: Vec::new() })
 }
 
 #[cfg(test)]
@@ -102,10 +95,7 @@ mod tests {
             "::1 - joe [10/Oct/2000:20:55:36 +0000] \"HEAD /b HTTP/1.1\" 200 0\n",
             "::1 - - [10/Oct/2000:22:55:38 +0200] \"GET /c HTTP/1.1\" 404 0\n",
         ));
-        let head = Call {
-            method: "HEAD".to_owned(),
-            ..Call::get("/b")
-        };
+        let head = Call { method: "HEAD".to_owned(), ..Call::get("/b") };
         assert_eq!(calls, [Call::get("/a.gif"), head, Call::get("/c")]);
     }
 
@@ -123,10 +113,7 @@ mod tests {
     #[test]
     fn nothing_to_ask_for_is_an_error() {
         let error = parse(&b"hello\nworld\n"[..]).unwrap_err().to_string();
-        assert!(
-            error.contains("a line is a path, a URL, or an entry"),
-            "{error}"
-        );
+        assert!(error.contains("a line is a path, a URL, or an entry"), "{error}");
     }
 
     #[test]

@@ -55,11 +55,7 @@ pub struct Call {
 impl Call {
     /// Creates a `GET` of `uri`.
     pub fn get(uri: impl Into<String>) -> Call {
-        Call {
-            method: "GET".to_owned(),
-            uri: uri.into(),
-            contents: Vec::new(),
-        }
+        Call { method: "GET".to_owned(), uri: uri.into(), contents: Vec::new() }
     }
 }
 
@@ -104,20 +100,16 @@ pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
 /// # Errors
 /// The first line that is not understood, or that there is no session at all.
 pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
-    let mut parser = LogParser {
-        rest: text,
-        line: 0,
-    };
+    let mut parser = LogParser { rest: text, line: 0 };
     let mut sessions = Vec::new();
     let mut session = UserSession::default();
     while !parser.rest.is_empty() {
         match parser.next_line()? {
             LogLine::Comment => {}
             LogLine::Blank => end_session(&mut session, &mut sessions),
-            LogLine::First(call, think) => session.bursts.push(CallBurst {
-                calls: vec![call],
-                think,
-            }),
+            LogLine::First(call, think) => {
+                session.bursts.push(CallBurst { calls: vec![call], think })
+            }
             LogLine::Together(call, think) => {
                 let burst = session.bursts.last_mut().ok_or_else(|| LogError {
                     line: parser.line,
@@ -130,10 +122,7 @@ pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
     }
     end_session(&mut session, &mut sessions);
     if sessions.is_empty() {
-        Err(LogError {
-            line: parser.line.max(1),
-            what: "the log holds no session".into(),
-        })
+        Err(LogError { line: parser.line.max(1), what: "the log holds no session".into() })
     } else {
         Ok(sessions)
     }
@@ -167,11 +156,7 @@ impl<'a> LogParser<'a> {
         if line.starts_with('#') || line.trim().is_empty() {
             let blank = !line.starts_with('#');
             self.skip_line();
-            return Ok(if blank {
-                LogLine::Blank
-            } else {
-                LogLine::Comment
-            });
+            return Ok(if blank { LogLine::Blank } else { LogLine::Comment });
         }
         let indented = line.starts_with(char::is_whitespace);
         self.skip_blanks();
@@ -185,11 +170,7 @@ impl<'a> LogParser<'a> {
             self.option(&mut call, &mut think)?;
         }
         self.skip_line();
-        Ok(if indented {
-            LogLine::Together(call, think)
-        } else {
-            LogLine::First(call, think)
-        })
+        Ok(if indented { LogLine::Together(call, think) } else { LogLine::First(call, think) })
     }
 
     fn skip_line(&mut self) {
@@ -197,9 +178,7 @@ impl<'a> LogParser<'a> {
     }
 
     fn skip_blanks(&mut self) {
-        self.rest = self
-            .rest
-            .trim_start_matches(|c: char| c.is_whitespace() && c != '\n');
+        self.rest = self.rest.trim_start_matches(|c: char| c.is_whitespace() && c != '\n');
     }
 
     fn word(&mut self, end: impl Fn(char) -> bool) -> &'a str {
@@ -242,10 +221,7 @@ impl<'a> LogParser<'a> {
     }
 
     fn think(&self, value: &str) -> Result<Duration, LogError> {
-        let seconds = value
-            .parse()
-            .ok()
-            .filter(|s| (0.0..=THINK_S_MAX).contains(s));
+        let seconds = value.parse().ok().filter(|s| (0.0..=THINK_S_MAX).contains(s));
         let seconds = seconds.ok_or_else(|| {
             self.wrong(format!(
                 "'{}' is not a think time; write seconds, such as think=2.5",
@@ -301,10 +277,7 @@ impl<'a> LogParser<'a> {
     }
 
     fn wrong(&self, what: String) -> LogError {
-        LogError {
-            line: self.line,
-            what,
-        }
+        LogError { line: self.line, what }
     }
 }
 
@@ -317,9 +290,7 @@ pub(crate) fn path_of(text: &str) -> Option<String> {
     if text.starts_with('/') || text == "*" {
         return Some(text.to_owned());
     }
-    let after = text
-        .strip_prefix("http://")
-        .or_else(|| text.strip_prefix("https://"))?;
+    let after = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
     match after.find('/') {
         Some(0) => None,
         Some(slash) => Some(after[slash..].to_owned()),
@@ -365,9 +336,7 @@ pub fn write(sessions: &[UserSession], out: &mut impl Write) -> io::Result<()> {
 
 fn quoted(contents: &[u8]) -> String {
     let text = String::from_utf8_lossy(contents);
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -53,12 +53,8 @@ pub fn session_log(
     seed: u64,
     number: u64,
 ) -> Vec<UserSession> {
-    let mut maker = Maker {
-        set,
-        users,
-        chooser: set.chooser(),
-        random: Random::stream(seed, number),
-    };
+    let mut maker =
+        Maker { set, users, chooser: set.chooser(), random: Random::stream(seed, number) };
     let mut sessions = Vec::new();
     let mut made = 0;
     while made < requests {
@@ -71,18 +67,10 @@ pub fn session_log(
 
 /// Number of requests for each file, in the set's order.
 pub fn requests_per_file(set: &FileSet, sessions: &[UserSession]) -> Vec<u64> {
-    let paths = set
-        .entries
-        .iter()
-        .enumerate()
-        .map(|(at, entry)| (&*entry.path, at));
+    let paths = set.entries.iter().enumerate().map(|(at, entry)| (&*entry.path, at));
     let places: std::collections::HashMap<_, _> = paths.collect();
     let mut counts = vec![0; set.entries.len()];
-    for call in sessions
-        .iter()
-        .flat_map(|s| &s.bursts)
-        .flat_map(|burst| &burst.calls)
-    {
+    for call in sessions.iter().flat_map(|s| &s.bursts).flat_map(|burst| &burst.calls) {
         if let Some(&at) = places.get(&*call.uri) {
             counts[at] += 1;
         }
@@ -101,10 +89,7 @@ impl Maker<'_> {
     fn session(&mut self) -> UserSession {
         if self.random.unit() < self.users.single_share {
             return UserSession {
-                bursts: vec![CallBurst {
-                    calls: vec![self.call()],
-                    think: None,
-                }],
+                bursts: vec![CallBurst { calls: vec![self.call()], think: None }],
             };
         }
         let mut session = UserSession::default();
@@ -122,20 +107,11 @@ impl Maker<'_> {
         let embedded: Vec<Call> = (0..self.embedded()).map(|_| self.call()).collect();
         let idle = Some(self.idle());
         if embedded.is_empty() {
-            session.bursts.push(CallBurst {
-                calls: vec![page],
-                think: idle,
-            });
+            session.bursts.push(CallBurst { calls: vec![page], think: idle });
         } else {
             let active = Some(self.active());
-            session.bursts.push(CallBurst {
-                calls: vec![page],
-                think: active,
-            });
-            session.bursts.push(CallBurst {
-                calls: embedded,
-                think: idle,
-            });
+            session.bursts.push(CallBurst { calls: vec![page], think: active });
+            session.bursts.push(CallBurst { calls: embedded, think: idle });
         }
     }
 
@@ -173,19 +149,10 @@ mod tests {
     use crate::workload::fileset::{Model, Recipe};
     use crate::workload::session_log;
 
-    const USERS: UserModel = UserModel {
-        single_share: 0.7,
-        think_scale: 1.0,
-    };
+    const USERS: UserModel = UserModel { single_share: 0.7, think_scale: 1.0 };
 
     fn set() -> FileSet {
-        FileSet::plan(Recipe {
-            model: Model::Thesis,
-            scale: 1.0,
-            seed: 1,
-            exponent: 1.0,
-        })
-        .unwrap()
+        FileSet::plan(Recipe { model: Model::Thesis, scale: 1.0, seed: 1, exponent: 1.0 }).unwrap()
     }
 
     #[test]
@@ -224,19 +191,10 @@ mod tests {
         let share = single as f64 / log.len() as f64;
         // Single requests, and longer sessions of one page with nothing embedded.
         assert!((0.70..0.85).contains(&share), "{share}");
-        let thinks = log
-            .iter()
-            .flat_map(|s| &s.bursts)
-            .filter_map(|burst| burst.think);
+        let thinks = log.iter().flat_map(|s| &s.bursts).filter_map(|burst| burst.think);
         assert!(thinks.clone().max() <= Some(Duration::from_secs(60)));
-        assert!(
-            thinks.clone().any(|think| think >= Duration::from_secs(1)),
-            "idle periods"
-        );
-        assert!(
-            thinks.clone().any(|think| think < Duration::from_secs(1)),
-            "active periods"
-        );
+        assert!(thinks.clone().any(|think| think >= Duration::from_secs(1)), "idle periods");
+        assert!(thinks.clone().any(|think| think < Duration::from_secs(1)), "active periods");
     }
 
     #[test]
@@ -244,9 +202,6 @@ mod tests {
         let log = session_log(&set(), &USERS, 1000, 3, 0);
         let mut text = Vec::new();
         session_log::write(&log, &mut text).unwrap();
-        assert_eq!(
-            session_log::parse(&String::from_utf8(text).unwrap()).unwrap(),
-            log
-        );
+        assert_eq!(session_log::parse(&String::from_utf8(text).unwrap()).unwrap(), log);
     }
 }

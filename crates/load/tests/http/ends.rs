@@ -118,10 +118,7 @@ fn session_survives_close_in_its_pause() {
     // A session for each page, which it asks for three times.
     let script = |page| {
         let pages = vec![page];
-        let burst = Burst {
-            pages,
-            think: THINK,
-        };
+        let burst = Burst { pages, think: THINK };
         let bursts = vec![burst; 3];
         SessionPlan { bursts }
     };
@@ -157,11 +154,7 @@ fn closed_loop_counts_unanswered_requests() {
     // Three are silent from the start, so three requests are under way at the end of any run.
     let begun = AtomicU64::new(0);
     let server = http_server(move |_, number, stream| {
-        let is_first = || {
-            begun
-                .fetch_add(1, Ordering::SeqCst)
-                .is_multiple_of(CONNECTIONS)
-        };
+        let is_first = || begun.fetch_add(1, Ordering::SeqCst).is_multiple_of(CONNECTIONS);
         if number == 0 && !is_first() {
             return Then::Keep;
         }
@@ -169,10 +162,8 @@ fn closed_loop_counts_unanswered_requests() {
         reply(stream, b"hello")
     });
     // A time-out that is longer than the run.
-    let plan = Plan {
-        request_timeout: Duration::from_millis(700),
-        ..http_plan(server.address, &["/"])
-    };
+    let plan =
+        Plan { request_timeout: Duration::from_millis(700), ..http_plan(server.address, &["/"]) };
     over_both(&plan, |outcome| {
         let total = &outcome.total;
         let timeouts = total.errors.client_timeout;
@@ -190,10 +181,7 @@ fn closed_loop_counts_unanswered_requests() {
 fn half_replies_and_resets_are_counted() {
     let server = http_server(|_, number, stream| {
         if number == 3 {
-            send(
-                stream,
-                b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
-            );
+            send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf");
             return Then::Close;
         }
         reply(stream, b"hello")
@@ -204,11 +192,7 @@ fn half_replies_and_resets_are_counted() {
         ..http_plan(server.address, &["/"])
     };
     over_both(&plan, |outcome| {
-        assert!(
-            outcome.total.errors.short_reply > 0,
-            "{:?}",
-            outcome.total.errors
-        );
+        assert!(outcome.total.errors.short_reply > 0, "{:?}", outcome.total.errors);
         assert!(outcome.total.replies() > 0);
         assert!(!outcome.stopped_early);
     });
@@ -217,22 +201,13 @@ fn half_replies_and_resets_are_counted() {
 #[test]
 fn silent_server_times_out() {
     let server = http_server(|_, _, _| Then::Keep);
-    let plan = Plan {
-        request_timeout: Duration::from_millis(50),
-        ..http_plan(server.address, &["/"])
-    };
+    let plan =
+        Plan { request_timeout: Duration::from_millis(50), ..http_plan(server.address, &["/"]) };
     over_both(&plan, |outcome| {
-        assert!(
-            outcome.total.errors.client_timeout >= 4,
-            "{:?}",
-            outcome.total.errors
-        );
+        assert!(outcome.total.errors.client_timeout >= 4, "{:?}", outcome.total.errors);
         assert_eq!(outcome.total.replies(), 0);
     });
-    let open_loop = Plan {
-        arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
-        ..plan
-    };
+    let open_loop = Plan { arrivals: Arrivals::Fixed { rate_per_s: 100.0 }, ..plan };
     over_both(&open_loop, |outcome| {
         let errors = outcome.total.errors;
         assert_eq!(errors.client_timeout, outcome.total.intended, "{errors:?}");

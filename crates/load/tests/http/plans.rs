@@ -15,10 +15,7 @@ use crate::world::{
 #[test]
 fn closed_loop_counts_replies() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
-    let plan = Plan {
-        threads: 2,
-        ..http_plan(server.address, &["/"])
-    };
+    let plan = Plan { threads: 2, ..http_plan(server.address, &["/"]) };
     over_both(&plan, |outcome| {
         let before_ending = server.requests.swap(0, Ordering::SeqCst);
         let replies = outcome.total.replies();
@@ -27,17 +24,10 @@ fn closed_loop_counts_replies() {
             replies <= before_ending && before_ending <= replies + 4,
             "{replies} {before_ending}"
         );
-        assert_eq!(
-            outcome.total.classes[0].replies_by_status,
-            [0, 0, replies, 0, 0, 0]
-        );
+        assert_eq!(outcome.total.classes[0].replies_by_status, [0, 0, replies, 0, 0, 0]);
         expect_no_error(outcome);
         assert_eq!(outcome.total.opened, 4);
-        let of_intervals: u64 = outcome
-            .intervals
-            .iter()
-            .map(|one| one.tally.replies())
-            .sum();
+        let of_intervals: u64 = outcome.intervals.iter().map(|one| one.tally.replies()).sum();
         assert_eq!(of_intervals, replies);
     });
 }
@@ -56,17 +46,9 @@ fn a_connection_for_every_request() {
         expect_no_error(outcome);
         assert!(outcome.total.opened >= outcome.total.replies());
     });
-    let open_loop = Plan {
-        arrivals: Arrivals::Poisson { rate_per_s: 500.0 },
-        ..plan
-    };
+    let open_loop = Plan { arrivals: Arrivals::Poisson { rate_per_s: 500.0 }, ..plan };
     over_both(&open_loop, |outcome| {
-        assert_eq!(
-            outcome.total.replies(),
-            outcome.total.intended,
-            "{:?}",
-            outcome.total.errors
-        );
+        assert_eq!(outcome.total.replies(), outcome.total.intended, "{:?}", outcome.total.errors);
         assert_eq!(outcome.total.opened, outcome.total.replies());
     });
 }
@@ -96,19 +78,13 @@ fn random_connection_lifetimes() {
         expect_no_error(outcome);
         assert_eq!(outcome.total.replies(), REQUESTS);
         let opened = outcome.total.opened;
-        assert!(
-            (800..1250).contains(&opened),
-            "{opened} for {REQUESTS} requests"
-        );
+        assert!((800..1250).contains(&opened), "{opened} for {REQUESTS} requests");
     });
     // How many connections came to their first request, their second, and so on.
     let came = numbers.each_ref().map(|one| one.load(Ordering::SeqCst));
     for (fewer, more) in came[1..].iter().zip(&came) {
         let share = *fewer as f64 / *more as f64;
-        assert!(
-            (0.65..0.85).contains(&share),
-            "three in four go on: {came:?}"
-        );
+        assert!((0.65..0.85).contains(&share), "three in four go on: {came:?}");
     }
 }
 
@@ -135,11 +111,7 @@ fn a_number_of_requests_ends_a_run() {
         over_both(&plan, |outcome| {
             assert_eq!(outcome.total.replies(), 103, "{:?}", outcome.total.errors);
             assert!(!outcome.stopped_early, "it did all that it should");
-            assert!(
-                outcome.elapsed < Duration::from_secs(30),
-                "{:?}",
-                outcome.elapsed
-            );
+            assert!(outcome.elapsed < Duration::from_secs(30), "{:?}", outcome.elapsed);
         });
     }
 }
@@ -147,10 +119,7 @@ fn a_number_of_requests_ends_a_run() {
 #[test]
 fn stop_keeps_measurements() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
-    let plan = Plan {
-        duration: Duration::from_secs(3600),
-        ..http_plan(server.address, &["/"])
-    };
+    let plan = Plan { duration: Duration::from_secs(3600), ..http_plan(server.address, &["/"]) };
     let stop = AtomicBool::new(false);
     let outcome = load::run(&plan, &stop, &mut |progress| {
         assert!(!progress.is_warm_up);
@@ -185,11 +154,7 @@ fn foreign_source_is_address_unavailable() {
         ..http_plan(server.address, &["/"])
     };
     over_both(&plan, |outcome| {
-        assert!(
-            outcome.total.errors.address_unavailable > 0,
-            "{:?}",
-            outcome.total.errors
-        );
+        assert!(outcome.total.errors.address_unavailable > 0, "{:?}", outcome.total.errors);
         assert!(outcome.total.replies() > 0, "the other address works");
     });
 }
@@ -199,9 +164,7 @@ fn sessions_send_bursts_and_think() {
     let asked: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
     let seen = asked.clone();
     let server = http_server(move |first, number, stream| {
-        seen.lock()
-            .unwrap()
-            .push(format!("{number} {}", first.split(' ').nth(1).unwrap()));
+        seen.lock().unwrap().push(format!("{number} {}", first.split(' ').nth(1).unwrap()));
         reply(stream, b"hello")
     });
     let mut plan = http_plan(server.address, &["/a", "/b", "/c"]);
@@ -210,13 +173,8 @@ fn sessions_send_bursts_and_think() {
         pages: pages.to_vec(),
         think: Duration::from_millis(think_ms),
     };
-    let script = SessionPlan {
-        bursts: vec![burst(&[0, 1, 2], 20), burst(&[1], 0)],
-    };
-    plan.workload = Workload::Sessions(Sessions {
-        http,
-        scripts: Arc::new([script]),
-    });
+    let script = SessionPlan { bursts: vec![burst(&[0, 1, 2], 20), burst(&[1], 0)] };
+    plan.workload = Workload::Sessions(Sessions { http, scripts: Arc::new([script]) });
     plan.arrivals = for_a_time(Duration::from_millis(300), 20.0);
     let all_are_over = |total: &Tally| total.sessions == 6;
     over_both_until(&plan, all_are_over, |outcome| {
@@ -241,10 +199,7 @@ fn sessions_send_bursts_and_think() {
 fn waiting_sessions_are_counted() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let mut plan = http_plan(server.address, &["/a"]);
-    let thinking = Burst {
-        pages: vec![0],
-        think: Duration::from_secs(60),
-    };
+    let thinking = Burst { pages: vec![0], think: Duration::from_secs(60) };
     let bursts = vec![thinking.clone(), thinking];
     plan.workload = Workload::Sessions(Sessions {
         http: http_of(&mut plan).clone(),
@@ -264,18 +219,12 @@ fn waiting_sessions_are_counted() {
 fn idle_beside_active_connections() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));
     let plan = Plan {
-        idle: Idle {
-            connections: 50,
-            byte_every: Some(Duration::from_millis(20)),
-        },
+        idle: Idle { connections: 50, byte_every: Some(Duration::from_millis(20)) },
         threads: 2,
         ..http_plan(server.address, &["/"])
     };
     over_both(&plan, |outcome| {
-        assert_eq!(
-            (outcome.total.idle_open, outcome.total.idle_closed),
-            (50, 0)
-        );
+        assert_eq!((outcome.total.idle_open, outcome.total.idle_closed), (50, 0));
         assert!(outcome.total.replies() > 0);
         expect_no_error(outcome);
     });
@@ -286,18 +235,12 @@ fn closed_idle_connections_are_counted() {
     let server = world::server(|stream, _| drop(stream));
     let plan = Plan {
         workload: Workload::Idle,
-        idle: Idle {
-            connections: 10,
-            byte_every: None,
-        },
+        idle: Idle { connections: 10, byte_every: None },
         ..http_plan(server.address, &["/"])
     };
     let all_are_closed = |total: &Tally| total.idle_closed == 10;
     over_both_until(&plan, all_are_closed, |outcome| {
-        assert_eq!(
-            (outcome.total.idle_open, outcome.total.idle_closed),
-            (0, 10)
-        );
+        assert_eq!((outcome.total.idle_open, outcome.total.idle_closed), (0, 10));
     });
 }
 
@@ -314,26 +257,11 @@ fn plan_limits() {
             |p| p.arrivals = Arrivals::Poisson { rate_per_s: 1e300 },
         ),
         (|p| p.depth = 65_536, |p| p.depth = 65_537),
-        (
-            |p| p.interval = Duration::from_micros(3),
-            |p| p.interval = Duration::from_nanos(2_999),
-        ),
-        (
-            |p| p.request_timeout = DAY * 366,
-            |p| p.request_timeout = DAY * 367,
-        ),
-        (
-            |p| p.connect_timeout = DAY * 366,
-            |p| p.connect_timeout = Duration::MAX,
-        ),
-        (
-            |p| p.connect_rate_per_s = Some(1.0),
-            |p| p.connect_rate_per_s = Some(1e-8),
-        ),
-        (
-            |p| p.idle.byte_every = Some(DAY),
-            |p| p.idle.byte_every = Some(Duration::MAX),
-        ),
+        (|p| p.interval = Duration::from_micros(3), |p| p.interval = Duration::from_nanos(2_999)),
+        (|p| p.request_timeout = DAY * 366, |p| p.request_timeout = DAY * 367),
+        (|p| p.connect_timeout = DAY * 366, |p| p.connect_timeout = Duration::MAX),
+        (|p| p.connect_rate_per_s = Some(1.0), |p| p.connect_rate_per_s = Some(1e-8)),
+        (|p| p.idle.byte_every = Some(DAY), |p| p.idle.byte_every = Some(Duration::MAX)),
     ];
     for (at, (right, wrong)) in cases.into_iter().enumerate() {
         let mut plan = http_plan("127.0.0.1:9".parse().unwrap(), &["/"]);

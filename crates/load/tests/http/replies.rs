@@ -71,20 +71,14 @@ fn head_reply_has_no_body() {
 
 #[test]
 fn head_reply_is_not_compared() {
-    let mut plan = Plan {
-        verify: true,
-        ..http_plan("127.0.0.1:9".parse().unwrap(), &["/"])
-    };
+    let mut plan = Plan { verify: true, ..http_plan("127.0.0.1:9".parse().unwrap(), &["/"]) };
     let mut page = http_of(&mut plan).pages[0].clone();
     page.expected = Some(Expected { bytes: 5, crc32: 0 });
     http_of(&mut plan).pages = Arc::new([page]);
     assert!(plan.check().is_ok());
     http_of(&mut plan).method = "HEAD".to_owned();
     let error = plan.check().unwrap_err().to_string();
-    assert!(
-        error.contains("no body that --verify could compare"),
-        "{error}"
-    );
+    assert!(error.contains("no body that --verify could compare"), "{error}");
 }
 
 #[test]
@@ -93,10 +87,7 @@ fn pipelining_across_announced_close() {
         if number < 9 {
             return reply(stream, b"hello");
         }
-        send(
-            stream,
-            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",
-        );
+        send(stream, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
         Then::Close
     });
     let plan = Plan {
@@ -107,12 +98,7 @@ fn pipelining_across_announced_close() {
     over_both(&plan, |outcome| {
         // A reset may overtake the last reply: the server closes with requests unread.
         let lost = outcome.total.errors.reset + outcome.total.errors.short_reply;
-        assert_eq!(
-            outcome.total.errors.total(),
-            lost,
-            "{:?}",
-            outcome.total.errors
-        );
+        assert_eq!(outcome.total.errors.total(), lost, "{:?}", outcome.total.errors);
         assert_eq!(outcome.total.replies() + lost, outcome.total.intended);
         assert!(outcome.total.replies() > 100);
     });
@@ -124,11 +110,7 @@ fn a_changed_body_is_wrong_bytes() {
         0 => reply(stream, b"hello"),
         _ => reply(stream, b"hallo"),
     });
-    let plan = Plan {
-        verify: true,
-        connections: 1,
-        ..http_plan(server.address, &["/"])
-    };
+    let plan = Plan { verify: true, connections: 1, ..http_plan(server.address, &["/"]) };
     over_both(&plan, |outcome| {
         let right = outcome.total.replies();
         let wrong = outcome.total.errors.wrong_bytes;
@@ -136,10 +118,7 @@ fn a_changed_body_is_wrong_bytes() {
     });
     let mut known = plan.clone();
     let mut page = http_of(&mut known).pages[0].clone();
-    page.expected = Some(Expected {
-        bytes: 5,
-        crc32: crc32fast::hash(b"other"),
-    });
+    page.expected = Some(Expected { bytes: 5, crc32: crc32fast::hash(b"other") });
     http_of(&mut known).pages = Arc::new([page]);
     over_both(&known, |outcome| assert_eq!(outcome.total.replies(), 0));
 }
@@ -155,12 +134,8 @@ fn unexpected_status_is_an_error() {
         let head = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno");
         send(stream, head.as_bytes())
     });
-    let cases: [(&str, &[usize]); 4] = [
-        ("2xx,3xx", &[4, 5]),
-        ("200,404", &[3, 5]),
-        ("100-599", &[]),
-        ("404", &[2, 3, 5]),
-    ];
+    let cases: [(&str, &[usize]); 4] =
+        [("2xx,3xx", &[4, 5]), ("200,404", &[3, 5]), ("100-599", &[]), ("404", &[2, 3, 5])];
     for (expect, wrong) in cases {
         let plan = Plan {
             expect: expect.parse().unwrap(),
@@ -171,16 +146,11 @@ fn unexpected_status_is_an_error() {
             let total = &outcome.total;
             let by_status = total.classes[0].replies_by_status;
             let errors: u64 = wrong.iter().map(|&digit| by_status[digit]).sum();
-            assert_eq!(
-                total.errors.unexpected_status, errors,
-                "{expect}: {by_status:?}"
-            );
+            assert_eq!(total.errors.unexpected_status, errors, "{expect}: {by_status:?}");
             assert_eq!(total.errors.total(), errors, "{expect}: {:?}", total.errors);
             assert_eq!(total.replies() + errors, by_status.iter().sum::<u64>());
-            let is_failed = outcome
-                .faults()
-                .iter()
-                .any(|(row, _)| *row == VerdictRow::WrongReplies);
+            let is_failed =
+                outcome.faults().iter().any(|(row, _)| *row == VerdictRow::WrongReplies);
             assert_eq!(is_failed, errors > 0);
         });
     }
@@ -224,11 +194,7 @@ fn unasked_replies_are_bad_replies() {
 fn what_is_not_http_is_a_bad_reply() {
     let server = http_server(|_, _, stream| send(stream, b"SSH-2.0-OpenSSH_9.2\r\n\r\n"));
     over_both(&http_plan(server.address, &["/"]), |outcome| {
-        assert!(
-            outcome.total.errors.bad_reply > 0,
-            "{:?}",
-            outcome.total.errors
-        );
+        assert!(outcome.total.errors.bad_reply > 0, "{:?}", outcome.total.errors);
         assert_eq!(outcome.total.replies(), 0);
     });
 }

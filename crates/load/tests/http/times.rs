@@ -24,10 +24,7 @@ fn full_backlog_counts_as_missed() {
         let total = &outcome.total;
         assert!(total.missed > 200, "{}", total.missed);
         assert_eq!(total.backlog_max, 5);
-        assert_eq!(
-            total.intended,
-            total.missed + total.errors.client_timeout + total.replies()
-        );
+        assert_eq!(total.intended, total.missed + total.errors.client_timeout + total.replies());
         assert_eq!(outcome.offered_rate_per_s, Some(1000.0));
     });
 }
@@ -149,14 +146,8 @@ fn percentiles_match_server_delays() {
     for quantile in [0.1, 0.3, 0.5, 0.75, 0.85, 0.99, 1.0] {
         let client_ns = service.value_at_quantile(quantile);
         let least = at(quantile);
-        assert!(
-            client_ns >= least - least / 1000,
-            "{quantile}: {client_ns} below {least}"
-        );
+        assert!(client_ns >= least - least / 1000, "{quantile}: {client_ns} below {least}");
     }
     let waited_ns = service.mean() * service.len() as f64;
-    assert!(
-        waited_ns <= waited_ns_max * 1.001,
-        "{waited_ns} ns of waiting in {waited_ns_max}"
-    );
+    assert!(waited_ns <= waited_ns_max * 1.001, "{waited_ns} ns of waiting in {waited_ns_max}");
 }

@@ -88,11 +88,7 @@ pub(crate) fn server(serve: impl Fn(TcpStream, &AtomicU64) + Send + Sync + 'stat
             thread::spawn(move || serve(stream, &requests));
         }
     });
-    Server {
-        address,
-        connections: connections_too,
-        requests: requests_too,
-    }
+    Server { address, connections: connections_too, requests: requests_too }
 }
 
 /// A whole reply with this body.
@@ -163,26 +159,15 @@ pub(crate) fn over_both_until(
     check: impl Fn(&Outcome),
 ) {
     for io in [Io::Auto, Io::Epoll] {
-        let plan = Plan {
-            io,
-            duration: BOUND,
-            ..plan.clone()
-        };
+        let plan = Plan { io, duration: BOUND, ..plan.clone() };
         check(&run_until(&plan, &is_enough));
     }
 }
 
 /// Arrivals at this rate, and after this time none.
 pub(crate) fn for_a_time(lasts: Duration, rate_per_s: f64) -> Arrivals {
-    let stage = |per_s| Stage {
-        lasts,
-        from_per_s: per_s,
-        to_per_s: per_s,
-    };
-    Arrivals::Course {
-        stages: vec![stage(rate_per_s), stage(0.0)],
-        poisson: false,
-    }
+    let stage = |per_s| Stage { lasts, from_per_s: per_s, to_per_s: per_s };
+    Arrivals::Course { stages: vec![stage(rate_per_s), stage(0.0)], poisson: false }
 }
 
 /// Longer than anything takes that is going to happen.
@@ -205,11 +190,7 @@ fn run_until(plan: &Plan, is_enough: impl Fn(&Tally) -> bool) -> Outcome {
         stop.fetch_or(is_over, Ordering::Relaxed);
     });
     let outcome = outcome.expect("the run begins");
-    assert!(
-        outcome.stopped_early,
-        "never enough: {:?}",
-        outcome.total.errors
-    );
+    assert!(outcome.stopped_early, "never enough: {:?}", outcome.total.errors);
     outcome
 }
 
@@ -239,11 +220,7 @@ pub(crate) fn cache_server(spoil: impl Fn(&mut Vec<u8>) + Send + Sync + 'static)
             let mut out = Vec::new();
             match words[0] {
                 "set" | "ms" => {
-                    let length = if words[0] == "set" {
-                        words[4]
-                    } else {
-                        words[2]
-                    };
+                    let length = if words[0] == "set" { words[4] } else { words[2] };
                     let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
                     lines.read_exact(&mut value).unwrap();
                     value.truncate(value.len() - 2);

@@ -18,10 +18,7 @@ pub(crate) const SEGMENT: Segment<'static> = Segment {
     flags: Flags::PSH,
     window: 1000,
     urgent: 0,
-    options: TcpOptions {
-        timestamps: Some((1, 2)),
-        ..TcpOptions::NONE
-    },
+    options: TcpOptions { timestamps: Some((1, 2)), ..TcpOptions::NONE },
     payload: &[],
 };
 
@@ -38,10 +35,7 @@ pub(crate) fn interface(host: u8, peer: u8) -> Interface {
     let mut interface = Interface::new(IpConfig {
         mac: mac(host),
         mtu: 1500,
-        addresses: vec![Prefix {
-            address: address(host),
-            len: 24,
-        }],
+        addresses: vec![Prefix { address: address(host), len: 24 }],
         gateway_v4: None,
         gateway_v6: None,
     });

@@ -25,12 +25,7 @@ pub(super) const fn instruction(
     offset: i16,
     immediate: i32,
 ) -> Instruction {
-    Instruction {
-        code,
-        registers: src << 4 | dst,
-        offset,
-        immediate,
-    }
+    Instruction { code, registers: src << 4 | dst, offset, immediate }
 }
 
 /// The two instructions that load a map's address.
@@ -78,10 +73,7 @@ pub(super) mod code {
     pub(in super::super) const EXIT: u8 = 0x95;
 }
 
-const _: () = assert!(
-    cfg!(target_endian = "little"),
-    "registers are the other way round"
-);
+const _: () = assert!(cfg!(target_endian = "little"), "registers are the other way round");
 
 /// `enum bpf_map_type` and `enum bpf_prog_type` in `linux/bpf.h`.
 pub(super) const MAP_OF_VALUES: u32 = 2;
@@ -190,12 +182,8 @@ pub(super) fn attach_xdp(
         flags: u32,
     }
     const ATTACH_XDP: u32 = 37;
-    let link = LinkCreate {
-        program: program.as_raw_fd() as u32,
-        interface,
-        attach: ATTACH_XDP,
-        flags,
-    };
+    let link =
+        LinkCreate { program: program.as_raw_fd() as u32, interface, attach: ATTACH_XDP, flags };
     const LINK_CREATE: c_int = 28;
     // SAFETY: the command reads one `LinkCreate` and returns a descriptor.
     Ok(unsafe { descriptor(bpf(LINK_CREATE, &link)?) })

@@ -147,11 +147,8 @@ impl<D: Device> Impair<D> {
             return Ok(());
         }
         while let Some(held) = self.transmit.next(now) {
-            let frame = OutgoingFrame {
-                headers: &held.bytes,
-                payload: &[],
-                offload: Offload::None,
-            };
+            let frame =
+                OutgoingFrame { headers: &held.bytes, payload: &[], offload: Offload::None };
             let taken = self.device.transmit(now, &frame);
             if let Err(TransmitError::Full) = taken {
                 self.full_until = now + FULL_PAUSE;
@@ -205,11 +202,7 @@ impl<D: Device> Device for Impair<D> {
         let mut bytes = self.transmit.spare.pop().unwrap_or_default();
         bytes.resize(frame.len(), 0);
         frame.gather(&mut bytes);
-        let whole = Frame {
-            bytes: &bytes,
-            verified: Verified::No,
-            segment_len: None,
-        };
+        let whole = Frame { bytes: &bytes, verified: Verified::No, segment_len: None };
         self.transmit.take(now, &whole);
         self.transmit.spare.push(bytes);
         self.release(now).map_err(TransmitError::Io)
@@ -337,11 +330,7 @@ impl Direction {
             return;
         }
         self.pushed += 1;
-        self.under_way.push(Reverse(UnderWay {
-            due,
-            number: self.pushed,
-            held,
-        }));
+        self.under_way.push(Reverse(UnderWay { due, number: self.pushed, held }));
     }
 
     /// Flips a bit behind the Ethernet header: one is what every checksum notices.

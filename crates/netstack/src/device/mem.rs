@@ -82,11 +82,7 @@ impl Device for Mem {
             Offload::Checksum(_) => (Verified::Transport, None),
             Offload::Segmentation(cut) => (Verified::Transport, Some(cut.segment_len)),
         };
-        pipe.frames.push_back(Held {
-            bytes,
-            verified,
-            segment_len,
-        });
+        pipe.frames.push_back(Held { bytes, verified, segment_len });
         Ok(())
     }
 }
@@ -123,10 +119,6 @@ impl Held {
     pub(super) fn copy(frame: &Frame<'_>, mut buffer: Vec<u8>) -> Held {
         buffer.clear();
         buffer.extend_from_slice(frame.bytes);
-        Held {
-            bytes: buffer,
-            verified: frame.verified,
-            segment_len: frame.segment_len,
-        }
+        Held { bytes: buffer, verified: frame.verified, segment_len: frame.segment_len }
     }
 }

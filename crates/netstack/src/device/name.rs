@@ -80,10 +80,7 @@ impl FromStr for DeviceName {
             }
         };
         sys::interface_name(interface).map_err(|error| error.to_string())?;
-        Ok(DeviceName {
-            kind,
-            interface: interface.to_owned(),
-        })
+        Ok(DeviceName { kind, interface: interface.to_owned() })
     }
 }
 
@@ -100,10 +97,7 @@ impl fmt::Display for DeviceName {
 
 /// Device that a [`DeviceName`] opens.
 #[expect(missing_docs, reason = "the types say it")]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a shard has one, and asks it for each frame"
-)]
+#[expect(clippy::large_enum_variant, reason = "a shard has one, and asks it for each frame")]
 pub enum NamedDevice {
     Tap(Tap),
     Packet(Packet),

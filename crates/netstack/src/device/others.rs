@@ -74,11 +74,7 @@ impl Lag {
     }
 
     pub(super) fn was_received(&mut self, is_drained: bool) {
-        self.bursts = if is_drained {
-            0
-        } else {
-            self.bursts.saturating_add(1)
-        };
+        self.bursts = if is_drained { 0 } else { self.bursts.saturating_add(1) };
     }
 }
 
@@ -117,11 +113,7 @@ impl Limit {
 
     /// A shard has looked at its queue, and has seen all or not.
     pub(super) fn was_received(&self, queue: u32, is_drained: bool) {
-        let left = if is_drained {
-            WHILE_DRAINED
-        } else {
-            WHILE_BEHIND as i64
-        };
+        let left = if is_drained { WHILE_DRAINED } else { WHILE_BEHIND as i64 };
         // What the program counts down meanwhile is counted again: the limit is no exact one.
         self.entry(queue).left.store(left, Ordering::Relaxed);
     }

@@ -80,12 +80,9 @@ impl<D: Device> Sibling<D> {
         let member = |(own, device): (usize, D)| {
             let family = match count {
                 1 => None,
-                _ => Some(Family::new(
-                    own,
-                    Arc::clone(&inboxes),
-                    Arc::clone(&descriptors),
-                    &device,
-                )?),
+                _ => {
+                    Some(Family::new(own, Arc::clone(&inboxes), Arc::clone(&descriptors), &device)?)
+                }
             };
             Ok(Sibling { device, family })
         };
@@ -106,12 +103,7 @@ impl Family {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
         }
-        Ok(Family {
-            own,
-            inboxes,
-            either,
-            _queues: queues,
-        })
+        Ok(Family { own, inboxes, either, _queues: queues })
     }
 
     /// Its own.
@@ -160,12 +152,7 @@ impl Inbox {
             let Some(room) = burst.room() else {
                 return;
             };
-            let Some(Held {
-                bytes,
-                verified,
-                segment_len,
-            }) = frames.pop_front()
-            else {
+            let Some(Held { bytes, verified, segment_len }) = frames.pop_front() else {
                 self.has_some.store(false, Ordering::Relaxed);
                 let _ = rustix::io::read(&self.waker, &mut [0; 8]);
                 return;

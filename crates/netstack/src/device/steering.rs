@@ -42,10 +42,7 @@ impl Share {
     pub(super) fn of(own: usize, queues: usize, is_ruled: bool) -> Share {
         match queues {
             1 => Share::Whole,
-            _ if is_ruled => Share::ByPorts {
-                own: own as u32,
-                queues: queues as u32,
-            },
+            _ if is_ruled => Share::ByPorts { own: own as u32, queues: queues as u32 },
             _ => Share::Unknown,
         }
     }
@@ -103,13 +100,7 @@ pub(super) fn program() -> [Instruction; 23] {
         instruction(code::AND_IMMEDIATE, 0, 0, 0, 0xf),
         instruction(code::SHIFT_LEFT_IMMEDIATE, 0, 0, 0, 2),
         instruction(code::JUMP, 0, 0, 4, 0),
-        instruction(
-            code::JUMP_UNLESS_EQUAL,
-            0,
-            0,
-            11,
-            ethertype(EtherType::IPV6),
-        ),
+        instruction(code::JUMP_UNLESS_EQUAL, 0, 0, 11, ethertype(EtherType::IPV6)),
         instruction(code::LOAD_FRAME_BYTE, 0, 0, 0, PROTOCOL_V6_AT as i32),
         instruction(code::JUMP_UNLESS_EQUAL, 0, 0, 9, tcp),
         instruction(code::MOVE_IMMEDIATE, 0, 0, 0, ipv6::HEADER_LEN as i32),
@@ -153,28 +144,17 @@ pub(super) fn group_program() -> [libc::sock_filter; 19] {
     };
     const ETHERTYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
     const TCP: u32 = Protocol::TCP.0 as u32;
-    let jump = |code: u32, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
+    let jump = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let step = |code, k| jump(code, 0, k);
     [
         step(BPF_LD | BPF_W | BPF_ABS, ETHERTYPE),
         jump(BPF_JMP | BPF_JEQ | BPF_K, 4, EtherType::IPV4.0.into()),
-        step(
-            BPF_LD | BPF_B | BPF_ABS,
-            (PROTOCOL_V4_AT - ethernet::HEADER_LEN) as u32,
-        ),
+        step(BPF_LD | BPF_B | BPF_ABS, (PROTOCOL_V4_AT - ethernet::HEADER_LEN) as u32),
         jump(BPF_JMP | BPF_JEQ | BPF_K, 14, TCP),
         step(BPF_LDX | BPF_B | BPF_MSH, 0),
         step(BPF_JMP | BPF_JA, 4),
         jump(BPF_JMP | BPF_JEQ | BPF_K, 11, EtherType::IPV6.0.into()),
-        step(
-            BPF_LD | BPF_B | BPF_ABS,
-            (PROTOCOL_V6_AT - ethernet::HEADER_LEN) as u32,
-        ),
+        step(BPF_LD | BPF_B | BPF_ABS, (PROTOCOL_V6_AT - ethernet::HEADER_LEN) as u32),
         jump(BPF_JMP | BPF_JEQ | BPF_K, 9, TCP),
         step(BPF_LDX | BPF_W | BPF_IMM, ipv6::HEADER_LEN as u32),
         step(BPF_LD | BPF_H | BPF_IND, 0),

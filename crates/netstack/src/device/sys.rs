@@ -29,9 +29,7 @@ pub(super) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNA
 pub(super) fn attach_tun(tun: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<()> {
     let mut request = ifreq {
         ifr_name: interface_name(name)?,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_flags: flags as libc::c_short,
-        },
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags as libc::c_short },
     };
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which this function owns
     // (Documentation/networking/tuntap.rst).
@@ -108,11 +106,7 @@ fn hardware_address_of(name: &str) -> io::Result<libc::sockaddr> {
 /// Name of the interface's driver: `ETHTOOL_GDRVINFO` in `linux/ethtool.h`.
 pub(super) fn driver_of(name: &str) -> io::Result<String> {
     const GET_DRIVER_INFO: u32 = 3;
-    let mut info = DriverInfo {
-        command: GET_DRIVER_INFO,
-        driver: [0; 32],
-        rest: [0; 160],
-    };
+    let mut info = DriverInfo { command: GET_DRIVER_INFO, driver: [0; 32], rest: [0; 160] };
     // SAFETY: ETHTOOL_GDRVINFO reads and writes one `struct ethtool_drvinfo`.
     unsafe { ask_driver(name, &mut info)? };
     let name = info.driver.split(|&byte| byte == 0).next();
@@ -131,11 +125,7 @@ struct DriverInfo {
 /// `linux/ethtool.h`.
 pub(super) fn receive_queues_of(name: &str) -> io::Result<usize> {
     const GET_CHANNELS: u32 = 0x3c;
-    let mut channels = Channels {
-        command: GET_CHANNELS,
-        most: [0; 4],
-        now: [0; 4],
-    };
+    let mut channels = Channels { command: GET_CHANNELS, most: [0; 4], now: [0; 4] };
     // SAFETY: ETHTOOL_GCHANNELS reads and writes one `struct ethtool_channels`.
     unsafe { ask_driver(name, &mut channels)? };
     let [receiving, _, _, combined] = channels.now;
@@ -159,9 +149,7 @@ unsafe fn ask_driver<T>(name: &str, question: &mut T) -> io::Result<()> {
     let any = any_socket()?;
     let mut request = ifreq {
         ifr_name: interface_name(name)?,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_data: (&raw mut *question).cast(),
-        },
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *question).cast() },
     };
     let fd = any.as_fd().as_raw_fd();
     // SAFETY: SIOCETHTOOL reads one `ifreq`, which this function owns, and reads and writes what
@@ -176,10 +164,7 @@ fn ask_interface(name: &str, what: libc::c_ulong) -> io::Result<ifreq> {
         ifr_name: interface_name(name)?,
         // The longest member that is read here, so that no byte of it is without a value.
         ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_hwaddr: libc::sockaddr {
-                sa_family: 0,
-                sa_data: [0; 14],
-            },
+            ifru_hwaddr: libc::sockaddr { sa_family: 0, sa_data: [0; 14] },
         },
     };
     let fd = any.as_fd().as_raw_fd();
@@ -239,10 +224,7 @@ pub(super) fn set_packet_ring(
 pub(super) fn packet_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
     /// An option that libc lacks.
     const PACKET_STATISTICS: c_int = 6;
-    let none = libc::tpacket_stats {
-        tp_packets: 0,
-        tp_drops: 0,
-    };
+    let none = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let counted = get_option(socket, libc::SOL_PACKET, PACKET_STATISTICS, none)?;
     Ok(counted.tp_drops)
 }
@@ -306,23 +288,13 @@ pub(super) fn set_group_program(
 pub(super) fn attach_program(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     /// An option that libc lacks.
     const SO_ATTACH_BPF: c_int = 50;
-    set_option(
-        socket,
-        libc::SOL_SOCKET,
-        SO_ATTACH_BPF,
-        &program.as_raw_fd(),
-    )
+    set_option(socket, libc::SOL_SOCKET, SO_ATTACH_BPF, &program.as_raw_fd())
 }
 
 /// A packet socket gets no frame with a VLAN tag. Documentation/networking/filter.rst
 pub(super) fn drop_tagged(socket: BorrowedFd<'_>) -> io::Result<()> {
     const HAS_TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
-    let instruction = |code: u32, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
+    let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut filter = [
         instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, HAS_TAG),
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0),
@@ -345,12 +317,7 @@ fn listen_to_all(socket: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
         mr_alen: 0,
         mr_address: [0; 8],
     };
-    set_option(
-        socket,
-        libc::SOL_PACKET,
-        libc::PACKET_ADD_MEMBERSHIP,
-        &membership,
-    )
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
 }
 
 fn set_packet_option(socket: BorrowedFd<'_>, option: c_int, value: c_int) -> io::Result<()> {

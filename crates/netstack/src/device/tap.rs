@@ -102,10 +102,7 @@ impl Tap {
 fn big_tcp(name: &str) -> Option<BigTcp> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let host = sys::mac_of(name).ok()?;
-    takes_big_tcp(&release).then_some(BigTcp {
-        len_max: BigTcp::LEN_MAX,
-        host,
-    })
+    takes_big_tcp(&release).then_some(BigTcp { len_max: BigTcp::LEN_MAX, host })
 }
 
 fn takes_big_tcp(release: &str) -> bool {
@@ -127,11 +124,7 @@ struct Overflows {
 
 impl Overflows {
     fn of(interface: &str) -> Overflows {
-        let mut overflows = Overflows {
-            interface: interface.to_owned(),
-            seen: 0,
-            before: 0,
-        };
+        let mut overflows = Overflows { interface: interface.to_owned(), seen: 0, before: 0 };
         overflows.before = overflows.count();
         overflows
     }
@@ -200,10 +193,7 @@ impl Device for Tap {
     }
 
     fn losses(&mut self) -> Losses {
-        Losses {
-            overflowed: self.overflows.as_mut().map_or(0, Overflows::count),
-            ..self.losses
-        }
+        Losses { overflowed: self.overflows.as_mut().map_or(0, Overflows::count), ..self.losses }
     }
 }
 
@@ -216,15 +206,7 @@ mod tests {
         for release in ["6.6.0", "6.18.44-fc-v669\n", "6.10-rc1", "7.0", "10.1.2"] {
             assert!(takes_big_tcp(release), "{release}");
         }
-        for release in [
-            "6.5.0-45-generic",
-            "6.3.0",
-            "5.15.0",
-            "4.19",
-            "",
-            "next-20261101",
-            "6",
-        ] {
+        for release in ["6.5.0-45-generic", "6.3.0", "5.15.0", "4.19", "", "next-20261101", "6"] {
             assert!(!takes_big_tcp(release), "{release}");
         }
     }

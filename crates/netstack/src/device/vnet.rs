@@ -126,10 +126,7 @@ fn header_of(frame: &OutgoingFrame<'_>) -> VnetHeader {
         }
     };
     VnetHeader {
-        checksum: VnetChecksum::Needed {
-            start: checksum.start,
-            offset: checksum.offset,
-        },
+        checksum: VnetChecksum::Needed { start: checksum.start, offset: checksum.offset },
         gso,
     }
 }
@@ -150,47 +147,23 @@ mod tests {
     #[test]
     fn frames_cross_with_their_offload() {
         let (near, far) = pair();
-        let checksum = PartialChecksum {
-            start: 34,
-            offset: 16,
-        };
-        let cut = Segmentation {
-            checksum,
-            is_v6: true,
-            segment_len: 1440,
-            has_cwr: true,
-        };
-        let offloads = [
-            Offload::None,
-            Offload::Checksum(checksum),
-            Offload::Segmentation(cut),
-        ];
+        let checksum = PartialChecksum { start: 34, offset: 16 };
+        let cut = Segmentation { checksum, is_v6: true, segment_len: 1440, has_cwr: true };
+        let offloads = [Offload::None, Offload::Checksum(checksum), Offload::Segmentation(cut)];
         for offload in offloads {
-            let frame = OutgoingFrame {
-                headers: b"headers ",
-                payload: &[b"and ", b"payload"],
-                offload,
-            };
+            let frame =
+                OutgoingFrame { headers: b"headers ", payload: &[b"and ", b"payload"], offload };
             transmit(&near, &frame).unwrap();
         }
         let mut burst = ReceiveBurst::new(8, 100);
         let mut losses = Losses::default();
         assert!(receive(&far, &mut burst, usize::MAX, &mut losses).unwrap());
-        let seen: Vec<_> = burst
-            .frames()
-            .map(|frame| (frame.verified, frame.segment_len))
-            .collect();
-        let expected = [
-            (Verified::No, None),
-            (Verified::Transport, None),
-            (Verified::Transport, Some(1440)),
-        ];
+        let seen: Vec<_> =
+            burst.frames().map(|frame| (frame.verified, frame.segment_len)).collect();
+        let expected =
+            [(Verified::No, None), (Verified::Transport, None), (Verified::Transport, Some(1440))];
         assert_eq!(seen, expected);
-        assert!(
-            burst
-                .frames()
-                .all(|frame| frame.bytes == b"headers and payload")
-        );
+        assert!(burst.frames().all(|frame| frame.bytes == b"headers and payload"));
         assert_eq!(losses, Losses::default());
     }
 
@@ -231,11 +204,7 @@ mod tests {
         let (near, _far) = pair();
         near.set_nonblocking(true).unwrap();
         let bytes = [0; 1000];
-        let frame = OutgoingFrame {
-            headers: &bytes,
-            payload: &[],
-            offload: Offload::None,
-        };
+        let frame = OutgoingFrame { headers: &bytes, payload: &[], offload: Offload::None };
         let taken = (0..1_000_000).map(|_| transmit(&near, &frame));
         let refused = taken.into_iter().find_map(Result::err);
         assert!(matches!(refused, Some(TransmitError::Full)), "{refused:?}");

@@ -197,11 +197,7 @@ impl Xdp {
 
     /// Puts the first `len` bytes of a chunk into the ring: a frame, or a part of one.
     fn put(&mut self, address: u64, len: usize, options: u32) {
-        let is_taken = self.rings.transmit.push(Descriptor {
-            address,
-            len: len as u32,
-            options,
-        });
+        let is_taken = self.rings.transmit.push(Descriptor { address, len: len as u32, options });
         assert!(is_taken, "a ring that has a mode for each chunk is full");
     }
 

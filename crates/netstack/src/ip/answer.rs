@@ -84,13 +84,7 @@ impl Interface {
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) -> Option<()> {
-        let fields = IpFields {
-            src: back.src,
-            dst: back.dst,
-            dscp: 0,
-            ecn: Ecn::NotCapable,
-            len,
-        };
+        let fields = IpFields { src: back.src, dst: back.dst, dscp: 0, ecn: Ecn::NotCapable, len };
         let header_len = if back.dst.is_ipv4() { 20 } else { 40 };
         if header_len + len > self.mtu_to(now, back.dst) {
             return None;
@@ -167,12 +161,7 @@ impl Interface {
             return Delivery::Nothing;
         };
         self.counters.path_errors += 1;
-        Delivery::Error(PathError {
-            local: quoted.src,
-            remote: quoted.dst,
-            seq: quoted.seq,
-            kind,
-        })
+        Delivery::Error(PathError { local: quoted.src, remote: quoted.dst, seq: quoted.seq, kind })
     }
 
     /// A packet of a protocol that is not TCP or ICMP.
@@ -198,16 +187,9 @@ impl Interface {
         };
         let quoted_len_max = ERROR_LEN_MAX_V4 - 20 - icmpv4::HEADER_LEN;
         let quoted = &packet[..packet.len().min(quoted_len_max)];
-        let back = Back {
-            src: header.dst.into(),
-            dst: header.src.into(),
-            protocol: Protocol::ICMP,
-        };
-        let message = Icmpv4Message::Unreachable {
-            code,
-            mtu: 0,
-            quoted,
-        };
+        let back =
+            Back { src: header.dst.into(), dst: header.src.into(), protocol: Protocol::ICMP };
+        let message = Icmpv4Message::Unreachable { code, mtu: 0, quoted };
         self.answer(now, back, icmpv4::HEADER_LEN + quoted.len(), |room| {
             message.emit(room);
         });
@@ -255,12 +237,7 @@ impl Interface {
                 let quoted = QuotedSegment::parse_v6(quoted).ok();
                 self.path_error(quoted, |_| Some(PathErrorKind::Soft))
             }
-            Icmpv6Message::Other {
-                kind: mld::QUERY,
-                code: 0,
-                word,
-                data,
-            } => {
+            Icmpv6Message::Other { kind: mld::QUERY, code: 0, word, data } => {
                 self.receive_query(now, header, word, data);
                 Delivery::Nothing
             }
@@ -275,11 +252,7 @@ impl Interface {
         }
         let src = header.dst;
         let dst = header.src;
-        let back = Back {
-            src: src.into(),
-            dst: dst.into(),
-            protocol: Protocol::ICMPV6,
-        };
+        let back = Back { src: src.into(), dst: dst.into(), protocol: Protocol::ICMPV6 };
         let len = icmpv6::HEADER_LEN + echo.data.len();
         self.answer(now, back, len, |room| {
             Icmpv6Message::EchoReply(echo).emit(src, dst, room);
@@ -317,11 +290,7 @@ impl Interface {
                 self.counters.answered += 1;
             }
             NdpMessage::NeighborAdvertisement {
-                target,
-                link,
-                is_solicited,
-                is_override,
-                ..
+                target, link, is_solicited, is_override, ..
             } => {
                 let is_conflict = self.is_own(target.into());
                 // What goes to a group was asked for by none: RFC 4861 7.1.2
@@ -388,11 +357,7 @@ impl Interface {
             _ => {
                 let code = icmpv6::UNKNOWN_NEXT_HEADER;
                 let pointer = upper.said_at as u32;
-                let problem = |quoted| Icmpv6Message::ParameterProblem {
-                    code,
-                    pointer,
-                    quoted,
-                };
+                let problem = |quoted| Icmpv6Message::ParameterProblem { code, pointer, quoted };
                 self.complain_v6(now, header, packet, problem);
             }
         }
@@ -421,11 +386,7 @@ impl Interface {
         };
         let quoted_len_max = ERROR_LEN_MAX_V6 - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;
         let quoted = &packet[..packet.len().min(quoted_len_max)];
-        let back = Back {
-            src: src.into(),
-            dst: header.src.into(),
-            protocol: Protocol::ICMPV6,
-        };
+        let back = Back { src: src.into(), dst: header.src.into(), protocol: Protocol::ICMPV6 };
         let message = message(quoted);
         let dst = header.src;
         self.answer(now, back, icmpv6::HEADER_LEN + quoted.len(), |room| {
@@ -438,11 +399,7 @@ impl Interface {
 /// the router names none, the next lower common length is tried. RFC 1191 5
 fn too_big_v4(mtu: usize, packet_len: usize) -> Option<PathErrorKind> {
     const LINK_MTU_MIN: usize = 68;
-    let mtu = if mtu == 0 {
-        plateau_below(packet_len)
-    } else {
-        mtu
-    };
+    let mtu = if mtu == 0 { plateau_below(packet_len) } else { mtu };
     let can_be = (LINK_MTU_MIN..packet_len).contains(&mtu);
     can_be.then_some(PathErrorKind::TooBig { mtu: mtu as u16 })
 }

@@ -55,11 +55,7 @@ impl PathMtus {
 
     /// Packets of `mtu` bytes reach `dst`, and none of `before`.
     pub(super) fn lower(&mut self, now: Instant, dst: IpAddr, mtu: usize, before: usize) {
-        let mtu_min = if dst.is_ipv4() {
-            MTU_MIN_V4
-        } else {
-            MTU_MIN_V6
-        };
+        let mtu_min = if dst.is_ipv4() { MTU_MIN_V4 } else { MTU_MIN_V6 };
         let may_cut = dst.is_ipv4() && mtu < mtu_min;
         if mtu >= before || (mtu < mtu_min && !may_cut) {
             return;
@@ -70,11 +66,7 @@ impl PathMtus {
                 self.paths.remove(&oldest);
             }
         }
-        let path = PathMtu {
-            mtu: mtu.max(mtu_min),
-            until: now + PATH_MTU_FOR,
-            may_cut,
-        };
+        let path = PathMtu { mtu: mtu.max(mtu_min), until: now + PATH_MTU_FOR, may_cut };
         self.paths.insert(dst, path);
     }
 }

@@ -65,8 +65,7 @@ impl Interface {
         if self.routes.is_on_link(sender) {
             match packet.operation {
                 ArpOperation::Request => {
-                    self.neighbors
-                        .hinted(now, sender, packet.sender_mac, is_for_us);
+                    self.neighbors.hinted(now, sender, packet.sender_mac, is_for_us);
                 }
                 ArpOperation::Reply => {
                     let mac = Some(packet.sender_mac);
@@ -128,9 +127,7 @@ impl Interface {
             Protocol::ICMP => self.receive_icmpv4(now, &header, payload),
             _ => {
                 // Without what pads the frame.
-                let len = packet
-                    .len()
-                    .min(usize::from(u16::from_be_bytes([packet[2], packet[3]])));
+                let len = packet.len().min(usize::from(u16::from_be_bytes([packet[2], packet[3]])));
                 self.refuse_v4(now, &header, payload, &packet[..len], frame.verified);
                 Delivery::Nothing
             }
@@ -179,18 +176,11 @@ impl Interface {
             Err(ExtensionError::Malformed(malformed)) => return self.dropped_as(malformed),
             Err(error) => {
                 self.counters.extensions += 1;
-                if let ExtensionError::ParameterProblem {
-                    code,
-                    pointer,
-                    even_of_group,
-                } = error
+                if let ExtensionError::ParameterProblem { code, pointer, even_of_group } = error
                     && (!is_to_group || even_of_group)
                 {
-                    let problem = |quoted| Icmpv6Message::ParameterProblem {
-                        code,
-                        pointer,
-                        quoted,
-                    };
+                    let problem =
+                        |quoted| Icmpv6Message::ParameterProblem { code, pointer, quoted };
                     self.complain_v6(now, &header, whole, problem);
                 }
                 return Delivery::Nothing;
@@ -235,13 +225,7 @@ impl Interface {
             return Delivery::Nothing;
         }
         self.counters.segments += 1;
-        Delivery::Segment(Arrived {
-            src,
-            dst,
-            ecn,
-            segment_len: frame.segment_len,
-            segment,
-        })
+        Delivery::Segment(Arrived { src, dst, ecn, segment_len: frame.segment_len, segment })
     }
 
     pub(super) fn dropped_as<'f>(&mut self, malformed: Malformed) -> Delivery<'f> {

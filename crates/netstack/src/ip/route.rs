@@ -59,9 +59,7 @@ impl FromStr for Prefix {
             let address: IpAddr = address.parse().ok()?;
             let len = len.parse().ok()?;
             let len_max = if address.is_ipv4() { 32 } else { 128 };
-            (1..=len_max)
-                .contains(&len)
-                .then_some(Prefix { address, len })
+            (1..=len_max).contains(&len).then_some(Prefix { address, len })
         });
         parsed.ok_or_else(|| {
             format!(
@@ -108,10 +106,7 @@ struct LinkPrefix<T> {
 impl LinkPrefix<u32> {
     fn v4(address: Ipv4Addr, len: u8) -> LinkPrefix<u32> {
         let hosts = u32::MAX.checked_shr(len.into()).unwrap_or(0);
-        LinkPrefix {
-            network: address.to_bits() & !hosts,
-            hosts,
-        }
+        LinkPrefix { network: address.to_bits() & !hosts, hosts }
     }
 
     fn contains(self, address: Ipv4Addr) -> bool {
@@ -129,10 +124,7 @@ impl LinkPrefix<u32> {
 impl LinkPrefix<u128> {
     fn v6(address: Ipv6Addr, len: u8) -> LinkPrefix<u128> {
         let hosts = u128::MAX.checked_shr(len.into()).unwrap_or(0);
-        LinkPrefix {
-            network: address.to_bits() & !hosts,
-            hosts,
-        }
+        LinkPrefix { network: address.to_bits() & !hosts, hosts }
     }
 
     fn contains(self, address: Ipv6Addr) -> bool {
@@ -163,10 +155,7 @@ impl Routes {
         let link_local = link_local(config.mac);
         let mut own = config.addresses.clone();
         if own.iter().any(|prefix| prefix.address.is_ipv6()) {
-            own.push(Prefix {
-                address: link_local.into(),
-                len: 64,
-            });
+            own.push(Prefix { address: link_local.into(), len: 64 });
         }
         let mut own_v4 = Vec::new();
         let mut own_v6 = Vec::new();
@@ -335,9 +324,7 @@ mod tests {
             Interface::new(IpConfig {
                 mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
                 mtu: 1500,
-                addresses: ["10.9.0.2/24", "fd00:9::2/64"]
-                    .map(|it| it.parse().unwrap())
-                    .to_vec(),
+                addresses: ["10.9.0.2/24", "fd00:9::2/64"].map(|it| it.parse().unwrap()).to_vec(),
                 gateway_v4: gateway_v4.map(|it| it.parse().unwrap()),
                 gateway_v6: gateway_v6.map(|it| it.parse().unwrap()),
             })
@@ -362,10 +349,8 @@ mod tests {
         let hosts = |range: std::ops::Range<u8>| range.map(|host| IpAddr::from([192, 0, 2, host]));
         let addresses =
             hosts(2..200).chain(["10.9.0.7", "fd00:9::2"].map(|it| it.parse().unwrap()));
-        let prefix = |address: IpAddr| Prefix {
-            address,
-            len: if address.is_ipv4() { 24 } else { 64 },
-        };
+        let prefix =
+            |address: IpAddr| Prefix { address, len: if address.is_ipv4() { 24 } else { 64 } };
         let routes = Routes::new(&IpConfig {
             mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
             mtu: 1500,

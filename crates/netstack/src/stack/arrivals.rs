@@ -79,19 +79,15 @@ impl Shard {
             return Happened::NOTHING; // It comes again, as if it had been lost.
         }
         let flow = &mut self.flows[at];
-        let receipt = flow
-            .connection
-            .receive(self.configs.of(&flow.tuple), now, segment, ecn);
+        let receipt = flow.connection.receive(self.configs.of(&flow.tuple), now, segment, ecn);
         if let Some(placed) = receipt.placed {
             let bytes = &segment.payload[placed.range];
-            flow.receive
-                .put(&mut self.receive_rings, placed.offset, bytes);
+            flow.receive.put(&mut self.receive_rings, placed.offset, bytes);
         }
         let is_holed = !flow.is_holed && flow.connection.has_hole();
         let happened = receipt.happened;
         if happened.contains(Happened::RELEASED) {
-            flow.send
-                .release(&mut self.send_rings, flow.connection.released());
+            flow.send.release(&mut self.send_rings, flow.connection.released());
         }
         if happened.contains(Happened::CONNECTED) {
             self.opened(index);
@@ -181,9 +177,7 @@ impl Shard {
         let Some(index) = self.find_flow(tuple) else {
             return false;
         };
-        let is_believed = self.flows[index as usize]
-            .connection
-            .path_takes(quoted, mss);
+        let is_believed = self.flows[index as usize].connection.path_takes(quoted, mss);
         self.wake(index);
         is_believed
     }
@@ -217,8 +211,7 @@ impl Shard {
 
     fn find_flow(&self, tuple: &FourTuple) -> Option<u32> {
         let hash = self.secret.0.table_hash(tuple);
-        self.find(hash, tuple)
-            .filter(|what| what & IN_TIME_WAIT == 0)
+        self.find(hash, tuple).filter(|what| what & IN_TIME_WAIT == 0)
     }
 
     // ---- listeners
@@ -344,10 +337,7 @@ impl Shard {
             ack: Some(syn.seq + 1),
             flags: Flags::SYN,
             window: config.receive_capacity.min(u32::from(u16::MAX)) as u16,
-            options: TcpOptions {
-                mss: Some(config.mss),
-                ..TcpOptions::NONE
-            },
+            options: TcpOptions { mss: Some(config.mss), ..TcpOptions::NONE },
             ..bare(&tuple, cookie)
         };
         if let (Some((value, _)), true) = (asked.timestamps, config.has_timestamps) {
@@ -362,11 +352,7 @@ impl Shard {
             segment.options.timestamps = Some((stamp, value));
             segment.options.window_scale = kept.window_scale.map(|_| config.receive_shift());
             segment.options.sack_permitted = kept.has_sack;
-            segment.flags |= if kept.has_ecn {
-                Flags::ECE
-            } else {
-                Flags::NONE
-            };
+            segment.flags |= if kept.has_ecn { Flags::ECE } else { Flags::NONE };
         }
         self.counters.cookies_sent += 1;
         self.reply(tuple, segment);
@@ -436,8 +422,7 @@ impl Shard {
             Answer::Nothing => {}
             Answer::Acknowledge => self.acknowledge_in_time_wait(now, entry),
             Answer::AcknowledgeAndWait => {
-                self.time_wait
-                    .restart(now, self.configs.v4.time_wait, entry);
+                self.time_wait.restart(now, self.configs.v4.time_wait, entry);
                 self.acknowledge_in_time_wait(now, entry);
             }
             Answer::Reopen if self.listeners.get_mut(lingering.tuple.local_port).is_none() => {
@@ -463,10 +448,7 @@ impl Shard {
         let segment = Segment {
             ack: Some(lingering.rcv_nxt),
             window: self.configs.v4.receive_capacity.min(u32::from(u16::MAX)) as u16,
-            options: TcpOptions {
-                timestamps: lingering.timestamps.map(stamp),
-                ..TcpOptions::NONE
-            },
+            options: TcpOptions { timestamps: lingering.timestamps.map(stamp), ..TcpOptions::NONE },
             ..bare(&lingering.tuple, lingering.snd_nxt)
         };
         self.reply(lingering.tuple, segment);
@@ -481,11 +463,7 @@ impl Shard {
             None => (SeqNumber(0), Some(segment.seq + segment.seq_len())),
         };
         self.counters.resets_sent += 1;
-        let reset = Segment {
-            ack,
-            flags: Flags::RST,
-            ..bare(&tuple, seq)
-        };
+        let reset = Segment { ack, flags: Flags::RST, ..bare(&tuple, seq) };
         self.reply(tuple, reset);
     }
 
@@ -508,11 +486,7 @@ impl Shard {
     /// The backlog of a listener, and how much of it is in use: half open, waiting.
     pub fn backlog(&mut self, port: u16) -> Option<(Backlog, usize, usize)> {
         let listening = self.listeners.get_mut(port)?;
-        Some((
-            listening.backlog,
-            listening.half_open,
-            listening.waiting.len(),
-        ))
+        Some((listening.backlog, listening.half_open, listening.waiting.len()))
     }
 
     /// The connection of this name, whether it was accepted or not.
@@ -532,14 +506,9 @@ fn remembered_syn<'a>(
     let stamp = |(_, echo): (u32, u32)| echo.wrapping_sub(timestamp_offset);
     let timestamps = (segment.options.timestamps)
         .filter(|&echo| clock.is_some_and(|clock| CookieOptions::may_be_in(stamp(echo), clock)));
-    let kept = timestamps.map_or(CookieOptions::default(), |echo| {
-        CookieOptions::of_stamp(stamp(echo))
-    });
-    let marks = if kept.has_ecn {
-        Flags::ECE | Flags::CWR
-    } else {
-        Flags::NONE
-    };
+    let kept =
+        timestamps.map_or(CookieOptions::default(), |echo| CookieOptions::of_stamp(stamp(echo)));
+    let marks = if kept.has_ecn { Flags::ECE | Flags::CWR } else { Flags::NONE };
     Segment {
         seq: segment.seq - 1,
         ack: None,

@@ -36,10 +36,7 @@ pub struct Pieces<'a> {
 
 impl Default for Pieces<'_> {
     fn default() -> Self {
-        Pieces {
-            slices: [&[]; Pieces::COUNT_MAX],
-            count: 0,
-        }
+        Pieces { slices: [&[]; Pieces::COUNT_MAX], count: 0 }
     }
 }
 
@@ -53,11 +50,7 @@ impl<'a> Pieces<'a> {
     ///
     /// If there are [`Pieces::COUNT_MAX`].
     pub fn push(&mut self, bytes: &'a [u8]) {
-        assert!(
-            self.count < Self::COUNT_MAX,
-            "more than {} pieces",
-            Self::COUNT_MAX
-        );
+        assert!(self.count < Self::COUNT_MAX, "more than {} pieces", Self::COUNT_MAX);
         if !bytes.is_empty() {
             self.slices[self.count] = bytes;
             self.count += 1;
@@ -172,11 +165,7 @@ impl Shard {
         let id = self.id_of(index);
         let flow = &mut self.flows[index as usize];
         let config = self.configs.of(&flow.tuple);
-        let len_max = if flow.is_long {
-            len_max.max(self.long_len_max)
-        } else {
-            len_max
-        };
+        let len_max = if flow.is_long { len_max.max(self.long_len_max) } else { len_max };
         for _ in 0..self.limits.turn_segments_max {
             let Some(outgoing) = flow.connection.transmit(config, now, len_max) else {
                 return Served::Done;

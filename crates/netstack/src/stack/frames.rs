@@ -103,17 +103,9 @@ impl<D: Device> Netstack<D> {
             "packets of {big_len_max} bytes, above {}",
             BigTcp::LEN_MAX
         );
-        let v4 = TcpConfig {
-            mss: mss_of(interface.mtu, HEADERS_V4),
-            mss_default: 536,
-            ..tcp
-        };
+        let v4 = TcpConfig { mss: mss_of(interface.mtu, HEADERS_V4), mss_default: 536, ..tcp };
         // RFC 9293 3.7.1: IPv6 passes 1280 bytes everywhere.
-        let v6 = TcpConfig {
-            mss: mss_of(interface.mtu, HEADERS_V6),
-            mss_default: 1220,
-            ..tcp
-        };
+        let v6 = TcpConfig { mss: mss_of(interface.mtu, HEADERS_V6), mss_default: 1220, ..tcp };
         let mut shard = Shard::new_dual(v4, v6, limits, key);
         shard.set_long_len_max(payload_len_max(big_len_max) as u32);
         Netstack {
@@ -121,10 +113,7 @@ impl<D: Device> Netstack<D> {
             interface: Interface::new(interface),
             burst: ReceiveBurst::new(BURST_FRAMES_MAX, capabilities.receive_len_max),
             device,
-            kept: KeptFrame {
-                bytes: Vec::new(),
-                offload: Offload::None,
-            },
+            kept: KeptFrame { bytes: Vec::new(), offload: Offload::None },
             unroutable: 0,
             losses: Losses::default(),
             losses_at: Instant::START,
@@ -217,8 +206,7 @@ impl<D: Device> Netstack<D> {
                     let ours = arrived.dst;
                     let peer = arrived.src;
                     let happened =
-                        self.shard
-                            .receive(now, ours, peer, &arrived.segment, arrived.ecn);
+                        self.shard.receive(now, ours, peer, &arrived.segment, arrived.ecn);
                     if happened.contains(Happened::RELEASED) && confirmed != Some(peer) {
                         // What we sent arrives, so the way there works. RFC 4861 7.3.1
                         self.interface.confirm(now, peer);
@@ -302,16 +290,15 @@ impl<D: Device> Netstack<D> {
                 too_long: &mut too_long,
                 refused_big: &mut refused_big,
             };
-            self.shard
-                .transmit(now, len_max as u32, writer, |departure| {
-                    match egress.send(now, departure) {
-                        Ok(is_room_left) => is_room_left,
-                        Err(error) => {
-                            failed = Some(error);
-                            false
-                        }
+            self.shard.transmit(now, len_max as u32, writer, |departure| {
+                match egress.send(now, departure) {
+                    Ok(is_room_left) => is_room_left,
+                    Err(error) => {
+                        failed = Some(error);
+                        false
                     }
-                });
+                }
+            });
             if let Some(error) = too_long {
                 self.on_path_error(now, &error);
             }
@@ -371,10 +358,7 @@ impl<D: Device> Egress<'_, D> {
             // What waits for a neighbour leaves as it is: the first segment waits, and the others
             // are sent again.
             let flags = departure.segment.flags.without(Flags::PSH | Flags::FIN);
-            let segment = Segment {
-                flags,
-                ..*departure.segment
-            };
+            let segment = Segment { flags, ..*departure.segment };
             let first = Departure {
                 segment: &segment,
                 pieces: &departure.pieces.first(departure.mss.into()),
@@ -403,11 +387,7 @@ impl<D: Device> Egress<'_, D> {
             self.interface.hold(now, tuple.remote, headers, payload);
             return Ok(true);
         }
-        let frame = OutgoingFrame {
-            headers,
-            payload,
-            offload,
-        };
+        let frame = OutgoingFrame { headers, payload, offload };
         match self.device.transmit(now, &frame) {
             Ok(()) => Ok(true),
             Err(TransmitError::Full) if ipv4::HEADER_LEN + fields.len > PACKET_LEN_MAX => {
@@ -423,9 +403,7 @@ impl<D: Device> Egress<'_, D> {
                     local: SocketAddr::new(tuple.local, tuple.local_port),
                     remote: SocketAddr::new(tuple.remote, tuple.remote_port),
                     seq: departure.segment.seq,
-                    kind: PathErrorKind::TooBig {
-                        mtu: mtu.min(usize::from(u16::MAX)) as u16,
-                    },
+                    kind: PathErrorKind::TooBig { mtu: mtu.min(usize::from(u16::MAX)) as u16 },
                 });
                 Ok(false)
             }
@@ -435,10 +413,7 @@ impl<D: Device> Egress<'_, D> {
 
     fn offload(&self, start: usize, departure: &Departure<'_>) -> Offload {
         let capabilities = self.device.capabilities();
-        let checksum = PartialChecksum {
-            start: start as u16,
-            offset: tcp::CHECKSUM_OFFSET,
-        };
+        let checksum = PartialChecksum { start: start as u16, offset: tcp::CHECKSUM_OFFSET };
         if departure.pieces.len() > usize::from(departure.mss) {
             return Offload::Segmentation(Segmentation {
                 checksum,
@@ -447,11 +422,7 @@ impl<D: Device> Egress<'_, D> {
                 has_cwr: departure.segment.flags.contains(Flags::CWR),
             });
         }
-        if capabilities.has_checksum_offload {
-            Offload::Checksum(checksum)
-        } else {
-            Offload::None
-        }
+        if capabilities.has_checksum_offload { Offload::Checksum(checksum) } else { Offload::None }
     }
 }
 
@@ -467,11 +438,7 @@ impl KeptFrame {
         if self.bytes.is_empty() {
             return Ok(true);
         }
-        let frame = OutgoingFrame {
-            headers: &self.bytes,
-            payload: &[],
-            offload: self.offload,
-        };
+        let frame = OutgoingFrame { headers: &self.bytes, payload: &[], offload: self.offload };
         match device.transmit(now, &frame) {
             // One that is too long is lost: when its bytes leave again, the device says so again.
             Ok(()) | Err(TransmitError::TooLong { .. }) => {

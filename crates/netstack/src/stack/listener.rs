@@ -22,10 +22,7 @@ pub struct Backlog {
 
 impl Default for Backlog {
     fn default() -> Backlog {
-        Backlog {
-            syn_queue_max: 256,
-            accept_queue_max: 1024,
-        }
+        Backlog { syn_queue_max: 256, accept_queue_max: 1024 }
     }
 }
 

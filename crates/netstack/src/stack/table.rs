@@ -28,16 +28,7 @@ const SLOTS_MIN: usize = 64;
 impl FlowTable {
     /// Holds nothing, and little memory.
     pub fn new() -> FlowTable {
-        FlowTable {
-            slots: vec![
-                Bucket {
-                    hash: 0,
-                    what: EMPTY
-                };
-                SLOTS_MIN
-            ],
-            len: 0,
-        }
+        FlowTable { slots: vec![Bucket { hash: 0, what: EMPTY }; SLOTS_MIN], len: 0 }
     }
 
     /// Number of entries.
@@ -67,10 +58,7 @@ impl FlowTable {
             self.grow();
         }
         self.len += 1;
-        self.put(Bucket {
-            hash: hash as u32,
-            what,
-        });
+        self.put(Bucket { hash: hash as u32, what });
     }
 
     /// Replaces the number `old` by another one of the same key.
@@ -131,13 +119,7 @@ impl FlowTable {
     }
 
     fn grow(&mut self) {
-        let larger = vec![
-            Bucket {
-                hash: 0,
-                what: EMPTY
-            };
-            self.slots.len() * 2
-        ];
+        let larger = vec![Bucket { hash: 0, what: EMPTY }; self.slots.len() * 2];
         for slot in std::mem::replace(&mut self.slots, larger) {
             if slot.what != EMPTY {
                 self.put(slot);
@@ -168,9 +150,7 @@ mod tests {
     fn agrees_with_a_hash_map() {
         let mut state = 7_u64;
         let mut random = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             state >> 33
         };
         let mut table = FlowTable::new();

@@ -57,13 +57,7 @@ const NONE: u32 = u32::MAX;
 impl TimeWait {
     /// Holds nothing.
     pub fn new() -> TimeWait {
-        TimeWait {
-            entries: Vec::new(),
-            free: Vec::new(),
-            oldest: NONE,
-            newest: NONE,
-            len: 0,
-        }
+        TimeWait { entries: Vec::new(), free: Vec::new(), oldest: NONE, newest: NONE, len: 0 }
     }
 
     /// Number of names.
@@ -182,11 +176,7 @@ pub fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) ->
     if segment.flags.contains(Flags::FIN) && segment.seq + segment.seq_len() == entry.rcv_nxt {
         return Answer::AcknowledgeAndWait;
     }
-    if is_next && segment.seq_len() == 0 {
-        Answer::Nothing
-    } else {
-        Answer::Acknowledge
-    }
+    if is_next && segment.seq_len() == 0 { Answer::Nothing } else { Answer::Acknowledge }
 }
 
 /// RFC 6191 2: a later timestamp, or no later one but a later sequence number. Timestamps alone, if

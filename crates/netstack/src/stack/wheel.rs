@@ -28,11 +28,7 @@ pub struct TimerWheel {
 impl TimerWheel {
     /// A wheel without deadlines.
     pub fn new() -> TimerWheel {
-        TimerWheel {
-            wheel: Wheel::new(),
-            armed: Vec::new(),
-            due: Vec::new(),
-        }
+        TimerWheel { wheel: Wheel::new(), armed: Vec::new(), due: Vec::new() }
     }
 
     /// Makes `index` expire at `at` or before. Never later than it was armed for.
@@ -65,11 +61,10 @@ impl TimerWheel {
     /// Returns the next index whose deadline has passed. Call it until there is none.
     pub fn expired(&mut self, now: Instant) -> Option<u32> {
         if self.due.is_empty() {
-            self.wheel
-                .advance(now.as_nanos() / NANOS_PER_TICK, |index| {
-                    self.armed[index as usize].1 = DUE;
-                    self.due.push(index);
-                });
+            self.wheel.advance(now.as_nanos() / NANOS_PER_TICK, |index| {
+                self.armed[index as usize].1 = DUE;
+                self.due.push(index);
+            });
         }
         while let Some(index) = self.due.pop() {
             let armed = &mut self.armed[index as usize];
@@ -120,9 +115,7 @@ mod tests {
     fn agrees_with_an_ordered_map() {
         let mut state = 3_u64;
         let mut random = |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
         let mut wheel = TimerWheel::new();

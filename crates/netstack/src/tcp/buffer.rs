@@ -138,10 +138,7 @@ impl SendBuffer {
         let start = self.ring.start;
         let end = self.end();
         let wanted_end = offset + len as u64;
-        assert!(
-            start <= offset && wanted_end <= end,
-            "{offset}..{wanted_end} of {start}..{end}"
-        );
+        assert!(start <= offset && wanted_end <= end, "{offset}..{wanted_end} of {start}..{end}");
         self.ring.slices(offset, len)
     }
 
@@ -257,10 +254,7 @@ impl ByteRing {
         }
         let at = self.index(offset);
         let front_len = len.min(self.bytes.len() - at);
-        (
-            &self.bytes[at..at + front_len],
-            &self.bytes[..len - front_len],
-        )
+        (&self.bytes[at..at + front_len], &self.bytes[..len - front_len])
     }
 
     fn index(&self, offset: u64) -> usize {
@@ -336,9 +330,7 @@ mod tests {
         first.release(&mut pool, 100_000);
         assert_eq!(first.write(&mut pool, &all), 100_000);
         // Once they are gone, there is room as before.
-        stalled
-            .into_iter()
-            .for_each(|mut it| it.release(&mut pool, u64::MAX));
+        stalled.into_iter().for_each(|mut it| it.release(&mut pool, u64::MAX));
         last.release(&mut pool, u64::MAX);
         assert_eq!(write(&mut pool).1, CAPACITY);
     }

@@ -224,11 +224,7 @@ impl Congestion {
         // RFC 9438 4.7: a flow that did not come back to its last maximum leaves room for others.
         let cubic = self.algorithm.cubic();
         cubic.cwnd_prior = cwnd;
-        cubic.w_max = if cwnd < cubic.w_max {
-            cwnd * (1.0 + CUBIC_BETA) / 2.0
-        } else {
-            cwnd
-        };
+        cubic.w_max = if cwnd < cubic.w_max { cwnd * (1.0 + CUBIC_BETA) / 2.0 } else { cwnd };
         cubic.epoch = Instant::NEVER;
         self.credit = 0.0;
         self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * u64::from(self.mss)) as u32;
@@ -301,13 +297,8 @@ impl Algorithm {
 
 impl Cubic {
     /// Nothing was lost yet.
-    const UNKNOWN: Cubic = Cubic {
-        w_max: 0.0,
-        k: 0.0,
-        w_est: 0.0,
-        cwnd_prior: 0.0,
-        epoch: Instant::NEVER,
-    };
+    const UNKNOWN: Cubic =
+        Cubic { w_max: 0.0, k: 0.0, w_est: 0.0, cwnd_prior: 0.0, epoch: Instant::NEVER };
 }
 
 /// RFC 6928 2, formula (1), with ten in the place of the number asked for.
@@ -345,11 +336,7 @@ pub struct RateReduction {
 impl RateReduction {
     /// Recovery begins with `flight` bytes under way.
     pub fn new(flight: u64) -> RateReduction {
-        RateReduction {
-            delivered: 0,
-            out: 0,
-            flight: flight.max(1),
-        }
+        RateReduction { delivered: 0, out: 0, flight: flight.max(1) }
     }
 
     /// `delivered` bytes more have arrived, and `pipe` are under way: the window until the next
@@ -400,11 +387,7 @@ mod tests {
         for _ in 0..10 {
             window.on_ack(Instant::START, 1000, None);
         }
-        assert!(
-            (10_900..=11_000).contains(&window.cwnd()),
-            "{}",
-            window.cwnd()
-        );
+        assert!((10_900..=11_000).contains(&window.cwnd()), "{}", window.cwnd());
     }
 
     #[test]

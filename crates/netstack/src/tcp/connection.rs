@@ -449,11 +449,8 @@ impl Connection {
     }
 
     fn new(config: &TcpConfig, now: Instant, iss: SeqNumber) -> Connection {
-        let congestion = Congestion::new(
-            config.congestion,
-            config.mss_default,
-            config.initial_window_segments,
-        );
+        let congestion =
+            Congestion::new(config.congestion, config.mss_default, config.initial_window_segments);
         Connection {
             state: TcpState::Closed,
             end: None,
@@ -486,9 +483,7 @@ impl Connection {
             undo: None,
             probe: Probe::Idle,
             is_trip_measured: false,
-            rcv: Numbering {
-                initial: SeqNumber(0),
-            },
+            rcv: Numbering { initial: SeqNumber(0) },
             rcv_nxt: SYN_AT,
             rcv_read: DATA_AT,
             rcv_adv: SYN_AT,
@@ -664,8 +659,7 @@ impl Connection {
         self.snd_mss = mss;
         self.congestion.set_mss(self.mss() as u16);
         // It was not congestion: what was too long leaves again at once, and cwnd stays.
-        self.scoreboard
-            .first_is_lost(u64::MAX - self.scoreboard.start());
+        self.scoreboard.first_is_lost(u64::MAX - self.scoreboard.start());
         self.is_retransmit_forced = true;
         self.is_repairing = true;
         true
@@ -757,9 +751,7 @@ impl Connection {
 
     /// Bytes that came in order and were not read.
     pub fn readable_len(&self) -> usize {
-        let data_end = self
-            .fin_position()
-            .map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
+        let data_end = self.fin_position().map_or(self.rcv_nxt, |fin| fin.min(self.rcv_nxt));
         data_end.saturating_sub(self.rcv_read) as usize
     }
 
@@ -775,8 +767,7 @@ impl Connection {
 
     /// Bytes that are queued and were never sent.
     pub fn unsent_len(&self) -> u64 {
-        self.queue_end
-            .saturating_sub(self.scoreboard.end().max(DATA_AT))
+        self.queue_end.saturating_sub(self.scoreboard.end().max(DATA_AT))
     }
 
     /// Nothing came out of order, and all that came was read.
@@ -796,10 +787,7 @@ impl Connection {
 
     /// The numbers of a connection that goes to TIME-WAIT: snd_nxt and rcv_nxt.
     pub fn last_numbers(&self) -> (SeqNumber, SeqNumber) {
-        (
-            self.snd.seq(self.scoreboard.end()),
-            self.rcv.seq(self.rcv_nxt),
-        )
+        (self.snd.seq(self.scoreboard.end()), self.rcv.seq(self.rcv_nxt))
     }
 
     /// The peer's last timestamp and our offset, where both agreed on them.
@@ -854,11 +842,7 @@ impl Connection {
         self.scoreboard.assert_consistent();
         let una = self.scoreboard.start();
         let nxt = self.scoreboard.end();
-        assert!(
-            nxt <= self.queue_end + 1,
-            "sent {nxt} of {}",
-            self.queue_end
-        );
+        assert!(nxt <= self.queue_end + 1, "sent {nxt} of {}", self.queue_end);
         assert!(self.snd_mss >= SND_MSS_MIN && self.cwnd() >= self.mss());
         let read = self.rcv_read;
         let got = self.rcv_nxt;

@@ -34,10 +34,7 @@ impl Rate {
     pub fn of(cwnd: u64, srtt: Option<Duration>, is_slow_start: bool) -> Option<Rate> {
         let srtt = srtt.filter(|&srtt| srtt >= SRTT_MIN)?;
         let tenths = if is_slow_start { 20 } else { 12 };
-        Some(Rate {
-            bytes: cwnd * tenths / 10,
-            nanos: srtt.as_nanos() as u64,
-        })
+        Some(Rate { bytes: cwnd * tenths / 10, nanos: srtt.as_nanos() as u64 })
     }
 
     /// Duration of `len` bytes at this rate.
@@ -102,10 +99,7 @@ mod tests {
                 spread_until = rate.after(now, spread_until, rate.quantum(1000));
                 sent += rate.quantum(1000);
             }
-            let tick = rate
-                .waits_until(spread_until)
-                .as_nanos()
-                .div_ceil(1_000_000);
+            let tick = rate.waits_until(spread_until).as_nanos().div_ceil(1_000_000);
             now = at(tick) + late;
         }
         assert!(sent >= 10 * WINDOW, "{sent} of {}", 10 * WINDOW);

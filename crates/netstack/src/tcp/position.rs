@@ -45,17 +45,10 @@ mod tests {
 
     #[test]
     fn round_trip_across_the_wrap() {
-        let numbering = Numbering {
-            initial: SeqNumber(0xffff_fff0),
-        };
+        let numbering = Numbering { initial: SeqNumber(0xffff_fff0) };
         for position in [SYN_AT, DATA_AT, SYN_AT + 0xf, SYN_AT + 0x10, 3 << 33] {
             let seq = numbering.seq(position);
-            for near in [
-                position - 1_000,
-                position,
-                position + 1_000,
-                position + (1 << 30),
-            ] {
+            for near in [position - 1_000, position, position + 1_000, position + (1 << 30)] {
                 assert_eq!(numbering.position(seq, near), position, "near {near}");
             }
         }
@@ -65,12 +58,7 @@ mod tests {
 
     #[test]
     fn numbers_before_the_syn() {
-        let numbering = Numbering {
-            initial: SeqNumber(5),
-        };
-        assert_eq!(
-            numbering.position(SeqNumber(0xffff_ffff), SYN_AT),
-            SYN_AT - 6
-        );
+        let numbering = Numbering { initial: SeqNumber(5) };
+        assert_eq!(numbering.position(SeqNumber(0xffff_ffff), SYN_AT), SYN_AT - 6);
     }
 }

@@ -54,18 +54,11 @@ impl Reassembly {
         let first = self.ranges.partition_point(|range| range.end < start);
         let after = self.ranges.partition_point(|range| range.start <= end);
         let touched = &self.ranges[first..after];
-        if touched
-            .iter()
-            .any(|range| range.start <= start && end <= range.end)
-        {
+        if touched.iter().any(|range| range.start <= start && end <= range.end) {
             return Inserted::Duplicate;
         }
         self.last_stamp = self.last_stamp.wrapping_add(1);
-        let mut merged = Stamped {
-            start,
-            end,
-            stamp: self.last_stamp,
-        };
+        let mut merged = Stamped { start, end, stamp: self.last_stamp };
         let (Some(lowest), Some(highest)) = (touched.first(), touched.last()) else {
             if self.ranges.len() >= RANGES_MAX {
                 return Inserted::Refused;
@@ -137,9 +130,7 @@ mod tests {
     use super::*;
     use crate::wire::tcp::SeqNumber;
 
-    const NUMBERING: Numbering = Numbering {
-        initial: SeqNumber(0),
-    };
+    const NUMBERING: Numbering = Numbering { initial: SeqNumber(0) };
 
     fn reported(reassembly: &Reassembly, count_max: usize) -> Vec<(u32, u32)> {
         let mut blocks = SackBlocks::NONE;
@@ -189,9 +180,7 @@ mod tests {
         // Seeds are fixed: a failure repeats itself.
         let mut state = 1_u64;
         let mut random = |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
         for _ in 0..200 {

@@ -487,10 +487,7 @@ impl Scoreboard {
         let first = self.split(left);
         let last = self.split(right);
         let mut start = self.start_of(first);
-        let mut sums = Sums {
-            sacked_len: self.sacked_len,
-            lost_len: self.lost_len,
-        };
+        let mut sums = Sums { sacked_len: self.sacked_len, lost_len: self.lost_len };
         for piece in self.pieces.range_mut(first..last) {
             change(piece, piece.end - start, &mut sums);
             start = piece.end;
@@ -645,10 +642,7 @@ mod tests {
         assert_eq!(sack(&mut board, at(40), 2000, 3000), 1000);
         assert_eq!((board.pieces.len(), board.pipe()), (4, 10_000));
         let arrival = acknowledge(&mut board, at(41), 10_000);
-        assert_eq!(
-            arrival.delivered, 9000,
-            "what was SACKed is not delivered twice"
-        );
+        assert_eq!(arrival.delivered, 9000, "what was SACKed is not delivered twice");
         assert_eq!(arrival.first_sent_at, Some(at(0)));
         assert_eq!((board.pieces.len(), board.pipe()), (1, 1000));
     }
@@ -658,18 +652,11 @@ mod tests {
         let mut board = Scoreboard::new(START);
         board.send(at(0), 5000);
         sack(&mut board, at(40), 1000, 3000);
-        assert_eq!(
-            board.detect_losses(&about(at(40))),
-            Some(Duration::from_millis(10))
-        );
+        assert_eq!(board.detect_losses(&about(at(40))), Some(Duration::from_millis(10)));
         assert_eq!(board.lost_len(), 0);
         sack(&mut board, at(40), 3000, 4000);
         assert_eq!(board.detect_losses(&about(at(40))), None);
-        assert_eq!(
-            board.next_lost(9000),
-            Some((START, 1000)),
-            "what is behind waits"
-        );
+        assert_eq!(board.next_lost(9000), Some((START, 1000)), "what is behind waits");
     }
 
     #[test]
@@ -699,9 +686,7 @@ mod tests {
     fn sums_agree_with_a_fate_per_byte() {
         let mut state = 11_u64;
         let mut random = |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
         for _ in 0..300 {
@@ -737,10 +722,7 @@ mod tests {
                     _ => {
                         let next = board.next_lost(20);
                         let lost = (una..end).find(|&at| fates[at as usize] == Fate::Lost);
-                        assert_eq!(
-                            next.map(|(position, _)| position),
-                            lost.map(|at| START + at)
-                        );
+                        assert_eq!(next.map(|(position, _)| position), lost.map(|at| START + at));
                         if let Some((position, len)) = next {
                             board.send_again(now, position, len);
                             let from = (position - START) as usize;

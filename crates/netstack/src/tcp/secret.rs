@@ -126,10 +126,7 @@ impl Secret {
 
     /// Start of the search for a port between these addresses. RFC 6056 3.3.3
     pub fn port_offset(&self, tuple: &FourTuple) -> u32 {
-        let tuple = FourTuple {
-            local_port: 0,
-            ..*tuple
-        };
+        let tuple = FourTuple { local_port: 0, ..*tuple };
         self.hash(Use::Port, &tuple, 0) as u32
     }
 
@@ -224,10 +221,7 @@ mod tests {
         let secret = Secret::new(*b"0123456789abcdef");
         let first = secret.isn(after(0), &TUPLE);
         assert_eq!(secret.isn(after(1), &TUPLE) - first, 250_000);
-        let other = FourTuple {
-            remote_port: 1025,
-            ..TUPLE
-        };
+        let other = FourTuple { remote_port: 1025, ..TUPLE };
         assert!((secret.isn(after(0), &other) - first).unsigned_abs() > 1000);
         let elsewhere = Secret::new(*b"0123456789abcdeg");
         assert_ne!(elsewhere.isn(after(0), &TUPLE), first);
@@ -240,10 +234,7 @@ mod tests {
             for clock in [0, 63, 64, 1000, u32::MAX] {
                 let stamp = options.stamp(clock);
                 assert_eq!(CookieOptions::of_stamp(stamp), options);
-                assert!(
-                    clock.wrapping_sub(stamp) < STAMP_PERIOD,
-                    "{stamp} at {clock}"
-                );
+                assert!(clock.wrapping_sub(stamp) < STAMP_PERIOD, "{stamp} at {clock}");
             }
         }
     }
@@ -252,27 +243,12 @@ mod tests {
     fn cookies_carry_the_mss_for_two_minutes() {
         let secret = Secret::new([7; 16]);
         let irs = SeqNumber(99);
-        for (mss, told) in [
-            (100, 536),
-            (536, 536),
-            (1459, 1440),
-            (1460, 1460),
-            (65535, 8940),
-        ] {
+        for (mss, told) in [(100, 536), (536, 536), (1459, 1440), (1460, 1460), (65535, 8940)] {
             let cookie = secret.cookie(after(1000), &TUPLE, irs, mss);
-            assert_eq!(
-                secret.cookie_mss(after(1000), &TUPLE, irs, cookie),
-                Some(told)
-            );
-            assert_eq!(
-                secret.cookie_mss(after(1128), &TUPLE, irs, cookie),
-                Some(told)
-            );
+            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie), Some(told));
+            assert_eq!(secret.cookie_mss(after(1128), &TUPLE, irs, cookie), Some(told));
             assert_eq!(secret.cookie_mss(after(1300), &TUPLE, irs, cookie), None);
-            assert_eq!(
-                secret.cookie_mss(after(1000), &TUPLE, irs, cookie + 1),
-                None
-            );
+            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie + 1), None);
             let other = irs + 1;
             assert_eq!(secret.cookie_mss(after(1000), &TUPLE, other, cookie), None);
         }

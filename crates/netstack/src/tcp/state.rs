@@ -30,18 +30,12 @@ pub enum TcpState {
 impl TcpState {
     /// True if both ends know each other's initial sequence number, and may send data.
     pub const fn is_synchronized(self) -> bool {
-        !matches!(
-            self,
-            TcpState::SynSent | TcpState::SynReceived | TcpState::Closed
-        )
+        !matches!(self, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed)
     }
 
     /// True if the peer may still send data: it has not sent its FIN.
     pub const fn is_receiving(self) -> bool {
-        matches!(
-            self,
-            TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2
-        )
+        matches!(self, TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2)
     }
 
     /// True if we may still be sending data, or a FIN that is not acknowledged.

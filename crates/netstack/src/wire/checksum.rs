@@ -26,11 +26,8 @@ impl Sum {
     pub fn of(bytes: &[u8]) -> Sum {
         // Words are added as this machine reads them, and the result is brought into network order
         // in the end: RFC 1071 2 (B).
-        let (mut sum, bytes) = if bytes.len() < BLOCKS_LEN_MIN {
-            (0, bytes)
-        } else {
-            sum_of_blocks(bytes)
-        };
+        let (mut sum, bytes) =
+            if bytes.len() < BLOCKS_LEN_MIN { (0, bytes) } else { sum_of_blocks(bytes) };
         let (words, rest) = bytes.as_chunks();
         for word in words {
             sum = with_carry(sum, u64::from_ne_bytes(*word));
@@ -73,9 +70,7 @@ impl Sum {
             let bits = address.to_bits();
             halves(bits as u64) + halves((bits >> 64) as u64)
         };
-        Sum(fold(
-            of(src) + of(dst) + u64::from(next_header) + u64::from(len),
-        ))
+        Sum(fold(of(src) + of(dst) + u64::from(next_header) + u64::from(len)))
     }
 
     /// The sum of one word.

@@ -36,11 +36,7 @@ pub struct IcmpEcho<'a> {
 
 impl<'a> IcmpEcho<'a> {
     pub(super) fn of(word: u32, data: &'a [u8]) -> IcmpEcho<'a> {
-        IcmpEcho {
-            identifier: (word >> 16) as u16,
-            sequence: word as u16,
-            data,
-        }
+        IcmpEcho { identifier: (word >> 16) as u16, sequence: word as u16, data }
     }
 
     pub(super) fn word(&self) -> u32 {
@@ -108,23 +104,14 @@ impl<'a> Icmpv4Message<'a> {
         Ok(match (kind, code) {
             (ECHO_REQUEST, 0) => Icmpv4Message::EchoRequest(IcmpEcho::of(word, data)),
             (ECHO_REPLY, 0) => Icmpv4Message::EchoReply(IcmpEcho::of(word, data)),
-            (UNREACHABLE, _) => Icmpv4Message::Unreachable {
-                code,
-                mtu: be16(header, 6),
-                quoted: data,
-            },
+            (UNREACHABLE, _) => {
+                Icmpv4Message::Unreachable { code, mtu: be16(header, 6), quoted: data }
+            }
             (TIME_EXCEEDED, _) => Icmpv4Message::TimeExceeded { code, quoted: data },
-            (PARAMETER_PROBLEM, _) => Icmpv4Message::ParameterProblem {
-                code,
-                pointer: header[4],
-                quoted: data,
-            },
-            _ => Icmpv4Message::Other {
-                kind,
-                code,
-                word,
-                data,
-            },
+            (PARAMETER_PROBLEM, _) => {
+                Icmpv4Message::ParameterProblem { code, pointer: header[4], quoted: data }
+            }
+            _ => Icmpv4Message::Other { kind, code, word, data },
         })
     }
 
@@ -152,17 +139,10 @@ impl<'a> Icmpv4Message<'a> {
                 (UNREACHABLE, code, u32::from(mtu), quoted)
             }
             Icmpv4Message::TimeExceeded { code, quoted } => (TIME_EXCEEDED, code, 0, quoted),
-            Icmpv4Message::ParameterProblem {
-                code,
-                pointer,
-                quoted,
-            } => (PARAMETER_PROBLEM, code, u32::from(pointer) << 24, quoted),
-            Icmpv4Message::Other {
-                kind,
-                code,
-                word,
-                data,
-            } => (kind, code, word, data),
+            Icmpv4Message::ParameterProblem { code, pointer, quoted } => {
+                (PARAMETER_PROBLEM, code, u32::from(pointer) << 24, quoted)
+            }
+            Icmpv4Message::Other { kind, code, word, data } => (kind, code, word, data),
         }
     }
 }

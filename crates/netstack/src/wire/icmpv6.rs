@@ -102,24 +102,14 @@ impl<'a> Icmpv6Message<'a> {
         }
         Ok(match (kind, code) {
             (UNREACHABLE, _) => Icmpv6Message::Unreachable { code, quoted: data },
-            (PACKET_TOO_BIG, 0) => Icmpv6Message::PacketTooBig {
-                mtu: word,
-                quoted: data,
-            },
+            (PACKET_TOO_BIG, 0) => Icmpv6Message::PacketTooBig { mtu: word, quoted: data },
             (TIME_EXCEEDED, _) => Icmpv6Message::TimeExceeded { code, quoted: data },
-            (PARAMETER_PROBLEM, _) => Icmpv6Message::ParameterProblem {
-                code,
-                pointer: word,
-                quoted: data,
-            },
+            (PARAMETER_PROBLEM, _) => {
+                Icmpv6Message::ParameterProblem { code, pointer: word, quoted: data }
+            }
             (ECHO_REQUEST, 0) => Icmpv6Message::EchoRequest(IcmpEcho::of(word, data)),
             (ECHO_REPLY, 0) => Icmpv6Message::EchoReply(IcmpEcho::of(word, data)),
-            _ => Icmpv6Message::Other {
-                kind,
-                code,
-                word,
-                data,
-            },
+            _ => Icmpv6Message::Other { kind, code, word, data },
         })
     }
 
@@ -153,11 +143,9 @@ impl<'a> Icmpv6Message<'a> {
             Icmpv6Message::TimeExceeded { code, quoted } => {
                 (TIME_EXCEEDED, code, 0, copy(quoted, data_room))
             }
-            Icmpv6Message::ParameterProblem {
-                code,
-                pointer,
-                quoted,
-            } => (PARAMETER_PROBLEM, code, pointer, copy(quoted, data_room)),
+            Icmpv6Message::ParameterProblem { code, pointer, quoted } => {
+                (PARAMETER_PROBLEM, code, pointer, copy(quoted, data_room))
+            }
             Icmpv6Message::EchoRequest(echo) => {
                 (ECHO_REQUEST, 0, echo.word(), copy(echo.data, data_room))
             }
@@ -168,12 +156,9 @@ impl<'a> Icmpv6Message<'a> {
                 let (word, len) = message.emit(data_room);
                 (message.kind(), 0, word, len)
             }
-            Icmpv6Message::Other {
-                kind,
-                code,
-                word,
-                data,
-            } => (kind, code, word, copy(data, data_room)),
+            Icmpv6Message::Other { kind, code, word, data } => {
+                (kind, code, word, copy(data, data_room))
+            }
         };
         put(room, 0, &[kind, code, 0, 0]);
         put32(room, 4, word);

@@ -146,10 +146,7 @@ impl Ipv4Header {
     /// If `room` is shorter, or the packet would be longer than [`BIG_PACKET_LEN_MAX`].
     pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
         let len = HEADER_LEN + payload_len;
-        assert!(
-            len <= BIG_PACKET_LEN_MAX,
-            "a packet of {len} bytes, above {BIG_PACKET_LEN_MAX}"
-        );
+        assert!(len <= BIG_PACKET_LEN_MAX, "a packet of {len} bytes, above {BIG_PACKET_LEN_MAX}");
         let total_len = u16::try_from(len).unwrap_or(0);
         let header = &mut room[..HEADER_LEN];
         header[0] = 4 << 4 | (HEADER_LEN / 4) as u8;
@@ -157,11 +154,7 @@ impl Ipv4Header {
         put16(header, 2, total_len);
         put16(header, 4, self.identification);
         let flags = if self.dont_fragment { DONT_FRAGMENT } else { 0 }
-            | if self.more_fragments {
-                MORE_FRAGMENTS
-            } else {
-                0
-            };
+            | if self.more_fragments { MORE_FRAGMENTS } else { 0 };
         put16(header, 6, flags | self.fragment_offset >> 3);
         header[8] = self.hop_limit;
         header[9] = self.protocol.0;

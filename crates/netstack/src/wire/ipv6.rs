@@ -87,11 +87,7 @@ impl Ipv6Header {
     pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
         let payload_len = u16::try_from(payload_len).expect("a payload that fits into a packet");
         let class = u32::from(self.dscp << 2 | self.ecn.bits());
-        put32(
-            room,
-            0,
-            6 << 28 | class << 20 | (self.flow_label & FLOW_LABEL_MAX),
-        );
+        put32(room, 0, 6 << 28 | class << 20 | (self.flow_label & FLOW_LABEL_MAX));
         put16(room, 4, payload_len);
         room[6] = self.next_header.0;
         room[7] = self.hop_limit;
@@ -170,12 +166,8 @@ pub fn upper_layer(
     next_header: Protocol,
     payload: &[u8],
 ) -> Result<UpperLayer<'_>, ExtensionError> {
-    let mut here = UpperLayer {
-        protocol: next_header,
-        payload,
-        is_fragment: false,
-        said_at: NEXT_HEADER_AT,
-    };
+    let mut here =
+        UpperLayer { protocol: next_header, payload, is_fragment: false, said_at: NEXT_HEADER_AT };
     // Nearly all packets.
     if matches!(next_header, Protocol::TCP | Protocol::ICMPV6) {
         return Ok(here);
@@ -217,11 +209,7 @@ pub fn upper_layer(
 }
 
 const fn problem(code: u8, pointer: usize) -> ExtensionError {
-    ExtensionError::ParameterProblem {
-        code,
-        pointer: pointer as u32,
-        even_of_group: false,
-    }
+    ExtensionError::ParameterProblem { code, pointer: pointer as u32, even_of_group: false }
 }
 
 /// The options of a header that begins at `at` in the packet: none is known but padding, so what

@@ -130,10 +130,7 @@ impl MldReport<'_> {
 
 fn emit_records(kind: u8, groups: &[Ipv6Addr], message: &mut [u8]) -> usize {
     let count = groups.len();
-    assert!(
-        count <= REPORT_GROUPS_MAX,
-        "{count} groups above {REPORT_GROUPS_MAX}"
-    );
+    assert!(count <= REPORT_GROUPS_MAX, "{count} groups above {REPORT_GROUPS_MAX}");
     put(message, 0, &[REPORT_V2, 0, 0, 0]);
     put32(message, 4, count as u32);
     let mut len = icmpv6::HEADER_LEN;
@@ -151,16 +148,9 @@ mod tests {
 
     #[test]
     fn long_delays_have_an_exponent() {
-        assert_eq!(
-            [0, 1000, 0x7fff].map(delay_ms_of),
-            [0, 1000, 0x7fff],
-            "milliseconds"
-        );
+        assert_eq!([0, 1000, 0x7fff].map(delay_ms_of), [0, 1000, 0x7fff], "milliseconds");
         // (mantissa | 0x1000) << (exponent + 3)
-        assert_eq!(
-            [0x8000, 0x8fff, 0xffff].map(delay_ms_of),
-            [0x8000, 0xfff8, 8_387_584]
-        );
+        assert_eq!([0x8000, 0x8fff, 0xffff].map(delay_ms_of), [0x8000, 0xfff8, 8_387_584]);
     }
 
     #[test]
@@ -168,16 +158,9 @@ mod tests {
         let group: Ipv6Addr = "ff02::1:ff00:7".parse().unwrap();
         let mut data = group.octets().to_vec();
         data.extend([2, 125, 0, 0]);
-        let query = MldQuery {
-            delay_max: Duration::from_secs(1),
-            group,
-            is_v1: false,
-        };
+        let query = MldQuery { delay_max: Duration::from_secs(1), group, is_v1: false };
         assert_eq!(MldQuery::of(1000 << 16, &data), Some(query));
-        let older = MldQuery {
-            is_v1: true,
-            ..query
-        };
+        let older = MldQuery { is_v1: true, ..query };
         assert_eq!(MldQuery::of(1000 << 16, &data[..16]), Some(older));
         for len in (0..16).chain(17..20) {
             assert_eq!(MldQuery::of(1000 << 16, &data[..len]), None, "{len}");

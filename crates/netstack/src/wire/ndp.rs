@@ -136,9 +136,9 @@ impl NdpMessage {
             return Err(Malformed::Header);
         }
         match kind {
-            ROUTER_SOLICITATION => Ok(NdpMessage::RouterSolicitation {
-                source: NdpOptions::parse(data)?.source,
-            }),
+            ROUTER_SOLICITATION => {
+                Ok(NdpMessage::RouterSolicitation { source: NdpOptions::parse(data)?.source })
+            }
             ROUTER_ADVERTISEMENT => {
                 let (fixed, options) = split(data, 8)?;
                 let options = NdpOptions::parse(options)?;
@@ -160,10 +160,9 @@ impl NdpMessage {
                     return Err(Malformed::Header);
                 }
                 Ok(match kind {
-                    NEIGHBOR_SOLICITATION => NdpMessage::NeighborSolicitation {
-                        target,
-                        source: options.source,
-                    },
+                    NEIGHBOR_SOLICITATION => {
+                        NdpMessage::NeighborSolicitation { target, source: options.source }
+                    }
                     _ => NdpMessage::NeighborAdvertisement {
                         target,
                         link: options.target,

@@ -171,10 +171,7 @@ impl SackBlocks {
 
     /// No block.
     pub const NONE: SackBlocks = SackBlocks {
-        blocks: [SackBlock {
-            left: SeqNumber(0),
-            right: SeqNumber(0),
-        }; Self::COUNT_MAX],
+        blocks: [SackBlock { left: SeqNumber(0), right: SeqNumber(0) }; Self::COUNT_MAX],
         count: 0,
     };
 
@@ -441,12 +438,7 @@ impl<'a> Segment<'a> {
         put32(header, 4, self.seq.0);
         put32(header, 8, self.ack.unwrap_or_default().0);
         header[12] = (len as u8 / 4) << 4;
-        header[13] = self.flags.0
-            | if self.ack.is_some() {
-                Flags::ACK_BIT
-            } else {
-                0
-            };
+        header[13] = self.flags.0 | if self.ack.is_some() { Flags::ACK_BIT } else { 0 };
         put16(header, 14, self.window);
         put16(header, CHECKSUM_AT, 0);
         put16(header, 18, self.urgent);

@@ -70,10 +70,9 @@ impl VnetHeader {
         let (header, frame) = split(bytes, HEADER_LEN)?;
         let ne16 = |at| u16::from_ne_bytes(array(header, at));
         let checksum = match header[0] {
-            flags if flags & NEEDS_CHECKSUM != 0 => VnetChecksum::Needed {
-                start: ne16(6),
-                offset: ne16(8),
-            },
+            flags if flags & NEEDS_CHECKSUM != 0 => {
+                VnetChecksum::Needed { start: ne16(6), offset: ne16(8) }
+            }
             flags if flags & CHECKSUM_VALID != 0 => VnetChecksum::Valid,
             _ => VnetChecksum::Unknown,
         };

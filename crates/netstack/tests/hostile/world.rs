@@ -89,10 +89,7 @@ pub(crate) fn play(input: &[u8]) {
         ..TcpConfig::default()
     };
     let mut shard = Shard::new(config, LIMITS, [5; 16]);
-    let backlog = Backlog {
-        syn_queue_max: 2,
-        accept_queue_max: 2,
-    };
+    let backlog = Backlog { syn_queue_max: 2, accept_queue_max: 2 };
     shard.listen(PORT, backlog);
     let mut world = World {
         bytes,
@@ -106,10 +103,7 @@ pub(crate) fn play(input: &[u8]) {
     };
     if settings & 128 != 0 {
         let remote = SocketAddr::new(REMOTE, PEER_PORT);
-        let id = world
-            .shard
-            .connect(world.now, LOCAL, remote)
-            .expect("a port");
+        let id = world.shard.connect(world.now, LOCAL, remote).expect("a port");
         world.flows.push(id);
     } else {
         world.open();
@@ -146,22 +140,17 @@ impl World<'_> {
             },
             payload: &[],
         };
-        self.shard
-            .receive(self.now, LOCAL, REMOTE, &syn, Ecn::NotCapable);
+        self.shard.receive(self.now, LOCAL, REMOTE, &syn, Ecn::NotCapable);
         self.settle();
         let stamps = (0, self.stamp);
         let ack = Segment {
             seq: SeqNumber(1),
             ack: Some(self.shown.0),
             flags: Flags::NONE,
-            options: TcpOptions {
-                timestamps: Some(stamps),
-                ..TcpOptions::NONE
-            },
+            options: TcpOptions { timestamps: Some(stamps), ..TcpOptions::NONE },
             ..syn
         };
-        self.shard
-            .receive(self.now, LOCAL, REMOTE, &ack, Ecn::NotCapable);
+        self.shard.receive(self.now, LOCAL, REMOTE, &ack, Ecn::NotCapable);
         self.flows.extend(self.shard.accept(PORT));
     }
 
@@ -205,17 +194,13 @@ impl World<'_> {
             (14, _) => self.flows.extend(self.shard.accept(PORT)),
             _ => {
                 let remote = SocketAddr::new(REMOTE, PEER_PORT);
-                self.flows
-                    .extend(self.shard.connect(self.now, LOCAL, remote));
+                self.flows.extend(self.shard.connect(self.now, LOCAL, remote));
             }
         }
     }
 
     fn write(&mut self, id: FlowId) {
-        let is_finished = self
-            .shard
-            .connection(id)
-            .is_none_or(|machine| machine.is_finished());
+        let is_finished = self.shard.connection(id).is_none_or(|machine| machine.is_finished());
         if is_finished || self.flows.first() != Some(&id) {
             return;
         }
@@ -228,17 +213,8 @@ impl World<'_> {
         let kind = self.bytes.byte();
         let mut flags = Flags::NONE;
         // Most segments have none of them, or a connection would not live long.
-        let controls = if self.bytes.byte() < 16 {
-            self.bytes.byte()
-        } else {
-            0
-        };
-        for (bit, flag) in [
-            (1, Flags::SYN),
-            (2, Flags::RST),
-            (4, Flags::FIN),
-            (8, Flags::URG),
-        ] {
+        let controls = if self.bytes.byte() < 16 { self.bytes.byte() } else { 0 };
+        for (bit, flag) in [(1, Flags::SYN), (2, Flags::RST), (4, Flags::FIN), (8, Flags::URG)] {
             if controls & bit != 0 {
                 flags |= flag;
             }
@@ -304,11 +280,7 @@ impl World<'_> {
         while self.shard.has_to_transmit() {
             let (shown, stamp, isn) = (&mut self.shown, &mut self.stamp, &mut self.isn);
             // The connection that is written to.
-            let first = self
-                .flows
-                .first()
-                .and_then(|&id| self.shard.tuple(id))
-                .copied();
+            let first = self.flows.first().and_then(|&id| self.shard.tuple(id)).copied();
             let is_opening = self.flows.is_empty();
             self.shard.transmit(now, 0, &(), |departure| {
                 count += 1;
@@ -321,10 +293,7 @@ impl World<'_> {
                     let len = departure.pieces.len() as u32 + segment.seq_len();
                     shown.0 = segment.seq + len;
                     shown.1 = segment.ack.unwrap_or(shown.1);
-                    *stamp = segment
-                        .options
-                        .timestamps
-                        .map_or(*stamp, |(value, _)| value);
+                    *stamp = segment.options.timestamps.map_or(*stamp, |(value, _)| value);
                 }
                 // What leaves is what was written, at its place.
                 let from = u64::from((segment.seq - 1).0.wrapping_sub(isn.0));
@@ -332,11 +301,7 @@ impl World<'_> {
                 for (offset, &byte) in (from..).zip(&bytes) {
                     assert!(!is_first || byte == pattern(offset), "byte {offset}");
                 }
-                assert!(
-                    segment.options.len() <= 40,
-                    "options of {}",
-                    segment.options.len()
-                );
+                assert!(segment.options.len() <= 40, "options of {}", segment.options.len());
                 true
             });
             assert!(count < SEGMENTS_MAX, "{count} segments at once");

@@ -22,10 +22,7 @@ fn address(host: u16) -> Ipv6Addr {
 
 /// `count` addresses of IPv6, from 2001:db8::1 on.
 fn addresses(count: u16) -> Vec<Prefix> {
-    let prefix = |host| Prefix {
-        address: address(host).into(),
-        len: 64,
-    };
+    let prefix = |host| Prefix { address: address(host).into(), len: 64 };
     (1..=count).map(prefix).collect()
 }
 
@@ -110,10 +107,7 @@ fn announcements_wait_for_a_full_device() {
     world.interface.announce(START);
     let mut sent = Vec::new();
     for _ in 0..4 {
-        assert_eq!(
-            world.interface.is_held_up(),
-            !sent.is_empty() && sent.len() < 7
-        );
+        assert_eq!(world.interface.is_held_up(), !sent.is_empty() && sent.len() < 7);
         sent.extend(world.sent());
     }
     assert!(!world.interface.is_held_up());
@@ -172,10 +166,7 @@ fn is_router_solicitation(frame: &[u8]) -> bool {
     if is_one {
         assert_eq!(link.dst.to_string(), "33:33:00:00:00:02");
         assert_eq!(header.src.to_string(), "fe80::ff:fe00:1");
-        assert_eq!(
-            (header.dst.to_string().as_str(), header.hop_limit),
-            ("ff02::2", 255)
-        );
+        assert_eq!((header.dst.to_string().as_str(), header.hop_limit), ("ff02::2", 255));
     }
     is_one
 }
@@ -184,10 +175,7 @@ fn is_router_solicitation(frame: &[u8]) -> bool {
 
 #[test]
 fn groups_are_reported_twice_at_the_start() {
-    let other = Prefix {
-        address: "2001:db8::5".parse().unwrap(),
-        len: 64,
-    };
+    let other = Prefix { address: "2001:db8::5".parse().unwrap(), len: 64 };
     let mut world = World::with(|config| {
         config.addresses.push(other);
         config.gateway_v6 = Some(PEER_V6);
@@ -251,16 +239,8 @@ fn mldv1_queries_get_mldv1_answers() {
     assert_eq!(sent.len(), 1);
     let (header, message) = message_to_routers(&sent[0]);
     assert_eq!(header.dst, OUR_GROUP);
-    let report = Icmpv6Message::Other {
-        kind: 131,
-        code: 0,
-        word: 0,
-        data: &OUR_GROUP.octets(),
-    };
-    assert_eq!(
-        Icmpv6Message::parse(header.src, header.dst, message),
-        Ok(report)
-    );
+    let report = Icmpv6Message::Other { kind: 131, code: 0, word: 0, data: &OUR_GROUP.octets() };
+    assert_eq!(Icmpv6Message::parse(header.src, header.dst, message), Ok(report));
 }
 
 /// Seen: of a hundred groups 64 were reported. Version 1 has a report for each, and the queue of
@@ -310,12 +290,8 @@ fn query(src: Ipv6Addr, hop_limit: u8, delay_ms: u16, data: &[u8]) -> Vec<u8> {
         hop_limit,
         ..v6_header(src, Protocol::HOP_BY_HOP)
     };
-    let message = Icmpv6Message::Other {
-        kind: mld::QUERY,
-        code: 0,
-        word: u32::from(delay_ms) << 16,
-        data,
-    };
+    let message =
+        Icmpv6Message::Other { kind: mld::QUERY, code: 0, word: u32::from(delay_ms) << 16, data };
     let mut bytes = [0; 100];
     bytes[..8].copy_from_slice(&ROUTER_ALERT);
     let len = 8 + message.emit(src, header.dst, &mut bytes[8..]);
@@ -343,10 +319,8 @@ fn reported(frame: &[u8]) -> (theirs::MldRecordType, Vec<Ipv6Addr>) {
     let packet = theirs::Icmpv6Packet::new_checked(message).unwrap();
     let checked = ChecksumCapabilities::default();
     let read = theirs::Icmpv6Repr::parse(&header.src, &header.dst, &packet, &checked);
-    let Ok(theirs::Icmpv6Repr::Mld(theirs::MldRepr::Report {
-        nr_mcast_addr_rcrds: count,
-        data,
-    })) = read
+    let Ok(theirs::Icmpv6Repr::Mld(theirs::MldRepr::Report { nr_mcast_addr_rcrds: count, data })) =
+        read
     else {
         panic!("{read:?}");
     };

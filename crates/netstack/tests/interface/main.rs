@@ -75,10 +75,7 @@ fn off_link_arp_makes_no_neighbour() {
 #[test]
 fn address_conflicts_are_counted() {
     let mut world = World::new();
-    assert_eq!(
-        world.tell(&arp(ArpOperation::Request, OUR_V4, OUR_V4)),
-        [[0; 0]; 0]
-    );
+    assert_eq!(world.tell(&arp(ArpOperation::Request, OUR_V4, OUR_V4)), [[0; 0]; 0]);
     assert_eq!(world.counters().conflicts, 1);
 }
 
@@ -87,16 +84,10 @@ fn address_conflicts_are_counted() {
 #[test]
 fn solicitations_are_answered() {
     let mut world = World::new();
-    let question = NdpMessage::NeighborSolicitation {
-        target: OUR_V6,
-        source: Some(THEIRS),
-    };
+    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: Some(THEIRS) };
     let sent = world.tell(&ndp(PEER_V6, OUR_GROUP, question));
     let (link, header, message) = parsed_v6(&sent[0]);
-    assert_eq!(
-        (link.dst, header.src, header.dst),
-        (THEIRS, OUR_V6, PEER_V6)
-    );
+    assert_eq!((link.dst, header.src, header.dst), (THEIRS, OUR_V6, PEER_V6));
     assert!(matches!(
         message,
         Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
@@ -111,10 +102,7 @@ fn solicitations_are_answered() {
 #[test]
 fn routed_solicitations_are_dropped() {
     let mut world = World::new();
-    let question = NdpMessage::NeighborSolicitation {
-        target: OUR_V6,
-        source: Some(THEIRS),
-    };
+    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: Some(THEIRS) };
     let mut frame = ndp(PEER_V6, OUR_V6, question);
     frame[14 + 7] = 254;
     assert_eq!(world.tell(&frame), [[0; 0]; 0]);
@@ -125,10 +113,7 @@ fn routed_solicitations_are_dropped() {
 fn duplicate_address_probes_are_answered() {
     // RFC 4862 5.4.3; the answer goes to all, because the asker has no address.
     let mut world = World::new();
-    let question = NdpMessage::NeighborSolicitation {
-        target: OUR_V6,
-        source: None,
-    };
+    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: None };
     let sent = world.tell(&ndp(Ipv6Addr::UNSPECIFIED, OUR_GROUP, question));
     let (_, header, _) = parsed_v6(&sent[0]);
     assert_eq!(header.dst.to_string(), "ff02::1");
@@ -163,11 +148,7 @@ fn advertised_routers_are_used_until_they_end() {
         ..Default::default()
     };
     let all = "ff02::1".parse().unwrap();
-    world.tell(&ndp(
-        router,
-        all,
-        NdpMessage::RouterAdvertisement(advertisement),
-    ));
+    world.tell(&ndp(router, all, NdpMessage::RouterAdvertisement(advertisement)));
     assert_eq!(send_to(&mut world, FAR_V6.into()), Ok(true));
     assert_eq!(world.interface.mtu_to(world.now, FAR_V6.into()), 1400);
     assert_eq!(world.interface.mtu_to(world.now, FAR_V4.into()), MTU);
@@ -178,17 +159,10 @@ fn advertised_routers_are_used_until_they_end() {
 #[test]
 fn advertised_mtus_below_1280_are_ignored() {
     let mut world = World::new();
-    let advertisement = RouterAdvertisement {
-        mtu: Some(100),
-        ..Default::default()
-    };
+    let advertisement = RouterAdvertisement { mtu: Some(100), ..Default::default() };
     let router = "fe80::1".parse().unwrap();
     let all = "ff02::1".parse().unwrap();
-    world.tell(&ndp(
-        router,
-        all,
-        NdpMessage::RouterAdvertisement(advertisement),
-    ));
+    world.tell(&ndp(router, all, NdpMessage::RouterAdvertisement(advertisement)));
     assert_eq!(world.interface.mtu_to(START, PEER_V6.into()), 1280);
 }
 
@@ -218,19 +192,12 @@ fn a_full_cache_still_answers_strangers() {
     let solicited_by = |src| {
         let target = OUR_V6;
         let source = Some(THEIRS);
-        ndp(
-            src,
-            OUR_V6,
-            NdpMessage::NeighborSolicitation { target, source },
-        )
+        ndp(src, OUR_V6, NdpMessage::NeighborSolicitation { target, source })
     };
     for host in 0..NEIGHBORS_MAX as u16 + 100 {
         let sent = world.tell(&solicited_by(address(host)));
         let (link, header, _) = parsed_v6(&sent[0]);
-        assert_eq!(
-            (sent.len(), link.dst, header.dst),
-            (1, THEIRS, address(host))
-        );
+        assert_eq!((sent.len(), link.dst, header.dst), (1, THEIRS, address(host)));
     }
     let counters = world.interface.counters().1;
     assert_eq!((counters.evicted, counters.asked), (1, 0));
@@ -264,15 +231,9 @@ fn questions_leave_beside_many_answers() {
     }
     assert_eq!(send_to(&mut world, GATEWAY_V4.into()), Ok(false));
     let sent = world.sent();
-    assert_eq!(
-        (sent.len(), world.counters().own_dropped),
-        (OWN_FRAMES_MAX + 1, 0)
-    );
+    assert_eq!((sent.len(), world.counters().own_dropped), (OWN_FRAMES_MAX + 1, 0));
     let question = parsed_arp(sent.last().unwrap()).1;
-    assert_eq!(
-        (question.operation, question.target_ip),
-        (ArpOperation::Request, GATEWAY_V4)
-    );
+    assert_eq!((question.operation, question.target_ip), (ArpOperation::Request, GATEWAY_V4));
 }
 
 #[test]
@@ -298,18 +259,9 @@ fn questions_wait_for_a_full_device() {
     assert_eq!(asked, peers.collect::<Vec<_>>());
     assert_eq!(world.counters().own_dropped, 0);
     // What waited for a neighbour waits for the device as well.
-    let filler = OutgoingFrame {
-        headers: &[0; 60],
-        payload: &[],
-        offload: Offload::None,
-    };
+    let filler = OutgoingFrame { headers: &[0; 60], payload: &[], offload: Offload::None };
     world.device.transmit(START, &filler).unwrap();
-    assert_eq!(
-        world
-            .tell(&arp(ArpOperation::Reply, [10, 0, 0, 10].into(), OUR_V4))
-            .len(),
-        1
-    );
+    assert_eq!(world.tell(&arp(ArpOperation::Reply, [10, 0, 0, 10].into(), OUR_V4)).len(), 1);
     assert!(world.interface.is_held_up());
     let sent = world.sent();
     assert_eq!(parsed_v4(&sent[0]).1.dst, Ipv4Addr::new(10, 0, 0, 10));
@@ -346,21 +298,12 @@ fn segments_wait_for_arp() {
     assert_eq!(send_to(&mut world, PEER_V4.into()), Ok(false));
     let sent = world.sent();
     let (link, question) = parsed_arp(&sent[0]);
-    assert_eq!(
-        (link.dst, question.target_ip),
-        (EthernetAddress::BROADCAST, PEER_V4)
-    );
+    assert_eq!((link.dst, question.target_ip), (EthernetAddress::BROADCAST, PEER_V4));
     assert_eq!(sent.len(), 1);
     let sent = world.tell(&arp(ArpOperation::Reply, PEER_V4, OUR_V4));
     let (link, header, payload) = parsed_v4(&sent[0]);
-    assert_eq!(
-        (link.dst, header.dst, header.src),
-        (THEIRS, PEER_V4, OUR_V4)
-    );
-    assert_eq!(
-        (header.ecn, header.dont_fragment, header.identification),
-        (Ecn::Capable0, true, 0)
-    );
+    assert_eq!((link.dst, header.dst, header.src), (THEIRS, PEER_V4, OUR_V4));
+    assert_eq!((header.ecn, header.dont_fragment, header.identification), (Ecn::Capable0, true, 0));
     let pseudo = Sum::pseudo_header_v4(OUR_V4, PEER_V4, 6, 20);
     assert!(tcp::checksum_fits(pseudo, payload));
     assert_eq!(send_to(&mut world, PEER_V4.into()), Ok(true));
@@ -374,10 +317,7 @@ fn ipv6_segments_wait_for_an_advertisement() {
     let (link, header, question) = parsed_v6(&sent[0]);
     assert_eq!(link.dst.to_string(), "33:33:ff:00:00:02");
     assert_eq!(header.dst.to_string(), "ff02::1:ff00:2");
-    let expected = NdpMessage::NeighborSolicitation {
-        target: PEER_V6,
-        source: Some(OURS),
-    };
+    let expected = NdpMessage::NeighborSolicitation { target: PEER_V6, source: Some(OURS) };
     assert_eq!(question, Icmpv6Message::Ndp(expected));
     let answer = NdpMessage::NeighborAdvertisement {
         target: PEER_V6,
@@ -389,14 +329,8 @@ fn ipv6_segments_wait_for_an_advertisement() {
     let sent = world.tell(&ndp(PEER_V6, OUR_V6, answer));
     let (link, packet) = EthernetHeader::parse(&sent[0]).unwrap();
     let (header, payload) = Ipv6Header::parse(packet).unwrap();
-    assert_eq!(
-        (link.dst, header.dst, header.next_header),
-        (THEIRS, PEER_V6, Protocol::TCP)
-    );
-    assert!(tcp::checksum_fits(
-        Sum::pseudo_header_v6(OUR_V6, PEER_V6, 6, 20),
-        payload
-    ));
+    assert_eq!((link.dst, header.dst, header.next_header), (THEIRS, PEER_V6, Protocol::TCP));
+    assert!(tcp::checksum_fits(Sum::pseudo_header_v6(OUR_V6, PEER_V6, 6, 20), payload));
 }
 
 #[test]
@@ -423,61 +357,29 @@ fn progress_confirms_the_gateway() {
 #[test]
 fn no_route_to_groups_or_off_link() {
     let mut world = World::with(|config| config.gateway_v4 = None);
-    for dst in [
-        "192.0.2.7",
-        "10.0.0.255",
-        "10.0.0.0",
-        "10.0.0.1",
-        "255.255.255.255",
-    ] {
+    for dst in ["192.0.2.7", "10.0.0.255", "10.0.0.0", "10.0.0.1", "255.255.255.255"] {
         let dst: Ipv4Addr = dst.parse().unwrap();
-        assert_eq!(
-            send_to(&mut world, dst.into()),
-            Err(NoRoute::NoGateway),
-            "{dst}"
-        );
+        assert_eq!(send_to(&mut world, dst.into()), Err(NoRoute::NoGateway), "{dst}");
     }
     let mut world = World::new();
-    for dst in [
-        "224.0.0.1",
-        "127.0.0.1",
-        "0.0.0.0",
-        "10.0.0.255",
-        "10.0.0.1",
-    ] {
+    for dst in ["224.0.0.1", "127.0.0.1", "0.0.0.0", "10.0.0.255", "10.0.0.1"] {
         let dst: Ipv4Addr = dst.parse().unwrap();
-        assert_eq!(
-            send_to(&mut world, dst.into()),
-            Err(NoRoute::NoGateway),
-            "{dst}"
-        );
+        assert_eq!(send_to(&mut world, dst.into()), Err(NoRoute::NoGateway), "{dst}");
     }
 }
 
 #[test]
 fn prefixes_of_31_bits_have_no_broadcast() {
     // RFC 3021
-    let prefix = Prefix {
-        address: Ipv4Addr::new(10, 0, 0, 1).into(),
-        len: 31,
-    };
+    let prefix = Prefix { address: Ipv4Addr::new(10, 0, 0, 1).into(), len: 31 };
     let mut world = World::with(|config| config.addresses = vec![prefix]);
-    assert_eq!(
-        send_to(&mut world, Ipv4Addr::new(10, 0, 0, 0).into()),
-        Ok(false)
-    );
+    assert_eq!(send_to(&mut world, Ipv4Addr::new(10, 0, 0, 0).into()), Ok(false));
 }
 
 #[test]
 fn the_source_is_on_the_destinations_link() {
     let world = World::new();
-    let source = |dst: &str| {
-        world
-            .interface
-            .source_for(dst.parse().unwrap())
-            .unwrap()
-            .to_string()
-    };
+    let source = |dst: &str| world.interface.source_for(dst.parse().unwrap()).unwrap().to_string();
     assert_eq!(source("10.0.0.9"), "10.0.0.1");
     assert_eq!(source("192.0.2.1"), "10.0.0.1");
     assert_eq!(source("fe80::9"), "fe80::ff:fe00:1");
@@ -520,16 +422,10 @@ fn wrong_checksums_are_dropped_unless_verified() {
     let mut frame = segment_v4(PEER_V4);
     let last = frame.len() - 1;
     frame[last] ^= 1;
-    assert_eq!(
-        world.interface.receive(START, complete(&frame)),
-        Delivery::Nothing
-    );
+    assert_eq!(world.interface.receive(START, complete(&frame)), Delivery::Nothing);
     assert_eq!(world.counters().checksums, 1);
-    let verified = Frame {
-        verified: Verified::Transport,
-        segment_len: Some(1448),
-        ..complete(&frame)
-    };
+    let verified =
+        Frame { verified: Verified::Transport, segment_len: Some(1448), ..complete(&frame) };
     let delivery = world.interface.receive(START, verified);
     assert!(matches!(delivery, Delivery::Segment(arrived) if arrived.segment_len == Some(1448)));
 }
@@ -546,14 +442,8 @@ fn impossible_packets_are_dropped_and_counted() {
     from_group[6] |= 1;
     let mut loops = segment_v4(PEER_V4);
     loops[6..12].copy_from_slice(&OURS.0);
-    let broadcast = Ipv4Header {
-        dst: [10, 0, 0, 255].into(),
-        ..v4_header(PEER_V4, Protocol::TCP)
-    };
-    let fragment = Ipv4Header {
-        more_fragments: true,
-        ..v4_header(PEER_V4, Protocol::TCP)
-    };
+    let broadcast = Ipv4Header { dst: [10, 0, 0, 255].into(), ..v4_header(PEER_V4, Protocol::TCP) };
+    let fragment = Ipv4Header { more_fragments: true, ..v4_header(PEER_V4, Protocol::TCP) };
     let mut bad_header = segment_v4(PEER_V4);
     bad_header[14 + 8] ^= 1;
     let cases = [
@@ -590,10 +480,7 @@ fn echo_requests_are_answered() {
     let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
     let (_, header, payload) = parsed_v4(&sent[0]);
     assert_eq!((header.src, header.dst), (OUR_V4, PEER_V4));
-    assert_eq!(
-        Icmpv4Message::parse(payload),
-        Ok(Icmpv4Message::EchoReply(ECHO))
-    );
+    assert_eq!(Icmpv4Message::parse(payload), Ok(Icmpv4Message::EchoReply(ECHO)));
     let sent = world.tell(&icmp_v6(PEER_V6, OUR_V6, Icmpv6Message::EchoRequest(ECHO)));
     assert_eq!(parsed_v6(&sent[0]).2, Icmpv6Message::EchoReply(ECHO));
 }
@@ -610,10 +497,7 @@ fn echo_requests_to_groups_are_not_answered() {
 fn the_longest_echo_fills_the_frame() {
     let mut world = World::acquainted();
     let data = [9; MTU - 28];
-    let echo = IcmpEcho {
-        data: &data,
-        ..ECHO
-    };
+    let echo = IcmpEcho { data: &data, ..ECHO };
     let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(echo)));
     assert_eq!(sent[0].len(), 14 + MTU);
 }
@@ -623,11 +507,7 @@ fn datagrams_get_port_unreachable() {
     let mut world = World::acquainted();
     let datagram = |src, dst: IpAddr, is_right: bool| {
         let mut bytes = vec![0; 8];
-        let mut header = UdpHeader {
-            src_port: 53,
-            dst_port: 1000,
-            checksum: 0,
-        };
+        let mut header = UdpHeader { src_port: 53, dst_port: 1000, checksum: 0 };
         header.emit(4, &mut bytes);
         bytes.extend_from_slice(b"data");
         let pseudo = match (src, dst) {
@@ -642,28 +522,20 @@ fn datagrams_get_port_unreachable() {
     let bytes = datagram(PEER_V4.into(), OUR_V4.into(), true);
     let frame = v4(v4_header(PEER_V4, Protocol::UDP), &bytes);
     let sent = world.tell(&frame);
-    let unreachable = Icmpv4Message::Unreachable {
-        code: icmpv4::PORT_UNREACHABLE,
-        mtu: 0,
-        quoted: &frame[14..],
-    };
+    let unreachable =
+        Icmpv4Message::Unreachable { code: icmpv4::PORT_UNREACHABLE, mtu: 0, quoted: &frame[14..] };
     assert_eq!(Icmpv4Message::parse(parsed_v4(&sent[0]).2), Ok(unreachable));
 
     let bytes = datagram(PEER_V6.into(), OUR_V6.into(), true);
     let frame = v6(v6_header(PEER_V6, Protocol::UDP), &bytes);
     let sent = world.tell(&frame);
-    let unreachable = Icmpv6Message::Unreachable {
-        code: icmpv6::PORT_UNREACHABLE,
-        quoted: &frame[14..],
-    };
+    let unreachable =
+        Icmpv6Message::Unreachable { code: icmpv6::PORT_UNREACHABLE, quoted: &frame[14..] };
     assert_eq!(parsed_v6(&sent[0]).2, unreachable);
 
     // Which port it was meant for is not known.
     let bytes = datagram(PEER_V4.into(), OUR_V4.into(), false);
-    assert_eq!(
-        world.tell(&v4(v4_header(PEER_V4, Protocol::UDP), &bytes)),
-        [[0; 0]; 0]
-    );
+    assert_eq!(world.tell(&v4(v4_header(PEER_V4, Protocol::UDP), &bytes)), [[0; 0]; 0]);
 }
 
 #[test]
@@ -685,32 +557,19 @@ fn unknown_options_get_parameter_problem() {
     let mut world = World::acquainted();
     // RFC 8200 4.2: type 0x9e, of which the highest bits say so.
     let payload = [59, 0, 0x9e, 4, 0, 0, 0, 0];
-    let to_group = Ipv6Header {
-        dst: "ff02::1".parse().unwrap(),
-        ..v6_header(PEER_V6, Protocol(60))
-    };
+    let to_group =
+        Ipv6Header { dst: "ff02::1".parse().unwrap(), ..v6_header(PEER_V6, Protocol(60)) };
     let sent = world.tell(&v6(to_group, &payload));
     let (_, header, message) = parsed_v6(&sent[0]);
     assert_eq!((header.src, header.dst), (OUR_V6, PEER_V6));
-    assert!(matches!(
-        message,
-        Icmpv6Message::ParameterProblem {
-            code: 2,
-            pointer: 42,
-            ..
-        }
-    ));
+    assert!(matches!(message, Icmpv6Message::ParameterProblem { code: 2, pointer: 42, .. }));
 }
 
 #[test]
 fn icmp_errors_are_not_answered() {
     let mut world = World::acquainted();
     let inner = [0; 28];
-    let message = Icmpv4Message::Unreachable {
-        code: 1,
-        mtu: 0,
-        quoted: &inner,
-    };
+    let message = Icmpv4Message::Unreachable { code: 1, mtu: 0, quoted: &inner };
     assert_eq!(world.tell(&icmp_v4(PEER_V4, message)), [[0; 0]; 0]);
 }
 

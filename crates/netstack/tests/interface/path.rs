@@ -16,10 +16,7 @@ use crate::world::*;
 
 /// A packet of `len` bytes that this host has sent to a far one, as a router quotes it.
 fn quoted_v4(src: Ipv4Addr, len: usize) -> Vec<u8> {
-    let header = Ipv4Header {
-        dst: FAR_V4,
-        ..v4_header(src, Protocol::TCP)
-    };
+    let header = Ipv4Header { dst: FAR_V4, ..v4_header(src, Protocol::TCP) };
     let mut bytes = vec![0; 20];
     header.emit(len - 20, &mut bytes);
     bytes.extend_from_slice(&[0, 80, 0x0f, 0xa0, 0, 0, 0, 42]);
@@ -27,21 +24,14 @@ fn quoted_v4(src: Ipv4Addr, len: usize) -> Vec<u8> {
 }
 
 fn too_big(mtu: u16, quoted: &[u8]) -> Vec<u8> {
-    let message = Icmpv4Message::Unreachable {
-        code: icmpv4::FRAGMENTATION_NEEDED,
-        mtu,
-        quoted,
-    };
+    let message = Icmpv4Message::Unreachable { code: icmpv4::FRAGMENTATION_NEEDED, mtu, quoted };
     icmp_v4(GATEWAY_V4, message)
 }
 
 fn error_of(world: &mut World, frame: &[u8]) -> Option<PathErrorKind> {
     match world.interface.receive(world.now, complete(frame)) {
         Delivery::Error(error) => {
-            let ends = (
-                SocketAddr::from((OUR_V4, 80)),
-                SocketAddr::from((FAR_V4, 4000)),
-            );
+            let ends = (SocketAddr::from((OUR_V4, 80)), SocketAddr::from((FAR_V4, 4000)));
             assert_eq!((error.local, error.remote), ends);
             assert_eq!(error.seq, SeqNumber(42));
             Some(error.kind)
@@ -64,10 +54,7 @@ fn plausible_path_mtu_reports_are_believed() {
         assert_eq!(error_of(&mut world, &too_big(mtu, &quoted)), None, "{mtu}");
     }
     // It has not sent that.
-    assert_eq!(
-        error_of(&mut world, &too_big(1400, &quoted_v4(PEER_V4, 1500))),
-        None
-    );
+    assert_eq!(error_of(&mut world, &too_big(1400, &quoted_v4(PEER_V4, 1500))), None);
     // Too little is quoted to say whose it was.
     assert_eq!(error_of(&mut world, &too_big(1400, &quoted[..27])), None);
     assert_eq!(world.counters().path_errors, 2);
@@ -81,26 +68,11 @@ fn hard_errors_come_from_the_host() {
     // Net, host, protocol, port, administratively prohibited. RFC 1122 4.2.3.9
     let kinds = [(0, false), (1, false), (2, true), (3, true), (13, false)];
     for (code, is_hard) in kinds {
-        let message = Icmpv4Message::Unreachable {
-            code,
-            mtu: 0,
-            quoted: &quoted,
-        };
-        let expected = if is_hard {
-            PathErrorKind::Hard
-        } else {
-            PathErrorKind::Soft
-        };
-        assert_eq!(
-            error_of(&mut world, &icmp_v4(FAR_V4, message)),
-            Some(expected),
-            "{code}"
-        );
+        let message = Icmpv4Message::Unreachable { code, mtu: 0, quoted: &quoted };
+        let expected = if is_hard { PathErrorKind::Hard } else { PathErrorKind::Soft };
+        assert_eq!(error_of(&mut world, &icmp_v4(FAR_V4, message)), Some(expected), "{code}");
     }
-    let message = Icmpv4Message::TimeExceeded {
-        code: 0,
-        quoted: &quoted,
-    };
+    let message = Icmpv4Message::TimeExceeded { code: 0, quoted: &quoted };
     let kind = error_of(&mut world, &icmp_v4(GATEWAY_V4, message));
     assert_eq!(kind, Some(PathErrorKind::Soft));
 }
@@ -109,26 +81,17 @@ fn hard_errors_come_from_the_host() {
 fn packet_too_big_counts_from_1280() {
     let mut world = World::new();
     let mut quoted = vec![0; 48];
-    let header = Ipv6Header {
-        dst: FAR_V6,
-        ..v6_header(OUR_V6, Protocol::TCP)
-    };
+    let header = Ipv6Header { dst: FAR_V6, ..v6_header(OUR_V6, Protocol::TCP) };
     header.emit(1460, &mut quoted);
     let tell = |world: &mut World, mtu| {
-        let message = Icmpv6Message::PacketTooBig {
-            mtu,
-            quoted: &quoted,
-        };
+        let message = Icmpv6Message::PacketTooBig { mtu, quoted: &quoted };
         let frame = icmp_v6(FAR_V6, OUR_V6, message);
         match world.interface.receive(START, complete(&frame)) {
             Delivery::Error(error) => Some(error.kind),
             _ => None,
         }
     };
-    assert_eq!(
-        tell(&mut world, 1280),
-        Some(PathErrorKind::TooBig { mtu: 1280 })
-    );
+    assert_eq!(tell(&mut world, 1280), Some(PathErrorKind::TooBig { mtu: 1280 }));
     for mtu in [0, 1279, 1500, u32::MAX] {
         assert_eq!(tell(&mut world, mtu), None, "{mtu}");
     }

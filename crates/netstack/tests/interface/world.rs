@@ -56,12 +56,7 @@ impl World {
         };
         change(&mut config);
         let (device, link) = mem::pair(Capabilities::plain(MTU), 1000);
-        World {
-            interface: Interface::new(config),
-            device,
-            link,
-            now: START,
-        }
+        World { interface: Interface::new(config), device, link, now: START }
     }
 
     /// One that knows its peer already.
@@ -105,20 +100,12 @@ impl World {
 }
 
 pub(crate) fn complete(bytes: &[u8]) -> Frame<'_> {
-    Frame {
-        bytes,
-        verified: Verified::No,
-        segment_len: None,
-    }
+    Frame { bytes, verified: Verified::No, segment_len: None }
 }
 
 pub(crate) fn ethernet(dst: EthernetAddress, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 14];
-    let header = EthernetHeader {
-        dst,
-        src: THEIRS,
-        ethertype,
-    };
+    let header = EthernetHeader { dst, src: THEIRS, ethertype };
     header.emit(&mut frame);
     frame.extend_from_slice(payload);
     frame
@@ -182,11 +169,8 @@ pub(crate) fn v6(header: Ipv6Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 40];
     header.emit(payload.len(), &mut bytes);
     bytes.extend_from_slice(payload);
-    let dst = if header.dst.is_multicast() {
-        EthernetAddress::of_multicast_v6(header.dst)
-    } else {
-        OURS
-    };
+    let dst =
+        if header.dst.is_multicast() { EthernetAddress::of_multicast_v6(header.dst) } else { OURS };
     ethernet(dst, EtherType::IPV6, &bytes)
 }
 
@@ -199,10 +183,7 @@ pub(crate) fn icmp_v4(src: Ipv4Addr, message: Icmpv4Message<'_>) -> Vec<u8> {
 pub(crate) fn icmp_v6(src: Ipv6Addr, dst: Ipv6Addr, message: Icmpv6Message<'_>) -> Vec<u8> {
     let mut bytes = vec![0; 1440];
     let len = message.emit(src, dst, &mut bytes);
-    let header = Ipv6Header {
-        dst,
-        ..v6_header(src, Protocol::ICMPV6)
-    };
+    let header = Ipv6Header { dst, ..v6_header(src, Protocol::ICMPV6) };
     v6(header, &bytes[..len])
 }
 
@@ -210,11 +191,8 @@ pub(crate) fn ndp(src: Ipv6Addr, dst: Ipv6Addr, message: NdpMessage) -> Vec<u8> 
     icmp_v6(src, dst, Icmpv6Message::Ndp(message))
 }
 
-pub(crate) const ECHO: IcmpEcho<'_> = IcmpEcho {
-    identifier: 7,
-    sequence: 1,
-    data: b"are you there",
-};
+pub(crate) const ECHO: IcmpEcho<'_> =
+    IcmpEcho { identifier: 7, sequence: 1, data: b"are you there" };
 
 /// A segment to this host.
 pub(crate) fn segment() -> (Segment<'static>, Vec<u8>) {
@@ -263,26 +241,14 @@ pub(crate) fn parsed_arp(frame: &[u8]) -> (EthernetHeader, ArpPacket) {
 pub(crate) fn send_to(world: &mut World, dst: IpAddr) -> Result<bool, NoRoute> {
     let src = world.interface.source_for(dst).unwrap();
     let mut room = [0; HEADERS_LEN_MAX + 20];
-    let fields = IpFields {
-        src,
-        dst,
-        dscp: 0,
-        ecn: Ecn::Capable0,
-        len: 20,
-    };
-    let written = world
-        .interface
-        .write_headers(world.now, &fields, &mut room)?;
+    let fields = IpFields { src, dst, dscp: 0, ecn: Ecn::Capable0, len: 20 };
+    let written = world.interface.write_headers(world.now, &fields, &mut room)?;
     let (_, segment) = segment();
     let frame = &mut room[..written.len + 20];
     frame[written.len..].copy_from_slice(&segment);
     tcp::write_checksum(&mut frame[written.len..], written.pseudo_header, Sum::ZERO);
     if written.is_resolved {
-        let whole = OutgoingFrame {
-            headers: frame,
-            payload: &[],
-            offload: Offload::None,
-        };
+        let whole = OutgoingFrame { headers: frame, payload: &[], offload: Offload::None };
         world.device.transmit(world.now, &whole).unwrap();
     } else {
         world.interface.hold(world.now, dst, frame, &[]);

@@ -87,8 +87,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// A number in decimal.
 pub(crate) fn number<T: std::str::FromStr>(text: Option<&str>, what: &str) -> Result<T, String> {
     let text = text.ok_or_else(|| format!("{what} has no number"))?;
-    text.parse()
-        .map_err(|_| format!("{what} {text} is no number"))
+    text.parse().map_err(|_| format!("{what} {text} is no number"))
 }
 
 impl Pattern {

@@ -39,10 +39,7 @@ use world::World;
 
 /// The shard's address and that of its peers, in each family. RFC 5737, RFC 3849
 const ENDS: [(IpAddr, IpAddr); 2] = [
-    (
-        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
-    ),
+    (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))),
     (
         IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
         IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2)),
@@ -67,11 +64,7 @@ impl Script {
             let line = line.split('#').next().unwrap_or_default().trim();
             (!line.is_empty()).then(|| (at + 1, line.to_owned()))
         });
-        Script {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            lines: lines.collect(),
-        }
+        Script { name: name.to_owned(), title: title.to_owned(), lines: lines.collect() }
     }
 
     /// Plays it over each family. The error says where it failed, what came in place of what, and

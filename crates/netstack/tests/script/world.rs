@@ -211,10 +211,7 @@ impl World {
         let irs = peer.irs.unwrap_or(0);
         let mut sacks = SackBlocks::NONE;
         for &(left, right) in &pattern.sacks {
-            sacks.push(SackBlock {
-                left: SeqNumber(irs) + left,
-                right: SeqNumber(irs) + right,
-            });
+            sacks.push(SackBlock { left: SeqNumber(irs) + left, right: SeqNumber(irs) + right });
         }
         let offset = peer.clock_offset.unwrap_or(0);
         let stamps = pattern.timestamps;
@@ -279,13 +276,7 @@ impl World {
             let relative = segment.seq.0.wrapping_sub(peer.irs.unwrap_or(0));
             let expected = bytes(u64::from(relative).saturating_sub(1), payload.len());
             let wrong_at = (0..payload.len()).find(|&at| payload[at] != expected[at]);
-            let sent = Sent {
-                peer: port,
-                segment,
-                len: payload.len() as u32,
-                ecn,
-                wrong_at,
-            };
+            let sent = Sent { peer: port, segment, len: payload.len() as u32, ecn, wrong_at };
             let line = format!("{}  > {}", self.clock(), self.describe(&sent));
             self.trace.push(line);
             self.sent.push_back(sent);
@@ -320,9 +311,7 @@ impl World {
             sack_permitted: Some(segment.options.sack_permitted),
             timestamps: (segment.options.timestamps)
                 .map(|(value, echo)| (value.wrapping_sub(offset), echo)),
-            sacks: blocks
-                .map(|block| (theirs(block.left), theirs(block.right)))
-                .collect(),
+            sacks: blocks.map(|block| (theirs(block.left), theirs(block.right))).collect(),
             urgent: 0,
             has_no_options: segment.options.is_empty(),
             ecn: Some(sent.ecn),
@@ -438,10 +427,7 @@ impl World {
             }
             "to" => self.to = number(value, "to")?,
             "accept" => {
-                let id = self
-                    .shard_mut()
-                    .accept(PORT)
-                    .ok_or("there is nothing to accept")?;
+                let id = self.shard_mut().accept(PORT).ok_or("there is nothing to accept")?;
                 let port = self.shard().tuple(id).expect("a flow").remote_port;
                 self.peers.entry(port).or_default().flow = Some(id);
             }
@@ -474,8 +460,7 @@ impl World {
             }
             "keepalive" => {
                 let id = self.flow()?;
-                self.shard_mut()
-                    .set_keep_alive(now, id, value == Some("on"));
+                self.shard_mut().set_keep_alive(now, id, value == Some("on"));
             }
             "user_timeout" => {
                 let id = self.flow()?;
@@ -496,12 +481,7 @@ impl World {
         let id = match value {
             None => (self.shard_mut()).connect(now, local, SocketAddr::new(remote, port)),
             Some(local_port) => {
-                let tuple = FourTuple {
-                    local,
-                    local_port: 0,
-                    remote,
-                    remote_port: port,
-                };
+                let tuple = FourTuple { local, local_port: 0, remote, remote_port: port };
                 let local_port = number(Some(local_port), "connect")?;
                 self.shard_mut().connect_from(now, local_port, tuple)
             }
@@ -510,12 +490,7 @@ impl World {
         let local_port = self.shard().tuple(id).expect("a flow").local_port;
         let iss = self.peer_iss;
         let flow = Some(id);
-        let peer = Peer {
-            iss,
-            local_port,
-            flow,
-            ..Peer::default()
-        };
+        let peer = Peer { iss, local_port, flow, ..Peer::default() };
         self.peers.insert(port, peer);
         Ok(())
     }
@@ -603,26 +578,12 @@ impl World {
                 same("gone", is_gone, true)
             }
             "cwnd" => same("cwnd", self.machine()?.cwnd(), number(value, "cwnd")?),
-            "ssthresh" => same(
-                "ssthresh",
-                self.machine()?.ssthresh(),
-                number(value, "ssthresh")?,
-            ),
-            "flight" => same(
-                "flight",
-                self.machine()?.flight_len(),
-                number(value, "flight")?,
-            ),
-            "released" => same(
-                "released",
-                self.machine()?.released(),
-                number(value, "released")?,
-            ),
-            "readable" => same(
-                "readable",
-                self.machine()?.readable_len(),
-                number(value, "readable")?,
-            ),
+            "ssthresh" => same("ssthresh", self.machine()?.ssthresh(), number(value, "ssthresh")?),
+            "flight" => same("flight", self.machine()?.flight_len(), number(value, "flight")?),
+            "released" => same("released", self.machine()?.released(), number(value, "released")?),
+            "readable" => {
+                same("readable", self.machine()?.readable_len(), number(value, "readable")?)
+            }
             "rto" => {
                 let expected = duration(value.unwrap_or_default())?;
                 same("rto", self.machine()?.rto(&config), expected)
@@ -632,11 +593,7 @@ impl World {
                 same("srtt", self.machine()?.srtt(), Some(expected))
             }
             "flows" => same("flows", self.shard().flows_len(), number(value, "flows")?),
-            "time_wait" => same(
-                "time_wait",
-                self.shard().time_wait_len(),
-                number(value, "names")?,
-            ),
+            "time_wait" => same("time_wait", self.shard().time_wait_len(), number(value, "names")?),
             "trouble" => {
                 let trouble = self.machine()?.trouble();
                 let trouble = trouble.map_or("none".to_owned(), |it| format!("{it:?}"));
@@ -690,18 +647,12 @@ impl World {
 fn counter(all: &str, name: &str) -> Option<u64> {
     let at = all.find(&format!(" {name}: "))?;
     let rest = &all[at + name.len() + 3..];
-    let end = rest
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(rest.len());
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
 fn same<T: PartialEq + Debug>(what: &str, got: T, expected: T) -> Result<(), String> {
-    if got == expected {
-        Ok(())
-    } else {
-        Err(format!("{what} is {got:?}"))
-    }
+    if got == expected { Ok(()) } else { Err(format!("{what} is {got:?}")) }
 }
 
 /// A segment as a script writes it.

@@ -55,10 +55,7 @@ impl SharedBuffers {
         let buffer_len_max = options.queued_len_max / count;
         let buffer = || -> Result<PaddedBuffer, TryReserveError> {
             let lines = allocate(buffer_len_max)?;
-            Ok(PaddedBuffer(Mutex::new(LogBuffer {
-                lines,
-                closed: false,
-            })))
+            Ok(PaddedBuffer(Mutex::new(LogBuffer { lines, closed: false })))
         };
         Ok(SharedBuffers {
             buffers: (0..count).map(|_| buffer()).collect::<Result<_, _>>()?,
@@ -114,9 +111,7 @@ impl SharedBuffers {
         }
         // All are locked only if more threads than processors were each preempted while copying a
         // line (`--engine thread`). Waiting for a copy loses no line and is short.
-        all_taken
-            .then(|| lock(slot(0)))
-            .filter(|buffer| self.has_room(buffer, len))
+        all_taken.then(|| lock(slot(0))).filter(|buffer| self.has_room(buffer, len))
     }
 
     fn has_room(&self, buffer: &LogBuffer, len: usize) -> bool {
@@ -124,8 +119,7 @@ impl SharedBuffers {
     }
 
     pub(super) fn count_dropped(&self, lines: &[u8]) {
-        self.lines_dropped
-            .fetch_add(count_lines(lines), Ordering::Relaxed);
+        self.lines_dropped.fetch_add(count_lines(lines), Ordering::Relaxed);
     }
 
     pub(super) fn lines_waiting(&self) -> u64 {
@@ -134,9 +128,7 @@ impl SharedBuffers {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.buffers
-            .iter()
-            .all(|slot| lock(&slot.0).lines.is_empty())
+        self.buffers.iter().all(|slot| lock(&slot.0).lines.is_empty())
     }
 
     pub(super) fn closing(&self) -> Option<Instant> {

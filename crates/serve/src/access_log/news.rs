@@ -24,21 +24,13 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl<R: FnMut(&str)> News<R> {
     pub(super) fn new(target: String, report: R) -> News<R> {
-        News {
-            target,
-            report,
-            trouble: None,
-            told: Told::default(),
-        }
+        News { target, report, trouble: None, told: Told::default() }
     }
 
     /// Time at which a recovery can be reported that came less than a minute after the failure.
     pub(super) fn due(&self) -> Option<Instant> {
         let pending = self.told.trouble && self.trouble.is_none();
-        self.told
-            .at
-            .filter(|_| pending)
-            .map(|at| at + REPORT_INTERVAL)
+        self.told.at.filter(|_| pending).map(|at| at + REPORT_INTERVAL)
     }
 
     pub(super) fn tell(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {

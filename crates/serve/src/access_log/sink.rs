@@ -72,10 +72,7 @@ impl Sink {
             // of a terminal, so a new one is opened. Not for regular files: the offset belongs to
             // the description as well. open(2), proc(5)
             let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&owned));
-            let own = OpenOptions::new()
-                .write(true)
-                .custom_flags(libc::O_NONBLOCK)
-                .open(link);
+            let own = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(link);
             // Opening another user's terminal or pipe may fail (after su, in some containers).
             return Ok(Sink::File(own.map_or(owned, OwnedFd::from)));
         }
@@ -144,10 +141,7 @@ mod tests {
         let sink = Sink::of(writer.as_fd()).unwrap();
         assert!(fill(&sink) >= 4096);
         let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
-        assert!(
-            !flags.contains(rustix::fs::OFlags::NONBLOCK),
-            "others share this pipe"
-        );
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "others share this pipe");
         drop(reader);
         let error = sink.write(b"x", SOON).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
@@ -165,10 +159,7 @@ mod tests {
     fn redirected_file_keeps_its_offset() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"before ").unwrap();
-        Sink::of(file.as_fd())
-            .unwrap()
-            .write(b"after", SOON)
-            .unwrap();
+        Sink::of(file.as_fd()).unwrap().write(b"after", SOON).unwrap();
         file.rewind().unwrap();
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();

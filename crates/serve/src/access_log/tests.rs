@@ -21,11 +21,7 @@ fn open_at(folder: tempfile::TempDir, path: PathBuf, options: &Options) -> World
     let (tell, reports) = channel();
     let report = move |text: &str| drop(tell.send(text.to_owned()));
     let log = AccessLog::open(Target::File(path), options, report).unwrap();
-    World {
-        folder,
-        log,
-        reports,
-    }
+    World { folder, log, reports }
 }
 
 fn open(options: &Options) -> World {
@@ -36,10 +32,7 @@ fn open(options: &Options) -> World {
 
 /// Options without a noticeable delay.
 fn prompt() -> Options {
-    Options {
-        flush_interval: Duration::from_millis(1),
-        ..Options::default()
-    }
+    Options { flush_interval: Duration::from_millis(1), ..Options::default() }
 }
 
 impl World {
@@ -63,10 +56,7 @@ fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
 
 #[test]
 fn close_writes_all_lines_in_order() {
-    let world = open(&Options {
-        flush_interval: NEVER,
-        ..Options::default()
-    });
+    let world = open(&Options { flush_interval: NEVER, ..Options::default() });
     world.log.write(b"one\n");
     world.log.write(b"two\nthree\n");
     assert!(world.log.close(LONG));
@@ -80,17 +70,12 @@ fn line_is_written_within_the_flush_interval() {
     eventually("the line is not written", || !world.text().is_empty());
     // And again, after the writer has gone back to sleep.
     world.log.write(b"line\n");
-    eventually("the second line is not written", || {
-        world.text() == "line\nline\n"
-    });
+    eventually("the second line is not written", || world.text() == "line\nline\n");
 }
 
 #[test]
 fn half_a_buffer_is_written_at_once() {
-    let world = open(&Options {
-        flush_interval: NEVER,
-        ..Options::default()
-    });
+    let world = open(&Options { flush_interval: NEVER, ..Options::default() });
     let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
     for _ in 0..world.log.shared.buffer_len_max / 2 / line.len() {
         world.log.write(&line);
@@ -106,11 +91,7 @@ fn half_a_buffer_is_written_at_once() {
 #[test]
 fn paced_log_writes_once_an_interval() {
     const LEN_MAX: usize = 64 * 1024;
-    let world = open(&Options {
-        flush_interval: NEVER,
-        queued_len_max: LEN_MAX,
-        is_paced: true,
-    });
+    let world = open(&Options { flush_interval: NEVER, queued_len_max: LEN_MAX, is_paced: true });
     let line = [b"x".repeat(99), b"\n".to_vec()].concat();
     (0..2 * LEN_MAX / 100).for_each(|_| world.log.write(&line));
     assert!(world.log.lines_dropped() > 0);
@@ -156,10 +137,7 @@ fn reopen_after_rotation() {
     world.log.reopen().unwrap();
     world.log.write(b"new\n");
     assert!(world.log.close(LONG));
-    assert_eq!(
-        (fs::read_to_string(old).unwrap(), world.text()),
-        ("old\n".into(), "new\n".into())
-    );
+    assert_eq!((fs::read_to_string(old).unwrap(), world.text()), ("old\n".into(), "new\n".into()));
 }
 
 #[test]
@@ -194,11 +172,7 @@ fn full_disk_is_reported() {
     assert!(world.log.close(LONG));
     assert_eq!(world.text(), "one\ntwo\n");
     assert_eq!(world.log.lines_dropped(), 0);
-    assert_eq!(
-        world.reports.try_iter().count(),
-        0,
-        "more than one report within a minute"
-    );
+    assert_eq!(world.reports.try_iter().count(), 0, "more than one report within a minute");
 }
 
 #[test]
@@ -223,10 +197,7 @@ fn lines_lost_on_a_full_disk_are_counted() {
 fn blocked_pipe_drops_lines() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", pipe.as_raw_fd()));
-    let options = Options {
-        queued_len_max: 256 * 1024,
-        ..prompt()
-    };
+    let options = Options { queued_len_max: 256 * 1024, ..prompt() };
     let world = open_at(tempfile::tempdir().unwrap(), path, &options);
 
     let line = [b"x".repeat(99), b"\n".to_vec()].concat();
@@ -264,20 +235,13 @@ fn close_does_not_wait_for_an_unread_pipe() {
     }
     let start = Instant::now();
     assert!(!world.log.close(Duration::from_millis(50)));
-    assert!(
-        start.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     eventually("nothing is dropped", || world.log.lines_dropped() > 0);
 }
 
 #[test]
 fn partly_written_line_is_written_again() {
-    let mut batch = Batch {
-        lines: b"one\ntwo\nthree\n".to_vec(),
-        written: 6,
-    };
+    let mut batch = Batch { lines: b"one\ntwo\nthree\n".to_vec(), written: 6 };
     batch.rewind_to_line();
     assert_eq!(batch.unwritten(), b"two\nthree\n");
     batch.written = 2;
@@ -322,10 +286,7 @@ fn reports_once_a_minute() {
 #[test]
 fn target_from_text() {
     assert_eq!("-".parse(), Ok(Target::Stdout));
-    assert_eq!(
-        "/var/log/weft.log".parse(),
-        Ok(Target::File("/var/log/weft.log".into()))
-    );
+    assert_eq!("/var/log/weft.log".parse(), Ok(Target::File("/var/log/weft.log".into())));
     assert_eq!(Target::File("a".into()).to_string(), "a");
 }
 
@@ -341,19 +302,12 @@ fn missing_directory_fails_at_the_start() {
 #[ignore = "a measurement"]
 fn what_a_line_costs() {
     const LINES: u32 = 2_000_000;
-    let world = open_at(
-        tempfile::tempdir().unwrap(),
-        "/dev/null".into(),
-        &Options::default(),
-    );
+    let world = open_at(tempfile::tempdir().unwrap(), "/dev/null".into(), &Options::default());
     let line = [b"x".repeat(119), b"\n".to_vec()].concat();
     let start = Instant::now();
     for _ in 0..LINES {
         world.log.write(&line);
     }
     let each = start.elapsed() / LINES;
-    println!(
-        "{each:?} for each line, {} dropped",
-        world.log.lines_dropped()
-    );
+    println!("{each:?} for each line, {} dropped", world.log.lines_dropped());
 }

@@ -80,11 +80,7 @@ impl<R: FnMut(&str)> LogWriter<R> {
 
     /// Writes the batch; returns true if it is empty afterwards.
     fn write_batch(&mut self) -> bool {
-        let is_time_up = || {
-            self.shared
-                .closing()
-                .is_some_and(|limit| Instant::now() >= limit)
-        };
+        let is_time_up = || self.shared.closing().is_some_and(|limit| Instant::now() >= limit);
         let result = self.batch.write_to(&self.sink, is_time_up);
         if result.is_err() {
             self.shared.write_errors.fetch_add(1, Ordering::Relaxed);
@@ -130,10 +126,7 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn with_capacity(len: usize) -> Result<Batch, TryReserveError> {
-        Ok(Batch {
-            lines: allocate(len)?,
-            written: 0,
-        })
+        Ok(Batch { lines: allocate(len)?, written: 0 })
     }
 
     fn is_empty(&self) -> bool {
@@ -145,11 +138,7 @@ impl Batch {
     }
 
     fn swap(&mut self, buffer: &mut Vec<u8>) {
-        assert!(
-            self.is_empty(),
-            "{} bytes of a batch would be lost",
-            self.lines.len()
-        );
+        assert!(self.is_empty(), "{} bytes of a batch would be lost", self.lines.len());
         mem::swap(&mut self.lines, buffer);
     }
 
@@ -172,9 +161,7 @@ impl Batch {
 
     /// Moves back to the start of a partly written line, to write all of it to the new file.
     pub(super) fn rewind_to_line(&mut self) {
-        let line = self.lines[..self.written]
-            .iter()
-            .rposition(|&byte| byte == b'\n');
+        let line = self.lines[..self.written].iter().rposition(|&byte| byte == b'\n');
         self.written = line.map_or(0, |newline| newline + 1);
     }
 }

@@ -126,10 +126,7 @@ pub(crate) struct Unacked {
 #[cfg(feature = "netstack")]
 impl Unacked {
     /// The peer has acknowledged all.
-    pub(crate) const NONE: Unacked = Unacked {
-        len: 0,
-        all_is_sent: true,
-    };
+    pub(crate) const NONE: Unacked = Unacked { len: 0, all_is_sent: true };
 }
 
 /// Bytes in the queues of a socket whose stream this side ends.

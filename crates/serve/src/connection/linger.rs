@@ -56,11 +56,7 @@ impl Linger {
             Closed::TimedOut(_) => LINGER_IDLE,
             _ => LINGER_TIMEOUT,
         };
-        let extends_for = if is_draining {
-            LINGER_DRAIN_TIMEOUT
-        } else {
-            timeout
-        };
+        let extends_for = if is_draining { LINGER_DRAIN_TIMEOUT } else { timeout };
         shared.lingering.enter().then(|| {
             Box::new(Linger {
                 shared: Arc::clone(shared),
@@ -74,11 +70,7 @@ impl Linger {
 
     /// Deadline for the peer's next bytes, or its end.
     pub(super) fn next_deadline(&self, is_draining: bool) -> Instant {
-        let patience = if is_draining {
-            DRAIN_GRACE
-        } else {
-            LINGER_IDLE
-        };
+        let patience = if is_draining { DRAIN_GRACE } else { LINGER_IDLE };
         self.until.min(self.last_input_at + patience)
     }
 

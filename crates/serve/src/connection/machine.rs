@@ -198,11 +198,7 @@ impl<S: Session> Machine<S> {
             | State::Handshake
             | State::Discard(_) => Action::Receive { until },
             State::Fill => {
-                let space = self
-                    .session
-                    .as_mut()
-                    .map(S::body_buffer)
-                    .unwrap_or_default();
+                let space = self.session.as_mut().map(S::body_buffer).unwrap_or_default();
                 Action::Fill { space, until }
             }
             State::Turn => Action::Turn,
@@ -212,9 +208,9 @@ impl<S: Session> Machine<S> {
                 tls: self.tls.as_ref().map(|tls| tls.facts()),
                 client: self.client(),
             }),
-            State::CheckQueues(_) => Action::CheckQueues {
-                asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX,
-            },
+            State::CheckQueues(_) => {
+                Action::CheckQueues { asks_unsent: self.sent_len > SENT_AT_ONCE_LEN_MAX }
+            }
             State::Finish(_) => Action::Finish,
             State::Close(closed) => Action::Close(closed),
         }
@@ -251,9 +247,7 @@ impl<S: Session> Machine<S> {
     /// True if a complete reply is queued, so that the time of its sending must be recorded.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
-        self.outgoing
-            .as_ref()
-            .is_some_and(|outgoing| outgoing.out.is_timed())
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.out.is_timed())
     }
 
     /// True if its next input is for a handshake of TLS, which takes long.
@@ -296,11 +290,7 @@ impl<S: Session> Machine<S> {
         debug_assert_eq!(self.state, State::Open, "opened once");
         self.session = Some(session);
         self.deadline = now.monotonic + self.shared.limits.head_timeout;
-        self.state = if self.held.is_empty() {
-            State::Receive
-        } else {
-            State::Turn
-        };
+        self.state = if self.held.is_empty() { State::Receive } else { State::Turn };
         self.announce_drain(now);
         self.settle(now);
     }
@@ -537,11 +527,7 @@ impl<S: Session> Machine<S> {
         let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
         let received = session.receive(&self.held, now, out);
         let len = self.held.len();
-        assert!(
-            received.used <= len,
-            "a session used {} of {len} bytes",
-            received.used
-        );
+        assert!(received.used <= len, "a session used {} of {len} bytes", received.used);
         self.held.drain(..received.used);
         self.follow(received, now);
     }
@@ -806,10 +792,7 @@ impl<S: Session> Machine<S> {
             let outgoing = outgoing(&mut self.outgoing, &self.shared, now);
             tls.end(&mut outgoing.sealed);
             outgoing.begin(now.monotonic, &self.shared.limits);
-            if matches!(
-                self.state,
-                State::Close(_) | State::CheckQueues(Closed::TimedOut(_))
-            ) {
+            if matches!(self.state, State::Close(_) | State::CheckQueues(Closed::TimedOut(_))) {
                 outgoing.until = now.monotonic + GOODBYE_PATIENCE;
             }
             return;

@@ -63,9 +63,8 @@ impl<S: Session> Machine<S> {
     /// Goes on with the connection of a client, unless its address has too many.
     fn take_place(&mut self, client: Option<SocketAddr>) {
         let addresses = self.shared.addresses.as_ref();
-        let counted = addresses
-            .zip(client)
-            .filter(|(addresses, client)| addresses.counts(client.ip()));
+        let counted =
+            addresses.zip(client).filter(|(addresses, client)| addresses.counts(client.ip()));
         let place = counted.map(|(addresses, client)| addresses.enter(client.ip()));
         self.state = match place {
             Some(None) => State::Close(Closed::AddressLimit),
@@ -76,10 +75,7 @@ impl<S: Session> Machine<S> {
     }
 
     fn set_origin(&mut self, client: Option<SocketAddr>, place: Option<AddressSlot>) {
-        self.origin = Some(Box::new(Origin {
-            client,
-            _place: place,
-        }));
+        self.origin = Some(Box::new(Origin { client, _place: place }));
     }
 
     /// The address of the client, if a setting asks for it.

@@ -184,19 +184,11 @@ impl Outgoing {
     ) -> Action<'a> {
         let until = self.until;
         if !self.sealed.is_empty() {
-            return Action::Send {
-                out: &self.sealed,
-                until: self.taken_until(),
-                is_last,
-            };
+            return Action::Send { out: &self.sealed, until: self.taken_until(), is_last };
         }
         let out = &self.out;
         let Some(Chunk::File(range)) = out.front() else {
-            return Action::Send {
-                out,
-                until,
-                is_last,
-            };
+            return Action::Send { out, until, is_last };
         };
         if !self.fetched.is_empty() {
             return Action::Send {
@@ -230,9 +222,7 @@ impl Outgoing {
             _ if len > HELD_BACK_LEN => copy(len - HELD_BACK_LEN),
             Some(unacked) if unacked.len <= self.copied => copy(len),
             unacked => Action::CheckUnacked(match unacked {
-                Some(Unacked {
-                    all_is_sent: false, ..
-                }) => self.check(UNACKED_CHECK_MAX, false),
+                Some(Unacked { all_is_sent: false, .. }) => self.check(UNACKED_CHECK_MAX, false),
                 _ => self.check(self.check_after, true),
             }),
         }
@@ -240,11 +230,7 @@ impl Outgoing {
 
     /// Deadline for the peer to take something, or for what was fetched to go back.
     fn taken_until(&self) -> Instant {
-        if self.fetched.is_empty() {
-            self.until
-        } else {
-            self.until.min(self.fetched_until)
-        }
+        if self.fetched.is_empty() { self.until } else { self.until.min(self.fetched_until) }
     }
 
     /// Takes bytes that were read of the file at the front. If the last ones were taken in less
@@ -289,11 +275,7 @@ impl Outgoing {
     }
 
     fn check(&self, after: Duration, all_was_sent: bool) -> UnackedCheck {
-        UnackedCheck {
-            after,
-            all_was_sent,
-            enough: self.copied,
-        }
+        UnackedCheck { after, all_was_sent, enough: self.copied }
     }
 
     /// Takes the result of a check; `false` if the peer takes too little.
@@ -322,11 +304,7 @@ impl Outgoing {
             return self.sealed.consume(len);
         }
         if let Some(Chunk::File(range)) = self.out.front() {
-            self.copied = if self.fetched.is_empty() {
-                0
-            } else {
-                self.copied + len
-            };
+            self.copied = if self.fetched.is_empty() { 0 } else { self.copied + len };
             if !self.fetched.is_empty() {
                 self.fetched.consume(len);
             }

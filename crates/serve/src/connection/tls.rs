@@ -90,11 +90,7 @@ impl TlsConnection {
 
     /// Charges what TLS holds to `memory`. Says whether that has grown.
     pub(super) fn charge(&mut self, memory: &Arc<Memory>) -> bool {
-        let handshake_len = if self.is_handshaking() {
-            HANDSHAKE_LEN
-        } else {
-            0
-        };
+        let handshake_len = if self.is_handshaking() { HANDSHAKE_LEN } else { 0 };
         self.charge.set(memory, handshake_len + self.buffer_len())
     }
 
@@ -135,8 +131,7 @@ impl TlsConnection {
         let spare = self.incoming.capacity() - self.incoming.len();
         if !self.incoming.is_empty() && spare < input.len() {
             // In steps, and not twofold: it is charged.
-            self.incoming
-                .reserve_exact(input.len().max(INCOMING_STEP_LEN));
+            self.incoming.reserve_exact(input.len().max(INCOMING_STEP_LEN));
         }
         self.incoming.extend_from_slice(input);
         let len = self.incoming.len();
@@ -166,9 +161,8 @@ impl TlsConnection {
         if opened.is_err() {
             // The alert. Beyond it rustls would look at the same records again.
             while connection.wants_write()
-                && let Ok(ConnectionState::EncodeTlsData(data)) = connection
-                    .process_tls_records(&mut self.incoming[used..])
-                    .state
+                && let Ok(ConnectionState::EncodeTlsData(data)) =
+                    connection.process_tls_records(&mut self.incoming[used..]).state
             {
                 encode(data, &mut self.made);
             }
@@ -196,11 +190,7 @@ impl TlsConnection {
 
     /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold.
     pub(super) fn seal(&mut self, out: &mut Outbox, sealed: &mut Outbox) -> usize {
-        let len_max = if out.is_lean() {
-            SEALED_LEN_LEAN
-        } else {
-            SEALED_LEN_MAX
-        };
+        let len_max = if out.is_lean() { SEALED_LEN_LEAN } else { SEALED_LEN_MAX };
         let mut len = 0;
         let memory = out.chunks().map_while(|chunk| match chunk {
             Chunk::Bytes(bytes) => Some(bytes),
@@ -229,9 +219,7 @@ impl TlsConnection {
     /// Makes the record that says that nothing comes after it.
     pub(super) fn end(&mut self, sealed: &mut Outbox) {
         self.has_ended = true;
-        self.write(sealed, RECORD_OVERHEAD, |traffic, space| {
-            traffic.queue_close_notify(space)
-        });
+        self.write(sealed, RECORD_OVERHEAD, |traffic, space| traffic.queue_close_notify(space));
     }
 
     /// Appends to `sealed` what `write` makes in a space of `len` bytes, behind TLS's own records.

@@ -42,9 +42,7 @@ pub(super) struct Cells {
 
 impl Default for Cells {
     fn default() -> Cells {
-        Cells {
-            values: [const { AtomicU64::new(0) }; CELLS],
-        }
+        Cells { values: [const { AtomicU64::new(0) }; CELLS] }
     }
 }
 
@@ -57,10 +55,7 @@ impl Cells {
     pub(super) fn add_at(&self, cell: usize, count: u64) {
         let value = &self.values[cell];
         // Release pairs with the snapshot's Acquire: see there.
-        value.store(
-            value.load(Ordering::Relaxed).wrapping_add(count),
-            Ordering::Release,
-        );
+        value.store(value.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
     }
 }
 
@@ -79,10 +74,7 @@ struct All {
 
 impl Default for All {
     fn default() -> All {
-        All {
-            live: Vec::new(),
-            retired: [0; CELLS],
-        }
+        All { live: Vec::new(), retired: [0; CELLS] }
     }
 }
 
@@ -112,10 +104,7 @@ impl Registry {
         let mut values = all.retired;
         // Closed before accepted: what was accepted before it was closed is then seen as well.
         for cell in (0..CELLS).rev() {
-            let live = all
-                .live
-                .iter()
-                .map(|cells| cells.values[cell].load(Ordering::Acquire));
+            let live = all.live.iter().map(|cells| cells.values[cell].load(Ordering::Acquire));
             values[cell] += live.sum::<u64>();
         }
         values
@@ -161,10 +150,7 @@ fn register<'a>(mine: &'a mut Vec<Mine>, registry: &Arc<Registry>) -> &'a Mine {
     mine.retain(|own| own.registry.strong_count() > 0);
     let cells = Arc::new(Cells::default());
     registry.lock().live.push(Arc::clone(&cells));
-    mine.push(Mine {
-        registry: Arc::downgrade(registry),
-        cells,
-    });
+    mine.push(Mine { registry: Arc::downgrade(registry), cells });
     mine.last().expect("just pushed")
 }
 

@@ -107,12 +107,8 @@ pub enum AcceptError {
 
 impl AcceptError {
     /// Every class.
-    pub const ALL: [AcceptError; 4] = [
-        AcceptError::Descriptors,
-        AcceptError::Aborted,
-        AcceptError::Memory,
-        AcceptError::Other,
-    ];
+    pub const ALL: [AcceptError; 4] =
+        [AcceptError::Descriptors, AcceptError::Aborted, AcceptError::Memory, AcceptError::Other];
 
     /// The class of an error of accept(2).
     pub fn of(error: &io::Error) -> AcceptError {

@@ -78,68 +78,31 @@ impl CounterSnapshot {
             &[],
             self.accepted(),
         );
-        out.gauge(
-            "weft_connections_active",
-            "Connections open.",
-            &[],
-            self.active() as f64,
-        );
+        out.gauge("weft_connections_active", "Connections open.", &[], self.active() as f64);
         for reason in Closed::ALL {
             let labels = [("reason", reason.label())];
             let help = "Connections ended, by reason.";
-            out.counter(
-                "weft_connections_closed_total",
-                help,
-                &labels,
-                self.closed(reason),
-            );
+            out.counter("weft_connections_closed_total", help, &labels, self.closed(reason));
         }
         for class in AcceptError::ALL {
             let labels = [("class", class.label())];
             let help = "Failures of accept(2), by class.";
-            out.counter(
-                "weft_accept_errors_total",
-                help,
-                &labels,
-                self.accept_errors(class),
-            );
+            out.counter("weft_accept_errors_total", help, &labels, self.accept_errors(class));
         }
-        for (version, cell) in [
-            ("1", Cell::ProxyV1),
-            ("2", Cell::ProxyV2),
-            ("none", Cell::ProxyAbsent),
-        ] {
+        for (version, cell) in
+            [("1", Cell::ProxyV1), ("2", Cell::ProxyV2), ("none", Cell::ProxyAbsent)]
+        {
             let help = "Connections from proxies, by version of the PROXY header.";
             let labels = [("version", version)];
             out.counter("weft_proxy_headers_total", help, &labels, self.value(cell));
         }
         let plain = [
-            (
-                "weft_accept_pauses_total",
-                "Times accepting paused.",
-                self.accept_pauses(),
-            ),
-            (
-                "weft_receives_total",
-                "Receives of at least one byte.",
-                self.receives(),
-            ),
-            (
-                "weft_received_bytes_total",
-                "Bytes received.",
-                self.bytes_received(),
-            ),
-            (
-                "weft_sends_total",
-                "Sends of at least one byte.",
-                self.sends(),
-            ),
+            ("weft_accept_pauses_total", "Times accepting paused.", self.accept_pauses()),
+            ("weft_receives_total", "Receives of at least one byte.", self.receives()),
+            ("weft_received_bytes_total", "Bytes received.", self.bytes_received()),
+            ("weft_sends_total", "Sends of at least one byte.", self.sends()),
             ("weft_sent_bytes_total", "Bytes sent.", self.bytes_sent()),
-            (
-                "weft_work_calls_total",
-                "Calls of session work that may block.",
-                self.work_calls(),
-            ),
+            ("weft_work_calls_total", "Calls of session work that may block.", self.work_calls()),
         ];
         for (name, help, value) in plain {
             out.counter(name, help, &[], value);

@@ -22,14 +22,8 @@ fn every_event_is_counted() {
     counters.accept_paused();
 
     let seen = counters.snapshot();
-    assert!(
-        Closed::ALL.iter().all(|reason| seen.closed(*reason) == 1),
-        "{seen:?}"
-    );
-    assert_eq!(
-        (seen.accepted(), seen.active(), seen.closed_total()),
-        (14, 1, 13)
-    );
+    assert!(Closed::ALL.iter().all(|reason| seen.closed(*reason) == 1), "{seen:?}");
+    assert_eq!((seen.accepted(), seen.active(), seen.closed_total()), (14, 1, 13));
     assert_eq!((seen.receives(), seen.bytes_received()), (1, 100));
     assert_eq!((seen.sends(), seen.bytes_sent()), (2, 1024));
     assert_eq!((seen.work_calls(), seen.accept_pauses()), (1, 1));
@@ -61,11 +55,7 @@ fn counts_of_ended_threads_are_kept() {
         });
     }
     assert_eq!(counters.snapshot().bytes_received(), 15);
-    assert_eq!(
-        counters.registry.live_count(),
-        0,
-        "cells of ended threads are given back"
-    );
+    assert_eq!(counters.registry.live_count(), 0, "cells of ended threads are given back");
 }
 
 #[test]
@@ -74,14 +64,8 @@ fn servers_in_one_process_count_separately() {
     let other = Counters::default();
     one.accepted();
     other.sent(7);
-    assert_eq!(
-        (one.snapshot().accepted(), one.snapshot().bytes_sent()),
-        (1, 0)
-    );
-    assert_eq!(
-        (other.snapshot().accepted(), other.snapshot().bytes_sent()),
-        (0, 7)
-    );
+    assert_eq!((one.snapshot().accepted(), one.snapshot().bytes_sent()), (1, 0));
+    assert_eq!((other.snapshot().accepted(), other.snapshot().bytes_sent()), (0, 7));
 }
 
 #[test]
@@ -124,10 +108,7 @@ fn every_count_is_in_the_metrics() {
     let mut out = MetricsWriter::default();
     counters.snapshot().write_to(&mut out);
     let text = String::from_utf8(out.finish()).unwrap();
-    assert!(
-        text.contains("\nweft_connections_accepted_total 1\n"),
-        "{text}"
-    );
+    assert!(text.contains("\nweft_connections_accepted_total 1\n"), "{text}");
     assert!(text.contains("\nweft_connections_active 1\n"), "{text}");
     assert!(text.contains("{reason=\"timeout_head\"} 0\n"), "{text}");
     assert!(text.contains("{class=\"emfile\"} 0\n"), "{text}");
@@ -146,9 +127,7 @@ fn buckets_of_reply_durations() {
         counters.replied(count, Duration::from_micros(us), 0);
     }
     let mut out = MetricsWriter::default();
-    counters
-        .snapshot()
-        .write_durations_to("t", "Time.", &mut out);
+    counters.snapshot().write_durations_to("t", "Time.", &mut out);
     let text = String::from_utf8(out.finish()).unwrap();
     for line in [
         "# TYPE t histogram",

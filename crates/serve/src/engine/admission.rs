@@ -62,9 +62,7 @@ impl<O> Admission<O> {
     /// # Errors
     /// The last words to it if it is one too many. Then [`refused`](Admission::refused).
     pub(crate) fn admit(&self) -> Result<(), &'static str> {
-        let Shared {
-            counters, limits, ..
-        } = &*self.shared;
+        let Shared { counters, limits, .. } = &*self.shared;
         counters.accepted();
         let Some(line) = limits.refusal else {
             return Ok(()); // Accepting pauses at the limit.
@@ -113,11 +111,6 @@ impl<O> Admission<O> {
     {
         let Facts { tls, client } = facts;
         let peer = client.or_else(|| if self.names_peers { peer() } else { None });
-        (self.open)(Opening {
-            now,
-            peer,
-            listener,
-            tls,
-        })
+        (self.open)(Opening { now, peer, listener, tls })
     }
 }

@@ -120,22 +120,12 @@ impl Events {
         let inboxes = Arc::new(Inboxes::new(inboxes));
         for (at, sockets) in own.into_iter().enumerate() {
             let (engine, inboxes) = (Arc::clone(&engine), Arc::clone(&inboxes));
-            let (own, listeners) = (
-                Arc::clone(&loops.named[at].1),
-                Listeners::new(sockets, FIRST_LISTENER),
-            );
+            let (own, listeners) =
+                (Arc::clone(&loops.named[at].1), Listeners::new(sockets, FIRST_LISTENER));
             let has_file_threads = options.has_file_threads;
             let open = Arc::clone(&open_dispatcher);
             let make = move || {
-                EventLoop::new(
-                    engine,
-                    own,
-                    inboxes,
-                    at,
-                    listeners,
-                    has_file_threads,
-                    open()?,
-                )
+                EventLoop::new(engine, own, inboxes, at, listeners, has_file_threads, open()?)
             };
             (loops.threads).spawn(format!("loop {at}"), make, EventLoop::run)?;
         }
@@ -153,9 +143,7 @@ impl Events {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let EventOptions {
-            loops, dispatcher, ..
-        } = self.options;
+        let EventOptions { loops, dispatcher, .. } = self.options;
         let (plural, accepts) = match (loops, self.options.accept) {
             (1, Accept::Own) => ("", "which accepts"),
             (_, Accept::Own) => ("s", "each of which accepts"),
@@ -191,11 +179,7 @@ fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Socket
             && bound.sockets().count() >= options.loops
             && !(has_signals && bound.is_inherited());
         for (at, socket) in sockets(number, bound)?.into_iter().enumerate() {
-            if is_own {
-                own[at % options.loops].push(socket)
-            } else {
-                distributed.push(socket)
-            }
+            if is_own { own[at % options.loops].push(socket) } else { distributed.push(socket) }
         }
     }
     Ok((own, distributed))

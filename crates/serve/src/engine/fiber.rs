@@ -41,11 +41,7 @@ impl Fibers {
             runtime.spawn_stackless_with(worker.builder(), worker);
             Ok(())
         })?;
-        Ok(Fibers {
-            backend_asked: backend,
-            runtime,
-            workers,
-        })
+        Ok(Fibers { backend_asked: backend, runtime, workers })
     }
 
     /// `fibers on 2 processors, io_uring`, and why if that needs a word.
@@ -85,11 +81,7 @@ struct ConnectionFiber<S: Session, O> {
 
 impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
     fn new(pool: &Arc<AcceptPool<Listener, O>>, point: usize) -> ConnectionFiber<S, O> {
-        ConnectionFiber {
-            pool: Arc::clone(pool),
-            point,
-            serving: None,
-        }
+        ConnectionFiber { pool: Arc::clone(pool), point, serving: None }
     }
 
     fn builder(&self) -> fiber::Builder {
@@ -194,11 +186,7 @@ impl<S: Session + 'static, O: Opens<S>> Stackless for ConnectionFiber<S, O> {
         if goes_on {
             return Flow::Receive;
         }
-        if self.pool.is_to_stay(self.point) {
-            self.accept()
-        } else {
-            Flow::Done
-        }
+        if self.pool.is_to_stay(self.point) { self.accept() } else { Flow::Done }
     }
 }
 

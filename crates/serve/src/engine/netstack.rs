@@ -92,10 +92,7 @@ impl NetstackInterface {
         Ok(NetstackInterface {
             shards: interface.open(shards, tcp, ShardLimits::default())?,
             listeners,
-            backlog: Backlog {
-                syn_queue_max: queue_max,
-                accept_queue_max: queue_max,
-            },
+            backlog: Backlog { syn_queue_max: queue_max, accept_queue_max: queue_max },
             interface: interface.clone(),
         })
     }
@@ -163,18 +160,14 @@ impl DeviceMessages {
 
     fn report(&mut self, failure: &io::Error) {
         if !mem::replace(&mut self.is_reported, true) {
-            messages::write(&format!(
-                "netstack: the device failed: {failure}; retrying\n"
-            ));
+            messages::write(&format!("netstack: the device failed: {failure}; retrying\n"));
         }
     }
 }
 
 /// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`
 fn describe(interface: &InterfaceConfig, shards: usize) -> String {
-    let InterfaceConfig {
-        device, addresses, ..
-    } = interface;
+    let InterfaceConfig { device, addresses, .. } = interface;
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let shards = match shards {
         1 => "1 shard".to_owned(),
@@ -198,16 +191,8 @@ impl Netstacks {
         opened: NetstackInterface,
         start: Start<O>,
     ) -> io::Result<Netstacks> {
-        let NetstackInterface {
-            shards,
-            listeners,
-            backlog,
-            interface,
-        } = opened;
-        let tls = listeners
-            .iter()
-            .map(|listener| listener.tls.clone())
-            .collect();
+        let NetstackInterface { shards, listeners, backlog, interface } = opened;
+        let tls = listeners.iter().map(|listener| listener.tls.clone()).collect();
         let accepting = (shards.len(), true);
         let engine = EngineContext::new(start.admission, tls, usize::MAX, accepting);
         let listeners: Arc<[_]> = listeners.into();
@@ -223,11 +208,8 @@ impl Netstacks {
             let name = at.to_string();
             netstacks.loops.named.push((name, Arc::clone(&own)));
             let (engine, listeners) = (Arc::clone(&engine), Arc::clone(&listeners));
-            let make = move || {
-                Ok(EventLoop::new(
-                    engine, listeners, own, figures, netstack, backlog,
-                ))
-            };
+            let make =
+                move || Ok(EventLoop::new(engine, listeners, own, figures, netstack, backlog));
             let name = format!("netstack {at}");
             netstacks.loops.threads.spawn(name, make, EventLoop::run)?;
         }
@@ -241,10 +223,7 @@ impl Netstacks {
     /// Counters of each loop and its shard, for people.
     pub(crate) fn dump(&self) -> String {
         self.loops.dump()
-            + &self
-                .figures()
-                .map(|(at, figures)| figures.line(at))
-                .collect::<String>()
+            + &self.figures().map(|(at, figures)| figures.line(at)).collect::<String>()
     }
 
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {

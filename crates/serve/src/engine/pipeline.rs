@@ -134,11 +134,7 @@ impl Gauge {
     fn new<T: Send + 'static>(stage: &'static str, number: usize, queue: &Arc<Queue<T>>) -> Gauge {
         let queue = Arc::clone(queue);
         let read = Box::new(move || queue.counted());
-        Gauge {
-            stage,
-            number,
-            read,
-        }
+        Gauge { stage, number, read }
     }
 }
 
@@ -219,17 +215,9 @@ impl Pipeline {
             LoopThreads::detach(format!("session {number}"), run)?;
         }
         let connection_limit = Arc::clone(&engine.connection_limit);
-        let to = InTurn {
-            stages,
-            connection_limit,
-            next: 0,
-        };
+        let to = InTurn { stages, connection_limit, next: 0 };
         loops.spawn_accept_thread(&engine, all_sockets(loops.listeners())?, to)?;
-        Ok(Pipeline {
-            options,
-            gauges,
-            loops,
-        })
+        Ok(Pipeline { options, gauges, loops })
     }
 
     pub(crate) fn describe(&self) -> String {

@@ -113,11 +113,7 @@ impl<L, O> AcceptPool<L, O> {
         let listen = |bound: &Bound| Ok((Arc::new(listen(bound)?), bound.tls.clone()));
         let listeners = start.listeners.iter().map(listen);
         let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
-        let Start {
-            admission,
-            listeners: bound,
-            workers,
-        } = start;
+        let Start { admission, listeners: bound, workers } = start;
         let limits = &admission.shared.limits;
         let workers_max = limits.connections_max.min(workers_max);
         let refusers = limits.refusal.map_or(0, |_| REFUSERS);
@@ -146,10 +142,7 @@ impl<L, O> AcceptPool<L, O> {
         };
         let workers = Workers {
             connections: Arc::clone(&pool.connections),
-            listeners: listeners
-                .into_iter()
-                .map(|(listener, _)| listener)
-                .collect(),
+            listeners: listeners.into_iter().map(|(listener, _)| listener).collect(),
             bound,
         };
         Ok((Arc::new(pool), workers))
@@ -164,11 +157,7 @@ impl<L, O> AcceptPool<L, O> {
     /// # Errors
     /// What `spawn` reports.
     pub(crate) fn start(&self, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
-        let wanted = if self.is_fixed {
-            self.total_max
-        } else {
-            self.points.len() * SPARE_MIN
-        };
+        let wanted = if self.is_fixed { self.total_max } else { self.points.len() * SPARE_MIN };
         for index in (0..self.points.len()).cycle().take(wanted) {
             if !self.take_slot() {
                 break;

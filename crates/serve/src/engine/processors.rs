@@ -37,12 +37,7 @@ pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {
     out.gauge("weft_fibers", help, &[], count as f64);
     let help = "Fibers by state; those that wait by what they wait for.";
     for (state, count) in runtime.inspector().count_by_state() {
-        out.gauge(
-            "weft_fibers_by_state",
-            help,
-            &[("state", state)],
-            count as f64,
-        );
+        out.gauge("weft_fibers_by_state", help, &[("state", state)], count as f64);
     }
     let help = "Times that a fiber was found to keep its processor for a second or more.";
     out.counter("weft_stalls_total", help, &[], runtime.stall_count());
@@ -51,9 +46,7 @@ pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {
 pub(super) fn dump(runtime: &Runtime) -> String {
     let mut text = String::new();
     for (index, counters) in runtime.counters().iter().enumerate() {
-        let counted = counters
-            .iter()
-            .map(|(name, _, value)| format!("{name} {value}"));
+        let counted = counters.iter().map(|(name, _, value)| format!("{name} {value}"));
         let counted = counted.collect::<Vec<_>>().join(", ");
         text += &format!("  processor {index}: {counted}\n");
     }

@@ -23,19 +23,10 @@ impl<S: Session, T: Stream> Serving<S, T> {
     pub(crate) fn begin<L, O>(pool: &AcceptPool<L, O>, point: usize, stream: T) -> Serving<S, T> {
         let (now, point) = (clock::now(), pool.point(point));
         let machine = (pool.admission).machine(point.tls.as_ref(), || stream.peer(), now);
-        let connection = Arc::new(Connection {
-            stream,
-            idle: IdleSince::default(),
-        });
+        let connection = Arc::new(Connection { stream, idle: IdleSince::default() });
         let registered = pool.connections.register(point.processor, &connection);
-        let driver = Driver {
-            machine,
-            connection,
-            returned: None,
-        };
-        Serving {
-            driver: Some((driver, registered)),
-        }
+        let driver = Driver { machine, connection, returned: None };
+        Serving { driver: Some((driver, registered)) }
     }
 
     pub(crate) fn driver(&self) -> &Driver<S, T> {

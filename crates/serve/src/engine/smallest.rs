@@ -93,9 +93,7 @@ impl<S: Session> Connection<S> {
         buffer: &mut [u8],
         now: &mut Now,
     ) -> ControlFlow<Wait> {
-        let Connection {
-            machine, socket, ..
-        } = self;
+        let Connection { machine, socket, .. } = self;
         match machine.next_action() {
             Action::Open(facts) => {
                 let peer = || self.peer;

@@ -50,9 +50,7 @@ fn spawn<S: Session + 'static, O: Opens<S>>(
     let pool = Arc::clone(pool);
     let builder = thread::Builder::new().name("connection".into());
     let builder = builder.stack_size(STACK_SIZE);
-    builder
-        .spawn(move || serve_connections(&pool, point))
-        .map(drop)
+    builder.spawn(move || serve_connections(&pool, point)).map(drop)
 }
 
 /// A kernel thread's life: accept, serve, and again.
@@ -86,20 +84,14 @@ impl Listener {
         let fd = bound.as_fd().try_clone_to_owned()?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Listener {
-            fd,
-            end,
-            turn: Mutex::new(()),
-        })
+        Ok(Listener { fd, end, turn: Mutex::new(()) })
     }
 
     fn accept(&self) -> io::Result<ThreadStream> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let mut fds = [
-                PollFd::new(&self.end, PollFlags::IN),
-                PollFd::new(&self.fd, PollFlags::IN),
-            ];
+            let mut fds =
+                [PollFd::new(&self.end, PollFlags::IN), PollFd::new(&self.fd, PollFlags::IN)];
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

@@ -65,10 +65,7 @@ impl FromStr for Address {
             return parse_unix(text, rest);
         }
         if text.contains("://") || text.contains('/') {
-            return refuse(
-                text,
-                "write HOST:PORT or unix:PATH, without http:// or a path",
-            );
+            return refuse(text, "write HOST:PORT or unix:PATH, without http:// or a path");
         }
         if let Ok(address) = text.parse() {
             return Ok(Address::Tcp(address));
@@ -80,10 +77,7 @@ impl FromStr for Address {
             };
         }
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Ok(Address::Name {
-                host: String::new(),
-                port: parse_port(text, text)?,
-            });
+            return Ok(Address::Name { host: String::new(), port: parse_port(text, text)? });
         }
         parse_name(text)
     }
@@ -105,10 +99,7 @@ fn parse_name(text: &str) -> Result<Address, AddressError> {
     if !host.bytes().all(is_name_byte) {
         return refuse(text, &format!("{host:?} is not a host name"));
     }
-    Ok(Address::Name {
-        host: host.to_owned(),
-        port,
-    })
+    Ok(Address::Name { host: host.to_owned(), port })
 }
 
 fn parse_port(text: &str, port: &str) -> Result<u16, AddressError> {
@@ -116,10 +107,7 @@ fn parse_port(text: &str, port: &str) -> Result<u16, AddressError> {
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
         Ok(port) if digits => Ok(port),
-        _ => refuse(
-            text,
-            &format!("{port:?} is not a port: write a number from 0 to 65535"),
-        ),
+        _ => refuse(text, &format!("{port:?} is not a port: write a number from 0 to 65535")),
     }
 }
 
@@ -129,33 +117,21 @@ fn parse_unix(text: &str, rest: &str) -> Result<Address, AddressError> {
         None => (rest, None),
     };
     if path.is_empty() || path.ends_with('/') || path.contains('\0') {
-        return refuse(
-            text,
-            "write the path of the socket, as in unix:/run/weft.sock",
-        );
+        return refuse(text, "write the path of the socket, as in unix:/run/weft.sock");
     }
     if path.starts_with('@') {
-        return refuse(
-            text,
-            "a socket without a file has no permissions: give a path",
-        );
+        return refuse(text, "a socket without a file has no permissions: give a path");
     }
     let mode = match query {
         None => MODE_DEFAULT,
         Some(query) => match query.strip_prefix("mode=").and_then(parse_mode) {
             Some(mode) => mode,
             None => {
-                return refuse(
-                    text,
-                    "after ? comes mode= and octal digits, as in ?mode=0660",
-                );
+                return refuse(text, "after ? comes mode= and octal digits, as in ?mode=0660");
             }
         },
     };
-    Ok(Address::Unix {
-        path: path.into(),
-        mode,
-    })
+    Ok(Address::Unix { path: path.into(), mode })
 }
 
 fn parse_mode(digits: &str) -> Option<u32> {
@@ -165,9 +141,7 @@ fn parse_mode(digits: &str) -> Option<u32> {
 }
 
 fn refuse<T>(text: &str, advice: &str) -> Result<T, AddressError> {
-    Err(AddressError(format!(
-        "`{text}` is not an address to listen at: {advice}"
-    )))
+    Err(AddressError(format!("`{text}` is not an address to listen at: {advice}")))
 }
 
 /// Inverse of [`FromStr`].
@@ -176,10 +150,7 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(address) => address.fmt(f),
             Address::Name { host, port } => write!(f, "{host}:{port}"),
-            Address::Unix {
-                path,
-                mode: MODE_DEFAULT,
-            } => write!(f, "unix:{}", path.display()),
+            Address::Unix { path, mode: MODE_DEFAULT } => write!(f, "unix:{}", path.display()),
             Address::Unix { path, mode } => write!(f, "unix:{}?mode={mode:04o}", path.display()),
         }
     }
@@ -208,54 +179,31 @@ mod tests {
     }
 
     fn unix(path: &str, mode: u32) -> Address {
-        Address::Unix {
-            path: path.into(),
-            mode,
-        }
+        Address::Unix { path: path.into(), mode }
     }
 
     fn every_interface(port: u16) -> Address {
-        Address::Name {
-            host: String::new(),
-            port,
-        }
+        Address::Name { host: String::new(), port }
     }
 
     #[test]
     fn address_syntax() {
-        assert_eq!(
-            parse("127.0.0.1:8080"),
-            Address::Tcp("127.0.0.1:8080".parse().unwrap())
-        );
+        assert_eq!(parse("127.0.0.1:8080"), Address::Tcp("127.0.0.1:8080".parse().unwrap()));
         assert_eq!(parse("[::]:80"), Address::Tcp("[::]:80".parse().unwrap()));
-        assert_eq!(
-            parse("[fe80::1%2]:80"),
-            Address::Tcp("[fe80::1%2]:80".parse().unwrap())
-        );
+        assert_eq!(parse("[fe80::1%2]:80"), Address::Tcp("[fe80::1%2]:80".parse().unwrap()));
         assert_eq!(parse("8080"), every_interface(8080));
         assert_eq!(parse(":8080"), every_interface(8080));
         assert_eq!(parse("*:8080"), every_interface(8080));
-        assert_eq!(
-            parse("localhost:8080"),
-            Address::Name {
-                host: "localhost".into(),
-                port: 8080
-            }
-        );
+        assert_eq!(parse("localhost:8080"), Address::Name { host: "localhost".into(), port: 8080 });
         assert_eq!(parse("unix:/run/weft.sock"), unix("/run/weft.sock", 0o666));
         assert_eq!(parse("unix:weft.sock?mode=0660"), unix("weft.sock", 0o660));
     }
 
     #[test]
     fn display_is_read_back() {
-        for text in [
-            "127.0.0.1:80",
-            "[::1]:8080",
-            ":8080",
-            "localhost:1",
-            "unix:/a",
-            "unix:/a?mode=0600",
-        ] {
+        for text in
+            ["127.0.0.1:80", "[::1]:8080", ":8080", "localhost:1", "unix:/a", "unix:/a?mode=0600"]
+        {
             assert_eq!(parse(text).to_string(), text);
         }
     }

@@ -118,13 +118,7 @@ impl Bound {
         urls.extend(
             interface_addresses()
                 .into_iter()
-                .filter(|ip| {
-                    if ip.is_ipv4() {
-                        four
-                    } else {
-                        address.is_ipv6()
-                    }
-                })
+                .filter(|ip| if ip.is_ipv4() { four } else { address.is_ipv6() })
                 .map(|ip| self.url(SocketAddr::new(ip, port)))
                 .take(URLS_MAX - 1),
         );
@@ -176,11 +170,7 @@ pub(crate) fn url(address: SocketAddr, is_secure: bool) -> String {
 }
 
 fn named_url(host: &str, port: u16, is_secure: bool) -> String {
-    let (scheme, default_port) = if is_secure {
-        ("https", 443)
-    } else {
-        ("http", 80)
-    };
+    let (scheme, default_port) = if is_secure { ("https", 443) } else { ("http", 80) };
     if port == default_port {
         format!("{scheme}://{host}/")
     } else {
@@ -193,22 +183,14 @@ fn named_url(host: &str, port: u16, is_secure: bool) -> String {
 fn drop_handshakes(socket: BorrowedFd<'_>) -> io::Result<()> {
     const FLAGS_OFFSET: u32 = 13; // of the TCP header, RFC 9293 3.1
     const SYN: u32 = 0x02;
-    let instruction = |code: u32, jf, k| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
+    let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut drop_syn = [
         instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_OFFSET),
         instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, SYN),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
         instruction(libc::BPF_RET | libc::BPF_K, 0, u32::MAX),
     ];
-    let program = libc::sock_fprog {
-        len: drop_syn.len() as u16,
-        filter: drop_syn.as_mut_ptr(),
-    };
+    let program = libc::sock_fprog { len: drop_syn.len() as u16, filter: drop_syn.as_mut_ptr() };
     // SAFETY: the program is as long as it says; the kernel checks and copies it.
     let result = unsafe {
         libc::setsockopt(

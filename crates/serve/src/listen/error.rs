@@ -24,11 +24,7 @@ impl BindError {
     }
 
     pub(super) fn new(place: impl fmt::Display, advice: impl Into<String>) -> BindError {
-        BindError {
-            place: place.to_string(),
-            advice: advice.into(),
-            cause: None,
-        }
+        BindError { place: place.to_string(), advice: advice.into(), cause: None }
     }
 
     pub(super) fn because(mut self, cause: impl Into<io::Error>) -> BindError {
@@ -129,10 +125,7 @@ fn needs_privilege(port: u16) -> String {
 
 fn unprivileged_port_start() -> u16 {
     let sysctl = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
-    sysctl
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(1024)
+    sysctl.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1024)
 }
 
 impl fmt::Display for BindError {
@@ -167,11 +160,7 @@ mod tests {
     #[test]
     fn advice_on_a_privileged_port() {
         let text = advice(Errno::ACCESS);
-        for way in [
-            "cap_net_bind_service",
-            "systemd",
-            "ip_unprivileged_port_start",
-        ] {
+        for way in ["cap_net_bind_service", "systemd", "ip_unprivileged_port_start"] {
             assert!(text.contains(way), "{text}");
         }
         assert!(text.starts_with("cannot listen at [::]:80: "), "{text}");
@@ -202,9 +191,6 @@ mod tests {
     fn cause_has_the_kind() {
         let tried = "[::]:80".parse().unwrap();
         let error = BindError::tcp(&Address::Tcp(tried), tried, Errno::ACCESS);
-        assert_eq!(
-            error.cause().unwrap().kind(),
-            io::ErrorKind::PermissionDenied
-        );
+        assert_eq!(error.cause().unwrap().kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -79,18 +79,12 @@ mod tests {
     #[test]
     fn the_sockets_of_an_address_share_its_connections() {
         const CLIENTS: usize = 100;
-        let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
-            .unwrap()
-            .remove(0);
-        let Address::Tcp(address) = bound.address else {
-            panic!("not a TCP address")
-        };
+        let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap().remove(0);
+        let Address::Tcp(address) = bound.address else { panic!("not a TCP address") };
         bound.split(2).unwrap();
         bound.split(4).unwrap();
         assert_eq!(bound.sockets().count(), 4);
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| TcpStream::connect(address).unwrap())
-            .collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
         let shares: Vec<_> = bound.sockets().map(accepted).collect();
         assert_eq!(shares.iter().sum::<usize>(), CLIENTS, "{shares:?}");
         // By a hash: all on one socket out of four would be 4 to the power of -99.

@@ -10,9 +10,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 /// was answered, and the connection is not in the listener's queue yet. Also `true` if that cannot
 /// be found out.
 pub(crate) fn handshakes_under_way(ports: &[u16]) -> bool {
-    let asked = ports.iter().try_fold(false, |found, &port| {
-        Ok::<_, io::Error>(found || asked_of_kernel(port)?)
-    });
+    let asked = ports
+        .iter()
+        .try_fold(false, |found, &port| Ok::<_, io::Error>(found || asked_of_kernel(port)?));
     asked.unwrap_or_else(|_| listed(ports))
 }
 
@@ -44,10 +44,7 @@ const NLMSG_DONE: u16 = 3;
 fn request(family: u8, port: u16) -> [u8; 72] {
     const SYN_RECV: u32 = 1 << 3;
     let mut bytes = [0; 72];
-    let (len, flags) = (
-        bytes.len() as u32,
-        (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16,
-    );
+    let (len, flags) = (bytes.len() as u32, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16);
     bytes[..4].copy_from_slice(&len.to_ne_bytes());
     bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
@@ -78,9 +75,7 @@ fn listed(ports: &[u16]) -> bool {
 /// The local port in a row of `/proc/net/tcp{,6}`, if it is a handshake's. proc(5)
 fn parse_handshake(row: &[u8]) -> Option<u16> {
     // sl local_address rem_address st
-    let mut fields = row
-        .split(|byte| byte.is_ascii_whitespace())
-        .filter(|field| !field.is_empty());
+    let mut fields = row.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
     let local = fields.nth(1)?;
     let state = fields.nth(1)?;
     const TCP_SYN_RECV: &[u8] = b"03";
@@ -104,10 +99,7 @@ mod tests {
         assert_eq!(parse_handshake(six), Some(80));
         let listener = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000";
         assert_eq!(parse_handshake(listener), None);
-        assert_eq!(
-            parse_handshake(b"  sl  local_address rem_address   st tx_queue"),
-            None
-        );
+        assert_eq!(parse_handshake(b"  sl  local_address rem_address   st tx_queue"), None);
         assert_eq!(parse_handshake(b""), None);
     }
 

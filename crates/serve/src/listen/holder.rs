@@ -28,14 +28,9 @@ impl fmt::Display for Holder {
 /// `None` if there is none, or it belongs to another user.
 pub(super) fn of_tcp(wanted: SocketAddr) -> Option<(SocketAddr, Holder)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    let rows: Vec<String> = tables
-        .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
-        .collect();
-    let mut listening = rows
-        .iter()
-        .flat_map(|table| table.lines())
-        .filter_map(parse_listening);
+    let rows: Vec<String> =
+        tables.iter().filter_map(|table| fs::read_to_string(table).ok()).collect();
+    let mut listening = rows.iter().flat_map(|table| table.lines()).filter_map(parse_listening);
     let (held, inode) = listening.find(|(held, _)| conflicts(*held, wanted))?;
     Some((held, of_inode(inode)?))
 }
@@ -45,13 +40,10 @@ pub(super) fn of_unix(path: &Path) -> Option<Holder> {
     let table = fs::read_to_string("/proc/net/unix").ok()?;
     let path = path.to_str()?;
     // Num RefCount Protocol Flags Type St Inode Path. proc(5)
-    let rows = table
-        .lines()
-        .map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
     // Connections not accepted yet have the same path; their inode is 0.
-    let mut inodes = rows
-        .filter(|row| row.get(7) == Some(&path) && row[6] != "0")
-        .map(|row| row[6]);
+    let mut inodes =
+        rows.filter(|row| row.get(7) == Some(&path) && row[6] != "0").map(|row| row[6]);
     of_inode(inodes.next()?)
 }
 
@@ -130,10 +122,7 @@ fn oldest(holds: impl Fn(u32) -> bool) -> Option<Holder> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let pid = pids.filter(|pid| holds(*pid)).min()?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(Holder {
-        pid,
-        name: name.trim_end().to_owned(),
-    })
+    Some(Holder { pid, name: name.trim_end().to_owned() })
 }
 
 /// Open descriptors of a process, and their files.
@@ -174,12 +163,7 @@ mod tests {
         let Ok(listener) = TcpListener::bind("[::1]:0") else {
             return; // a kernel without IPv6
         };
-        assert!(
-            of_tcp(listener.local_addr().unwrap())
-                .unwrap()
-                .1
-                .is_this_process()
-        );
+        assert!(of_tcp(listener.local_addr().unwrap()).unwrap().1.is_this_process());
     }
 
     #[test]
@@ -210,12 +194,9 @@ mod tests {
 
     #[test]
     fn malformed_rows_are_skipped() {
-        for row in [
-            "",
-            "  sl  local_address rem_address   st",
-            "0: 0100007F:1F90 x 0A",
-            "0: a:b c 0A",
-        ] {
+        for row in
+            ["", "  sl  local_address rem_address   st", "0: 0100007F:1F90 x 0A", "0: a:b c 0A"]
+        {
             assert_eq!(parse_listening(row), None, "{row}");
         }
     }

@@ -39,10 +39,7 @@ pub fn inherited() -> Result<Vec<Inherited>, BindError> {
     if announced.is_empty() || TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
-    announced
-        .into_iter()
-        .map(|(fd, name)| adopt(take(fd, &name)?, name))
-        .collect()
+    announced.into_iter().map(|(fd, name)| adopt(take(fd, &name)?, name)).collect()
 }
 
 /// Descriptors and names announced in the environment.
@@ -57,21 +54,15 @@ fn announced(
     if variable("LISTEN_PID").and_then(|pid| pid.parse().ok()) != Some(process) {
         return Ok(Vec::new());
     }
-    let count: u32 = count
-        .parse()
-        .ok()
-        .filter(|count| *count <= INHERITED_MAX)
-        .ok_or_else(|| {
+    let count: u32 =
+        count.parse().ok().filter(|count| *count <= INHERITED_MAX).ok_or_else(|| {
             BindError::new(
                 "an inherited socket",
                 format!("LISTEN_FDS={count} should be a number from 0 to {INHERITED_MAX}"),
             )
         })?;
     let names = variable("LISTEN_FDNAMES").unwrap_or_default();
-    let names = names
-        .split(':')
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned);
+    let names = names.split(':').filter(|name| !name.is_empty()).map(str::to_owned);
     let names = names.chain(std::iter::repeat("unknown".to_owned()));
     Ok((FIRST_FD..).zip(names).take(count as usize).collect())
 }
@@ -98,14 +89,10 @@ fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
     let kind = sockopt::socket_type(&socket)
         .map_err(|errno| refuse("it is not a socket").because(errno))?;
     if kind != SocketType::STREAM {
-        return Err(refuse(
-            "it is not a stream socket; use ListenStream= in the socket unit",
-        ));
+        return Err(refuse("it is not a stream socket; use ListenStream= in the socket unit"));
     }
     if !sockopt::socket_acceptconn(&socket).unwrap_or(false) {
-        return Err(refuse(
-            "it does not listen; use Accept=no in the socket unit",
-        ));
+        return Err(refuse("it does not listen; use Accept=no in the socket unit"));
     }
     let address = prepare(&socket)
         .map_err(|errno| refuse("it cannot be set up as a TCP or Unix listener").because(errno))?;
@@ -167,11 +154,7 @@ mod tests {
 
     #[test]
     fn descriptors_and_names_from_the_environment() {
-        let variables = [
-            ("LISTEN_FDS", "3"),
-            ("LISTEN_PID", "7"),
-            ("LISTEN_FDNAMES", "web:admin"),
-        ];
+        let variables = [("LISTEN_FDS", "3"), ("LISTEN_PID", "7"), ("LISTEN_FDNAMES", "web:admin")];
         let expected = [(3, "web"), (4, "admin"), (5, "unknown")];
         let expected: Vec<_> = expected.map(|(fd, name)| (fd, name.to_owned())).into();
         assert_eq!(announce(&variables, 7).unwrap(), expected);
@@ -179,11 +162,7 @@ mod tests {
 
     #[test]
     fn sockets_of_another_process_are_not_taken() {
-        assert!(
-            announce(&[("LISTEN_FDS", "1"), ("LISTEN_PID", "8")], 7)
-                .unwrap()
-                .is_empty()
-        );
+        assert!(announce(&[("LISTEN_FDS", "1"), ("LISTEN_PID", "8")], 7).unwrap().is_empty());
         assert!(announce(&[("LISTEN_FDS", "1")], 7).unwrap().is_empty());
         assert!(announce(&[], 7).unwrap().is_empty());
     }
@@ -192,10 +171,7 @@ mod tests {
     fn wrong_count_is_refused() {
         for count in ["x", "-1", "99999999"] {
             let error = announce(&[("LISTEN_FDS", count), ("LISTEN_PID", "7")], 7).unwrap_err();
-            assert!(
-                error.to_string().contains(&format!("LISTEN_FDS={count}")),
-                "{error}"
-            );
+            assert!(error.to_string().contains(&format!("LISTEN_FDS={count}")), "{error}");
         }
     }
 
@@ -234,15 +210,9 @@ mod tests {
             return;
         }
         let taken = inherited().unwrap();
-        let told: Vec<_> = taken
-            .iter()
-            .map(|i| format!("{} {}", i.name, i.bound.address))
-            .collect();
-        println!(
-            "taken: {}; then {}",
-            told.join(","),
-            inherited().unwrap().len()
-        );
+        let told: Vec<_> =
+            taken.iter().map(|i| format!("{} {}", i.name, i.bound.address)).collect();
+        println!("taken: {}; then {}", told.join(","), inherited().unwrap().len());
     }
 
     #[test]
@@ -260,10 +230,7 @@ mod tests {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            said.contains(&format!("taken: web {address}; then 0")),
-            "{output:?}"
-        );
+        assert!(said.contains(&format!("taken: web {address}; then 0")), "{output:?}");
     }
 
     #[test]
@@ -273,16 +240,8 @@ mod tests {
             assert!(error.contains(advice) && error.contains("(web)"), "{error}");
         };
         check(tempfile::tempfile().unwrap().into(), "not a socket");
-        check(
-            UdpSocket::bind("127.0.0.1:0").unwrap().into(),
-            "ListenStream=",
-        );
+        check(UdpSocket::bind("127.0.0.1:0").unwrap().into(), "ListenStream=");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        check(
-            TcpStream::connect(listener.local_addr().unwrap())
-                .unwrap()
-                .into(),
-            "Accept=no",
-        );
+        check(TcpStream::connect(listener.local_addr().unwrap()).unwrap().into(), "Accept=no");
     }
 }

@@ -19,9 +19,7 @@ fn inherited_address_is_not_bound_again() {
     let all = |text: &str| bind(&text.parse().unwrap(), None).unwrap();
     let beside = |others: &[Bound], text: &str| {
         let bound = bind_beside(others, &text.parse().unwrap(), None);
-        bound
-            .map(|bound| bound.len())
-            .map_err(|error| error.to_string())
+        bound.map(|bound| bound.len()).map_err(|error| error.to_string())
     };
     let port = |bound: &Bound| match bound.address {
         Address::Tcp(address) => address.port(),
@@ -29,20 +27,8 @@ fn inherited_address_is_not_bound_again() {
     };
     let wild = all(":0");
     let port_of_wild = port(&wild[0]);
-    for asked in [
-        "",
-        ":",
-        "*:",
-        "0.0.0.0:",
-        "[::]:",
-        "127.0.0.1:",
-        "localhost:",
-    ] {
-        assert_eq!(
-            beside(&wild, &format!("{asked}{port_of_wild}")),
-            Ok(0),
-            "{asked}"
-        );
+    for asked in ["", ":", "*:", "0.0.0.0:", "[::]:", "127.0.0.1:", "localhost:"] {
+        assert_eq!(beside(&wild, &format!("{asked}{port_of_wild}")), Ok(0), "{asked}");
     }
     let other_port = beside(&wild, "127.0.0.1:0");
     assert_eq!(other_port, Ok(1));
@@ -81,10 +67,7 @@ fn port_zero_becomes_the_real_port() {
     let bound = bind_one("127.0.0.1:0");
     assert_ne!(tcp(&bound).port(), 0);
     TcpStream::connect(tcp(&bound)).unwrap();
-    assert_eq!(
-        bound.urls(),
-        [format!("http://127.0.0.1:{}/", tcp(&bound).port())]
-    );
+    assert_eq!(bound.urls(), [format!("http://127.0.0.1:{}/", tcp(&bound).port())]);
 }
 
 #[test]
@@ -163,10 +146,7 @@ fn port_held_by_a_dead_process() {
     let address = tcp(&orphan);
     let under_way = send_away(&orphan);
     drop(orphan);
-    assert_eq!(
-        tcp::try_bind(address, Backlog::from(None)).unwrap_err(),
-        Errno::ADDRINUSE
-    );
+    assert_eq!(tcp::try_bind(address, Backlog::from(None)).unwrap_err(), Errno::ADDRINUSE);
     let end = thread::spawn(move || {
         thread::sleep(ORPHAN_LOOK);
         drop(under_way);
@@ -180,10 +160,7 @@ fn port_held_by_a_dead_process() {
 fn advice_on_a_foreign_address() {
     // 192.0.2.0/24 is documentation, never an interface's. RFC 5737
     let refused = refusal("192.0.2.1:0");
-    assert!(
-        refused.contains("no interface has the address 192.0.2.1"),
-        "{refused}"
-    );
+    assert!(refused.contains("no interface has the address 192.0.2.1"), "{refused}");
 }
 
 #[test]
@@ -205,9 +182,7 @@ fn clone_shares_the_queue() {
 
 #[test]
 fn urls_leave_out_the_default_port() {
-    let bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
-        .unwrap()
-        .remove(0);
+    let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap().remove(0);
     let url = |text: &str| bound.url(text.parse().unwrap());
     assert_eq!(url("127.0.0.1:80"), "http://127.0.0.1/");
     assert_eq!(url("[::1]:8080"), "http://[::1]:8080/");

@@ -29,10 +29,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
         BindError::new(format_args!("unix:{}", path.display()), error.to_string())
     })?;
     rustix::net::listen(&socket, backlog.0).map_err(refuse)?;
-    let address = Address::Unix {
-        path: path.to_owned(),
-        mode,
-    };
+    let address = Address::Unix { path: path.to_owned(), mode };
     Ok(Bound {
         address,
         socket,
@@ -51,9 +48,7 @@ fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
 /// Locks the directory, so that of two servers that start at once neither takes the other's bound
 /// socket, not yet listening, for a stale one. Returns `None` if it cannot be locked.
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
     // A start takes milliseconds. A longer lock has another purpose.
@@ -69,12 +64,8 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
 /// Removes a socket without a listener. Waits for one held by a dead process: at most for
 /// `patience`, and only while no living process is found to hold it. Anything else is an error.
 fn clear_the_way(path: &Path, name: &SocketAddrUnix, patience: Duration) -> Result<(), BindError> {
-    let refuse = |advice: String| {
-        Err(BindError::new(
-            format_args!("unix:{}", path.display()),
-            advice,
-        ))
-    };
+    let refuse =
+        |advice: String| Err(BindError::new(format_args!("unix:{}", path.display()), advice));
     match fs::symlink_metadata(path) {
         // The same cause makes bind(2) fail, with a better message.
         Err(_) => return Ok(()),
@@ -176,13 +167,7 @@ impl SocketFile {
         }
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         let flags = AtFlags::EMPTY_PATH;
-        Ok(rustix::fs::chownat(
-            &pinned,
-            "",
-            Some(user),
-            Some(group),
-            flags,
-        )?)
+        Ok(rustix::fs::chownat(&pinned, "", Some(user), Some(group), flags)?)
     }
 
     /// Removes the file, once, unless it was replaced.
@@ -224,10 +209,7 @@ mod tests {
         }
 
         fn bind(&self, mode: u32) -> Result<Bound, BindError> {
-            let address = Address::Unix {
-                path: self.path(),
-                mode,
-            };
+            let address = Address::Unix { path: self.path(), mode };
             listen_at(&address, None).map(|mut bound| bound.remove(0))
         }
 
@@ -284,10 +266,7 @@ mod tests {
     #[test]
     fn live_socket_with_a_full_queue_is_kept() {
         let place = Place::new();
-        let address = Address::Unix {
-            path: place.path(),
-            mode: 0o600,
-        };
+        let address = Address::Unix { path: place.path(), mode: 0o600 };
         let _bound = listen_at(&address, Some(0)).unwrap();
         let name = SocketAddrUnix::new(place.path()).unwrap();
         let waiting = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
@@ -343,9 +322,8 @@ mod tests {
     fn missing_directory_is_named() {
         let place = Place::new();
         let path = place.0.path().join("missing/weft.sock");
-        let refused = listen_at(&Address::Unix { path, mode: 0o600 }, None)
-            .unwrap_err()
-            .to_string();
+        let refused =
+            listen_at(&Address::Unix { path, mode: 0o600 }, None).unwrap_err().to_string();
         assert!(refused.contains("missing does not exist"), "{refused}");
     }
 
@@ -353,9 +331,8 @@ mod tests {
     fn advice_on_a_long_path() {
         let place = Place::new();
         let path = place.0.path().join("x".repeat(120));
-        let refused = listen_at(&Address::Unix { path, mode: 0o600 }, None)
-            .unwrap_err()
-            .to_string();
+        let refused =
+            listen_at(&Address::Unix { path, mode: 0o600 }, None).unwrap_err().to_string();
         assert!(refused.contains("at most 107"), "{refused}");
     }
 
@@ -377,13 +354,8 @@ mod tests {
         let place = Place::new();
         drop(UnixListener::bind(place.path()).unwrap());
         let won: Vec<_> = thread::scope(|scope| {
-            let starts: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| place.bind(0o600).ok()))
-                .collect();
-            starts
-                .into_iter()
-                .filter_map(|start| start.join().unwrap())
-                .collect()
+            let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| place.bind(0o600).ok())).collect();
+            starts.into_iter().filter_map(|start| start.join().unwrap()).collect()
         });
         assert_eq!(won.len(), 1);
         UnixStream::connect(place.path()).unwrap();

@@ -53,16 +53,8 @@ mod tests {
             assert_eq!(url(address, false), "http://[fe80::1%25lo]:8080/");
         }
         let refused = "[fe80::1%no such]:80".parse::<Address>().unwrap_err();
-        assert!(
-            refused.to_string().contains("no interface \"no such\""),
-            "{refused}"
-        );
-        for text in [
-            "[fe80::1%lo]",
-            "[fe80::1%lo]:http",
-            "[nowhere%lo]:80",
-            "fe80::1%lo:80",
-        ] {
+        assert!(refused.to_string().contains("no interface \"no such\""), "{refused}");
+        for text in ["[fe80::1%lo]", "[fe80::1%lo]:http", "[nowhere%lo]:80", "fe80::1%lo:80"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

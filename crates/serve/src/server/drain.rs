@@ -121,11 +121,7 @@ fn handshake_patience<'a>(mut listeners: impl Iterator<Item = &'a Bound>) -> Dur
         Address::Tcp(address) => !address.ip().is_loopback(),
         _ => false,
     };
-    if listeners.any(has_far_clients) {
-        HANDSHAKE_PATIENCE
-    } else {
-        HANDSHAKE_PATIENCE_HERE
-    }
+    if listeners.any(has_far_clients) { HANDSHAKE_PATIENCE } else { HANDSHAKE_PATIENCE_HERE }
 }
 
 /// True if a connection waits in the listen queue. A socket that was shut down has no queue, and is
@@ -159,10 +155,7 @@ mod tests {
 
         fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
             out.put(input);
-            Received {
-                used: input.len(),
-                next: Next::Receive(Phase::Idle),
-            }
+            Received { used: input.len(), next: Next::Receive(Phase::Idle) }
         }
 
         fn drain(&mut self, _now: Now, out: &mut Outbox) {
@@ -175,10 +168,7 @@ mod tests {
     /// says arrives.
     #[test]
     fn an_idle_session_hears_of_a_drain() {
-        let fibers = |backend| Engine::Fiber {
-            processors: 1,
-            backend,
-        };
+        let fibers = |backend| Engine::Fiber { processors: 1, backend };
         for engine in [
             Engine::Thread,
             fibers(BackendChoice::Auto),
@@ -187,14 +177,8 @@ mod tests {
             Engine::Pipeline(PipelineOptions::default()),
         ] {
             let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-            let Address::Tcp(address) = listeners[0].address else {
-                unreachable!("bound as such")
-            };
-            let settings = Settings {
-                engine,
-                listeners,
-                ..Settings::default()
-            };
+            let Address::Tcp(address) = listeners[0].address else { unreachable!("bound as such") };
+            let settings = Settings { engine, listeners, ..Settings::default() };
             let server = Server::start(settings, |_: Opening<'_>| Goodbye).unwrap();
             let name = format!("{server:?}");
             let mut client = TcpStream::connect(address).unwrap();
@@ -231,19 +215,11 @@ mod tests {
     #[test]
     fn an_inherited_socket_goes_on_listening() {
         for engine in all_engines() {
-            let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
-                .unwrap()
-                .remove(0);
+            let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap().remove(0);
             bound.inherit();
             let next = bound.try_clone().unwrap();
-            let Address::Tcp(address) = bound.address else {
-                panic!("not a TCP address")
-            };
-            let settings = Settings {
-                engine,
-                listeners: vec![bound],
-                ..Settings::default()
-            };
+            let Address::Tcp(address) = bound.address else { panic!("not a TCP address") };
+            let settings = Settings { engine, listeners: vec![bound], ..Settings::default() };
             let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
             let name = format!("{server:?}");
             let mut client = TcpStream::connect(address).unwrap();
@@ -313,10 +289,7 @@ mod tests {
             let settings = Settings {
                 engine,
                 listeners: bind(&address, None).unwrap(),
-                limits: Limits {
-                    connections_max: 2,
-                    ..Limits::default()
-                },
+                limits: Limits { connections_max: 2, ..Limits::default() },
                 ..Settings::default()
             };
             let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();

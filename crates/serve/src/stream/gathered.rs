@@ -21,11 +21,7 @@ pub(crate) struct Gathered<'a> {
 impl<'a> Gathered<'a> {
     #[inline]
     pub(crate) fn new() -> Gathered<'a> {
-        Gathered {
-            slices: ArrayVec::new_const(),
-            len: 0,
-            more_follows: false,
-        }
+        Gathered { slices: ArrayVec::new_const(), len: 0, more_follows: false }
     }
 
     /// Takes those at the front of `out`, up to the next file. `is_last` says that nothing follows

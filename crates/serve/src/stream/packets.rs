@@ -95,12 +95,8 @@ mod tests {
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (near, _) = listener.accept().unwrap();
         let file = SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap();
-        let range = FileRange {
-            file: Arc::new(file),
-            range: 0..1 << 20,
-            keep: false,
-            settled: true,
-        };
+        let range =
+            FileRange { file: Arc::new(file), range: 0..1 << 20, keep: false, settled: true };
         let buffers = Arc::new(Buffers::new(0));
         for (len, is_held) in [(AT_A_TIME_LEN + 1, true), (AT_A_TIME_LEN, false)] {
             let piece = FilePiece {

@@ -61,10 +61,7 @@ pub(super) fn poll_for(
     wait: Duration,
 ) -> io::Result<PollFlags> {
     let mut fds = [PollFd::new(&socket, flags)];
-    let wait = Timespec {
-        tv_sec: wait.as_secs() as i64,
-        tv_nsec: wait.subsec_nanos().into(),
-    };
+    let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     poll(&mut fds, Some(&wait))?;
     Ok(fds[0].revents())
 }
@@ -103,16 +100,10 @@ pub(crate) mod tests {
         thread::spawn(move || while let Ok(1..) = peer.read(&mut [0; 65536]) {});
     }
 
-    pub(crate) const AT_ONCE: UnackedCheck = UnackedCheck {
-        after: Duration::ZERO,
-        all_was_sent: true,
-        enough: 0,
-    };
-    pub(crate) const WHEN_SENT: UnackedCheck = UnackedCheck {
-        after: Duration::from_secs(3600),
-        all_was_sent: false,
-        ..AT_ONCE
-    };
+    pub(crate) const AT_ONCE: UnackedCheck =
+        UnackedCheck { after: Duration::ZERO, all_was_sent: true, enough: 0 };
+    pub(crate) const WHEN_SENT: UnackedCheck =
+        UnackedCheck { after: Duration::from_secs(3600), all_was_sent: false, ..AT_ONCE };
 
     /// Seen: a client that paused while it took a large file got its last 16 KiB up to 250 ms later
     /// than it could have. Cause: looks at what it had taken, the rarer the longer it paused. Cure:

@@ -65,10 +65,7 @@ impl Loaded {
 
     /// True if the certificate is for a host; for a wildcard, if it has the same.
     pub(super) fn is_for(&self, host: &HostName) -> bool {
-        let wildcard = host
-            .as_str()
-            .split_once('.')
-            .map(|(_, rest)| format!("*.{rest}"));
+        let wildcard = host.as_str().split_once('.').map(|(_, rest)| format!("*.{rest}"));
         let is_it = |name: &HostName| name == host || Some(name.as_str()) == wildcard.as_deref();
         self.names.iter().any(is_it)
     }
@@ -84,11 +81,7 @@ fn refusal(
 ) -> String {
     let file = certificate.chain.display();
     let key_file = certificate.key_file().display();
-    if provider
-        .key_provider
-        .load_private_key(key.clone_key())
-        .is_err()
-    {
+    if provider.key_provider.load_private_key(key.clone_key()).is_err() {
         let kind = kind::unusable(&chain[0]);
         let kind = kind.as_deref().unwrap_or("of an unknown kind");
         return format!(
@@ -193,11 +186,7 @@ impl Authorities {
         }
         let provider = Arc::clone(provider);
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-        let builder = if is_required {
-            builder
-        } else {
-            builder.allow_unauthenticated()
-        };
+        let builder = if is_required { builder } else { builder.allow_unauthenticated() };
         let hash = hash.finish();
         Ok(Authorities {
             verifier: builder.build().map_err(|error| wrong(&error))?,

@@ -56,13 +56,7 @@ impl<T> Followed<T> {
     ) -> Result<Followed<T>, String> {
         // States come first: a change while files are read is found at the next look.
         let tried = states(&files);
-        Ok(Followed {
-            value: read()?,
-            files,
-            seen: tried.clone(),
-            tried,
-            is_refused: false,
-        })
+        Ok(Followed { value: read()?, files, seen: tried.clone(), tried, is_refused: false })
     }
 
     /// Reads the files again: all of them, or those that have changed since the last attempt and

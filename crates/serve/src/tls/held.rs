@@ -21,10 +21,7 @@ const LABELS: &[(&str, &str)] = &[
         "BEGIN TRUSTED CERTIFICATE",
         ": it holds a certificate in OpenSSL's own form; openssl x509 -in FILE writes PEM",
     ),
-    (
-        "BEGIN PKCS7",
-        ": it is PKCS #7; openssl pkcs7 -print_certs -in FILE writes PEM",
-    ),
+    ("BEGIN PKCS7", ": it is PKCS #7; openssl pkcs7 -print_certs -in FILE writes PEM"),
     ("PUBLIC KEY-----", ": it holds a public key"),
 ];
 

@@ -102,10 +102,7 @@ impl Managed {
         let only = |protocols: &mut dyn Iterator<Item = &[u8]>| {
             protocols.next() == Some(PROOF_PROTOCOL) && protocols.next().is_none()
         };
-        if hello
-            .alpn()
-            .is_some_and(|mut protocols| only(&mut protocols))
-        {
+        if hello.alpn().is_some_and(|mut protocols| only(&mut protocols)) {
             let proofs = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
             return Some(name.and_then(|name| proofs.get(&name).cloned()));
         }

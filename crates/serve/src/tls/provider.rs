@@ -10,8 +10,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 /// with AES-128 come first, as browsers have it: they are faster and no weaker in practice.
 fn all() -> CryptoProvider {
     let mut ring = ring::default_provider();
-    ring.cipher_suites
-        .sort_by_key(|suite| !format!("{:?}", suite.suite()).contains("AES_128"));
+    ring.cipher_suites.sort_by_key(|suite| !format!("{:?}", suite.suite()).contains("AES_128"));
     let mut kx_groups = vec![aws_lc_rs::kx_group::X25519MLKEM768];
     kx_groups.extend(&ring.kx_groups);
     CryptoProvider { kx_groups, ..ring }
@@ -26,29 +25,15 @@ pub(super) fn provider(names: &[String]) -> Result<CryptoProvider, String> {
     if names.is_empty() {
         return Ok(all);
     }
-    let known = || {
-        all.cipher_suites
-            .iter()
-            .map(openssl_name)
-            .collect::<Vec<_>>()
-    };
+    let known = || all.cipher_suites.iter().map(openssl_name).collect::<Vec<_>>();
     let suite = |name: &String| {
-        let found = all
-            .cipher_suites
-            .iter()
-            .find(|suite| openssl_name(suite) == *name);
+        let found = all.cipher_suites.iter().find(|suite| openssl_name(suite) == *name);
         found.copied().ok_or_else(|| {
-            format!(
-                "there is no cipher suite '{name}'; there are {}",
-                known().join(", ")
-            )
+            format!("there is no cipher suite '{name}'; there are {}", known().join(", "))
         })
     };
     let cipher_suites = names.iter().map(suite).collect::<Result<Vec<_>, _>>()?;
-    Ok(CryptoProvider {
-        cipher_suites,
-        ..all
-    })
+    Ok(CryptoProvider { cipher_suites, ..all })
 }
 
 /// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` as OpenSSL calls it, `ECDHE-RSA-AES128-GCM-SHA256`. The

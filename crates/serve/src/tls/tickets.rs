@@ -58,15 +58,10 @@ impl TicketKey {
         let named = extracted.expand(&[b"name"], HKDF_SHA256);
         let key = extracted.expand(&[b"key"], &AES_256_GCM);
         let mut long = [0; 32];
-        named
-            .and_then(|named| named.fill(&mut long))
-            .expect("HKDF gives 32 bytes");
+        named.and_then(|named| named.fill(&mut long)).expect("HKDF gives 32 bytes");
         name.copy_from_slice(&long[..NAME_LEN]);
         let key: UnboundKey = key.expect("HKDF gives the key of a cipher").into();
-        TicketKey {
-            name,
-            aead: LessSafeKey::new(key),
-        }
+        TicketKey { name, aead: LessSafeKey::new(key) }
     }
 
     fn random() -> Option<TicketKey> {
@@ -169,9 +164,7 @@ impl TicketKeys {
         ticket.extend(session);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let plain = &mut ticket[head_len..];
-        let tag = key
-            .aead
-            .seal_in_place_separate_tag(nonce, Aad::from(trusted), plain);
+        let tag = key.aead.seal_in_place_separate_tag(nonce, Aad::from(trusted), plain);
         ticket.extend(tag.ok()?.as_ref());
         Some(ticket)
     }
@@ -182,9 +175,7 @@ impl TicketKeys {
         let key = self.named(name)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut sealed = sealed.to_vec();
-        let opened = key
-            .aead
-            .open_in_place(nonce, Aad::from(trusted), &mut sealed);
+        let opened = key.aead.open_in_place(nonce, Aad::from(trusted), &mut sealed);
         let (made, session) = opened.ok()?.split_first_chunk::<TIME_LEN>()?;
         // Clocks of several servers differ.
         let age_s = now_unix_s.abs_diff(u64::from_be_bytes(*made));
@@ -254,17 +245,10 @@ mod tests {
             // Another key seals meanwhile.
             keys.seal(made + age, b"", b"x").unwrap();
             let opened = keys.open(made + age, b"", &ticket);
-            assert_eq!(
-                opened.is_some_and(|opened| opened == b"session"),
-                is_valid,
-                "{age}"
-            );
+            assert_eq!(opened.is_some_and(|opened| opened == b"session"), is_valid, "{age}");
         }
         assert_eq!(keys.current.read().unwrap().keys.len(), 2);
-        assert!(
-            keys.open(made - LIFETIME, b"", &ticket).is_none(),
-            "not made yet"
-        );
+        assert!(keys.open(made - LIFETIME, b"", &ticket).is_none(), "not made yet");
     }
 
     #[test]
@@ -282,16 +266,10 @@ mod tests {
         let both = of_files(&[b"b", b"a"]);
         assert_eq!(both.open(NOW_UNIX_S, b"", &old).unwrap(), b"x");
         let newer = both.seal(NOW_UNIX_S, b"", b"y").unwrap();
-        assert_eq!(
-            of_files(&[b"b"]).open(NOW_UNIX_S, b"", &newer).unwrap(),
-            b"y"
-        );
+        assert_eq!(of_files(&[b"b"]).open(NOW_UNIX_S, b"", &newer).unwrap(), b"y");
         assert!(of_files(&[b"b"]).open(NOW_UNIX_S, b"", &old).is_none());
         both.use_files(&[]);
-        assert!(
-            both.open(NOW_UNIX_S, b"", &newer).is_none(),
-            "keys of memory"
-        );
+        assert!(both.open(NOW_UNIX_S, b"", &newer).is_none(), "keys of memory");
         let of_memory = both.seal(NOW_UNIX_S, b"", b"z").unwrap();
         both.use_files(&[]);
         assert!(both.open(NOW_UNIX_S, b"", &of_memory).is_some());
@@ -318,9 +296,6 @@ mod tests {
         }
         let longest = vec![0; SESSION_LEN_MAX];
         assert!(keys.seal(NOW_UNIX_S, b"", &longest).is_some());
-        assert!(
-            keys.seal(NOW_UNIX_S, b"", &[&longest[..], &[0]].concat())
-                .is_none()
-        );
+        assert!(keys.seal(NOW_UNIX_S, b"", &[&longest[..], &[0]].concat()).is_none());
     }
 }

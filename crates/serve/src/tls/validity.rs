@@ -33,10 +33,7 @@ impl Validity {
             not_before: validity.not_before.timestamp(),
             not_after: validity.not_after.timestamp(),
         });
-        Validity {
-            file,
-            periods: periods.collect(),
-        }
+        Validity { file, periods: periods.collect() }
     }
 
     /// The end of the server's own certificate, in Unix seconds; 0 if it cannot be read.
@@ -49,27 +46,22 @@ impl Validity {
         let now = now.duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs() as i64);
         let file = self.file.display();
-        self.periods
-            .iter()
-            .enumerate()
-            .filter_map(move |(at, period)| {
-                let which = if at == 0 {
-                    format!("the certificate {file}")
-                } else {
-                    format!("certificate {} of {file}", at + 1)
-                };
-                if period.not_after < now {
-                    let end = date(period.not_after);
-                    Some(format!("{which} expired on {end}: clients refuse it"))
-                } else if period.not_before > now {
-                    let start = date(period.not_before);
-                    Some(format!(
-                        "{which} is not valid before {start}: clients refuse it"
-                    ))
-                } else {
-                    None
-                }
-            })
+        self.periods.iter().enumerate().filter_map(move |(at, period)| {
+            let which = if at == 0 {
+                format!("the certificate {file}")
+            } else {
+                format!("certificate {} of {file}", at + 1)
+            };
+            if period.not_after < now {
+                let end = date(period.not_after);
+                Some(format!("{which} expired on {end}: clients refuse it"))
+            } else if period.not_before > now {
+                let start = date(period.not_before);
+                Some(format!("{which} is not valid before {start}: clients refuse it"))
+            } else {
+                None
+            }
+        })
     }
 }
 

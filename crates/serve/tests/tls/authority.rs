@@ -96,9 +96,7 @@ impl Authority {
             Some(name) => {
                 let chain = CertificateDer::from_pem_file(self.file(&format!("{name}.pem")));
                 let key = PrivateKeyDer::from_pem_file(self.file(&format!("{name}.key")));
-                builder
-                    .with_client_auth_cert(vec![chain.unwrap()], key.unwrap())
-                    .unwrap()
+                builder.with_client_auth_cert(vec![chain.unwrap()], key.unwrap()).unwrap()
             }
         })
     }

@@ -48,10 +48,7 @@ fn engines() -> Vec<Engine> {
 }
 
 fn fibers(backend: BackendChoice) -> Engine {
-    Engine::Fiber {
-        processors: 2,
-        backend,
-    }
+    Engine::Fiber { processors: 2, backend }
 }
 
 fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
@@ -92,12 +89,7 @@ fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
     let Address::Tcp(address) = listeners[0].address else {
         unreachable!("an IP address was asked for")
     };
-    let settings = Settings {
-        engine,
-        listeners,
-        limits,
-        ..Settings::default()
-    };
+    let settings = Settings { engine, listeners, limits, ..Settings::default() };
     let subjects = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&subjects);
     let open = move |opening: Opening<'_>| {
@@ -105,12 +97,7 @@ fn start(engine: Engine, options: TlsOptions, limits: Limits) -> Running {
         seen.lock().unwrap().push(certificate.and_then(subject));
         Echo
     };
-    Running {
-        _server: Server::start(settings, open).unwrap(),
-        tls,
-        address,
-        subjects,
-    }
+    Running { _server: Server::start(settings, open).unwrap(), tls, address, subjects }
 }
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
@@ -183,10 +170,7 @@ fn many_records_at_once_are_all_answered() {
 fn an_unfinished_handshake_times_out() {
     let authority = Authority::new();
     authority.sign("server");
-    let limits = Limits {
-        handshake_timeout: Duration::from_millis(200),
-        ..Limits::default()
-    };
+    let limits = Limits { handshake_timeout: Duration::from_millis(200), ..Limits::default() };
     for engine in engines() {
         let running = start(engine, authority.options(), limits.clone());
         let mut stream = TcpStream::connect(running.address).unwrap();
@@ -216,11 +200,7 @@ fn who_does_not_speak_tls_is_counted_and_closed() {
 fn new_connections_get_the_new_certificate() {
     let authority = Authority::new();
     authority.sign("server");
-    let running = start(
-        fibers(BackendChoice::Auto),
-        authority.options(),
-        Limits::default(),
-    );
+    let running = start(fibers(BackendChoice::Auto), authority.options(), Limits::default());
     let mut before = running.connect(authority.client(None));
     assert!(echoes(&mut before, b"one\n"));
 
@@ -231,10 +211,7 @@ fn new_connections_get_the_new_certificate() {
     }
     running.tls.reload().unwrap();
     assert!(echoes(&mut running.connect(newer.client(None)), b"two\n"));
-    assert!(!echoes(
-        &mut running.connect(authority.client(None)),
-        b"three\n"
-    ));
+    assert!(!echoes(&mut running.connect(authority.client(None)), b"three\n"));
     assert!(echoes(&mut before, b"four\n"));
 
     fs::write(authority.file("server.pem"), "torn").unwrap();
@@ -282,9 +259,7 @@ fn changed_files_are_followed() {
     let older = shown(&running, &authority, "localhost");
     // The certificate comes before its key: it is told once, and nothing changes.
     replace("newer.pem", "server.pem");
-    let [Err(why)] = &looks(tls)[..] else {
-        panic!("it is not used")
-    };
+    let [Err(why)] = &looks(tls)[..] else { panic!("it is not used") };
     assert!(why.starts_with("not reloaded: the certificate "), "{why}");
     assert!(why.ends_with("server.key do not belong together; the old one stays"));
     assert!(is_at_rest(tls));
@@ -326,16 +301,10 @@ fn switched_links_are_followed() {
     link(1);
     let options = authority.options();
     let running = start(fibers(BackendChoice::Auto), options, Limits::default());
-    assert_eq!(
-        shown(&running, &authority, "localhost"),
-        der(&authority, "server1")
-    );
+    assert_eq!(shown(&running, &authority, "localhost"), der(&authority, "server1"));
     link(2);
     assert!(looks(&running.tls)[0].is_ok());
-    assert_eq!(
-        shown(&running, &authority, "localhost"),
-        der(&authority, "server2")
-    );
+    assert_eq!(shown(&running, &authority, "localhost"), der(&authority, "server2"));
 }
 
 #[test]
@@ -344,9 +313,7 @@ fn a_broken_certificate_holds_back_no_other() {
     authority.sign_for("one", &["one.test"]);
     authority.sign_for("two", &["two.test"]);
     let options = TlsOptions {
-        certificates: ["one", "two"]
-            .map(|name| authority.certificate(name, name))
-            .into(),
+        certificates: ["one", "two"].map(|name| authority.certificate(name, name)).into(),
         ..TlsOptions::default()
     };
     let running = start(fibers(BackendChoice::Auto), options, Limits::default());
@@ -354,15 +321,9 @@ fn a_broken_certificate_holds_back_no_other() {
     fs::write(authority.file("one.pem"), "").unwrap();
     authority.sign_for("two", &["two.test"]);
     let why = running.tls.reload().unwrap_err();
-    assert!(
-        why.ends_with("one.pem has no certificate in PEM: it is empty"),
-        "{why}"
-    );
+    assert!(why.ends_with("one.pem has no certificate in PEM: it is empty"), "{why}");
     assert_eq!(shown(&running, &authority, "one.test"), one);
-    assert_eq!(
-        shown(&running, &authority, "two.test"),
-        der(&authority, "two")
-    );
+    assert_eq!(shown(&running, &authority, "two.test"), der(&authority, "two"));
     assert!(is_at_rest(&running.tls), "told once");
 }
 
@@ -373,40 +334,23 @@ fn other_options_hold_for_new_connections() {
     authority.sign_for("two", &["b.test"]);
     let options = |hosts: &[&str]| {
         let hosts: Vec<_> = hosts.iter().map(|name| name.parse().unwrap()).collect();
-        let of_hosts = Certificate {
-            names: hosts.clone(),
-            ..authority.certificate("two", "two")
-        };
+        let of_hosts = Certificate { names: hosts.clone(), ..authority.certificate("two", "two") };
         let mut certificates = vec![authority.certificate("one", "one")];
         certificates.extend((!hosts.is_empty()).then_some(of_hosts));
-        TlsOptions {
-            certificates,
-            hosts,
-            ..TlsOptions::default()
-        }
+        TlsOptions { certificates, hosts, ..TlsOptions::default() }
     };
     let running = start(fibers(BackendChoice::Auto), options(&[]), Limits::default());
     let tls = &running.tls;
-    assert_eq!(
-        shown(&running, &authority, "b.test"),
-        der(&authority, "one")
-    );
+    assert_eq!(shown(&running, &authority, "b.test"), der(&authority, "one"));
     tls.adopt(tls.plan(options(&["b.test"])).unwrap());
-    assert_eq!(
-        shown(&running, &authority, "b.test"),
-        der(&authority, "two")
-    );
+    assert_eq!(shown(&running, &authority, "b.test"), der(&authority, "two"));
     // Only what is new is read, and all of it has to be there.
     let one = der(&authority, "one");
     fs::write(authority.file("one.pem"), "torn").unwrap();
     tls.adopt(tls.plan(options(&[])).unwrap());
     assert_eq!(shown(&running, &authority, "b.test"), one);
     fs::write(authority.file("two.pem"), "torn").unwrap();
-    assert!(
-        tls.plan(options(&["b.test"]))
-            .unwrap_err()
-            .contains("two.pem")
-    );
+    assert!(tls.plan(options(&["b.test"])).unwrap_err().contains("two.pem"));
     assert_eq!(shown(&running, &authority, "a.test"), one);
 }
 
@@ -434,10 +378,7 @@ fn a_host_without_a_certificate_is_warned_of() {
 fn sessions_are_resumed_after_a_reload() {
     let authority = Authority::new();
     authority.sign("server");
-    let options = TlsOptions {
-        resumes: true,
-        ..authority.options()
-    };
+    let options = TlsOptions { resumes: true, ..authority.options() };
     let running = start(fibers(BackendChoice::Auto), options, Limits::default());
     let config = authority.client(None);
     let handshake = || {
@@ -485,8 +426,7 @@ fn servers_with_a_key_file_resume_sessions() {
         assert_eq!(handshake(&b), HandshakeKind::Resumed);
         assert_eq!(handshake(&a), HandshakeKind::Resumed);
         // A new key comes first, and the old one still opens.
-        b.tls
-            .adopt(b.tls.plan(options(&[two.clone(), one.clone()])).unwrap());
+        b.tls.adopt(b.tls.plan(options(&[two.clone(), one.clone()])).unwrap());
         assert_eq!(handshake(&b), HandshakeKind::Resumed);
         // That ticket is of the new key, which the other server does not know yet.
         assert_eq!(handshake(&a), HandshakeKind::Full);
@@ -496,22 +436,13 @@ fn servers_with_a_key_file_resume_sessions() {
     }
     let a = begin(only(&one));
     fs::write(&one, [3; 79]).unwrap();
-    let [Err(why)] = &looks(&a.tls)[..] else {
-        panic!("it is no key")
-    };
-    assert!(
-        why.contains("one has 79 bytes, not 80 or 48: openssl rand -out"),
-        "{why}"
-    );
+    let [Err(why)] = &looks(&a.tls)[..] else { panic!("it is no key") };
+    assert!(why.contains("one has 79 bytes, not 80 or 48: openssl rand -out"), "{why}");
     assert!(is_at_rest(&a.tls));
     fs::write(&one, [3; 48]).unwrap();
     assert!(looks(&a.tls)[0].is_ok());
     let many = vec![two; 17];
-    assert!(
-        Tls::open(options(&many))
-            .unwrap_err()
-            .contains("17 keys for tickets, and 16 at most")
-    );
+    assert!(Tls::open(options(&many)).unwrap_err().contains("17 keys for tickets, and 16 at most"));
 }
 
 /// Otherwise an authority that was taken from the file would be trusted as long as its clients
@@ -554,10 +485,7 @@ fn the_key_exchange_is_hybrid_if_the_client_can() {
     };
     // As browsers do: with a key share of both.
     let modern = group(CryptoProvider {
-        kx_groups: vec![
-            aws_lc_rs::kx_group::X25519MLKEM768,
-            aws_lc_rs::kx_group::X25519,
-        ],
+        kx_groups: vec![aws_lc_rs::kx_group::X25519MLKEM768, aws_lc_rs::kx_group::X25519],
         ..aws_lc_rs::default_provider()
     });
     assert_eq!(modern, NamedGroup::X25519MLKEM768);
@@ -576,10 +504,7 @@ fn clients_that_must_show_a_certificate_do_or_fail() {
     fs::copy(stranger.file("client.key"), authority.file("stranger.key")).unwrap();
     let check = |clients: Clients, expected: [bool; 3]| {
         for engine in engines() {
-            let options = TlsOptions {
-                clients: clients.clone(),
-                ..authority.options()
-            };
+            let options = TlsOptions { clients: clients.clone(), ..authority.options() };
             let running = start(engine, options, Limits::default());
             let shows = [None, Some("client"), Some("stranger")];
             let got =
@@ -591,14 +516,8 @@ fn clients_that_must_show_a_certificate_do_or_fail() {
         }
     };
     check(Clients::Unknown, [true, true, true]);
-    check(
-        Clients::MayShow(authority.file("ca.pem")),
-        [true, true, false],
-    );
-    check(
-        Clients::MustShow(authority.file("ca.pem")),
-        [false, true, false],
-    );
+    check(Clients::MayShow(authority.file("ca.pem")), [true, true, false]);
+    check(Clients::MustShow(authority.file("ca.pem")), [false, true, false]);
 }
 
 #[test]
@@ -607,10 +526,7 @@ fn sni_picks_the_certificate() {
     authority.sign_for("first", &["one.test", "127.0.0.1"]);
     authority.sign_for("second", &["two.test", "*.two.test"]);
     let files = ["first", "second"].map(|name| authority.certificate(name, name));
-    let options = TlsOptions {
-        certificates: files.into(),
-        ..authority.options()
-    };
+    let options = TlsOptions { certificates: files.into(), ..authority.options() };
     let running = start(fibers(BackendChoice::Auto), options, Limits::default());
     let is_served = |name| {
         let mut client = running.connect_to(name, authority.client(None));
@@ -618,10 +534,7 @@ fn sni_picks_the_certificate() {
     };
     assert!(is_served("one.test") && is_served("two.test") && is_served("www.two.test"));
     assert!(is_served("127.0.0.1"), "an address is no name: the first");
-    assert!(
-        !is_served("three.test"),
-        "the first, which is for no such name"
-    );
+    assert!(!is_served("three.test"), "the first, which is for no such name");
 }
 
 #[test]
@@ -652,18 +565,12 @@ fn managed_certificates_come_while_engines_run() {
             Some(client.conn.peer_certificates()?[0].clone())
         };
         let proof: &[&[u8]] = &[b"acme-tls/1"];
-        assert_eq!(
-            shown("a.org", &[]),
-            None,
-            "refused rather than shown another"
-        );
+        assert_eq!(shown("a.org", &[]), None, "refused rather than shown another");
         assert_eq!(shown("localhost", &[]), Some(pair("server").0));
         assert_eq!(shown("localhost", proof), None, "nothing is to be proved");
 
         let (certificate, key) = pair("proof");
-        managed
-            .show_proof("a.org", certificate.clone(), key)
-            .unwrap();
+        managed.show_proof("a.org", certificate.clone(), key).unwrap();
         assert_eq!(shown("A.org", proof), Some(certificate));
         assert_eq!(shown("b.org", proof), None);
         assert_eq!(shown("a.org", &[b"http/1.1", b"acme-tls/1"]), None);
@@ -672,9 +579,7 @@ fn managed_certificates_come_while_engines_run() {
 
         let (certificate, key) = pair("a");
         let names = ["a.org", "gone.org"].map(str::to_owned);
-        managed
-            .install(&names, vec![certificate.clone()], key)
-            .unwrap();
+        managed.install(&names, vec![certificate.clone()], key).unwrap();
         assert_eq!(shown("a.org", &[b"http/1.1"]), Some(certificate));
         let (certificate, _) = pair("a");
         let wrong = managed.install(&names, vec![certificate], pair("server").1);
@@ -724,20 +629,11 @@ fn what_is_wrong_with_the_files_is_said() {
     authority.sign("server");
     authority.sign("other");
     let refusal = |options: TlsOptions| Tls::open(options).unwrap_err();
-    let shows = |certificate| TlsOptions {
-        certificates: vec![certificate],
-        ..authority.options()
-    };
+    let shows = |certificate| TlsOptions { certificates: vec![certificate], ..authority.options() };
     let missing = shows(authority.certificate("none", "server"));
     assert!(refusal(missing).contains("cannot read the certificate chain"));
-    let no_key = shows(Certificate {
-        key: None,
-        ..authority.certificate("server", "server")
-    });
-    let no_key = TlsOptions {
-        key_option: "--key",
-        ..no_key
-    };
+    let no_key = shows(Certificate { key: None, ..authority.certificate("server", "server") });
+    let no_key = TlsOptions { key_option: "--key", ..no_key };
     assert!(refusal(no_key).ends_with("server.pem holds no private key: add --key"));
     let others_key = shows(authority.certificate("server", "other"));
     assert!(refusal(others_key).ends_with("other.key do not belong together"));
@@ -779,10 +675,7 @@ fn what_is_wrong_with_the_files_is_said() {
     let own = fs::read_to_string(&server.chain).unwrap();
     fs::write(&reversed, ca + &own).unwrap();
     assert!(holds(&reversed, &key).ends_with("server.key is number 2, and must be the first"));
-    let no_cipher = TlsOptions {
-        ciphers: vec!["RC4-MD5".to_owned()],
-        ..authority.options()
-    };
+    let no_cipher = TlsOptions { ciphers: vec!["RC4-MD5".to_owned()], ..authority.options() };
     let why = refusal(no_cipher);
     assert!(
         why.contains("'RC4-MD5'")
@@ -833,11 +726,7 @@ fn no_message_shows_what_a_file_holds() {
         for broken in ["chain", "key"] {
             let (broken_chain, broken_key) = (authority.file("b.pem"), authority.file("b.key"));
             let write = |file, name, text: &str| {
-                let text = if name == broken {
-                    break_it(text)
-                } else {
-                    text.to_owned()
-                };
+                let text = if name == broken { break_it(text) } else { text.to_owned() };
                 fs::write(file, text).unwrap();
             };
             write(&broken_chain, "chain", &chain);
@@ -856,24 +745,12 @@ fn no_message_shows_what_a_file_holds() {
     }
     let wide = authority.file("wide.pem");
     let bytes = chain.encode_utf16().flat_map(u16::to_le_bytes);
-    fs::write(
-        &wide,
-        [0xff, 0xfe].into_iter().chain(bytes).collect::<Vec<_>>(),
-    )
-    .unwrap();
+    fs::write(&wide, [0xff, 0xfe].into_iter().chain(bytes).collect::<Vec<_>>()).unwrap();
     let options = TlsOptions {
-        certificates: vec![Certificate {
-            chain: wide,
-            key: server.key,
-            names: Vec::new(),
-        }],
+        certificates: vec![Certificate { chain: wide, key: server.key, names: Vec::new() }],
         ..authority.options()
     };
-    assert!(
-        Tls::open(options)
-            .unwrap_err()
-            .ends_with("it is UTF-16; write it as UTF-8")
-    );
+    assert!(Tls::open(options).unwrap_err().ends_with("it is UTF-16; write it as UTF-8"));
 }
 
 #[test]
@@ -899,13 +776,8 @@ fn certificates_that_clients_refuse_are_warned_of() {
     let after = warnings_in(1_924_992_001);
     assert!(after[0].contains("server.pem expired on Wed, 01 Jan 2031 00:00:00 GMT"));
     let text = metrics(&tls);
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("weft_tls_certificate_not_after_seconds"));
-    assert!(
-        line.unwrap().ends_with("server.pem\"} 1924992000"),
-        "{line:?}"
-    );
+    let line = text.lines().find(|line| line.starts_with("weft_tls_certificate_not_after_seconds"));
+    assert!(line.unwrap().ends_with("server.pem\"} 1924992000"), "{line:?}");
 
     let mut elsewhere = CertificateParams::new(Vec::new()).unwrap();
     let name = &mut elsewhere.distinguished_name;
@@ -916,30 +788,19 @@ fn certificates_that_clients_refuse_are_warned_of() {
     fs::write(authority.file("server.pem"), chain.concat()).unwrap();
     let torn = Tls::open(authority.options()).unwrap();
     let fault = torn.warnings(SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000));
-    assert!(
-        fault[0].contains("out of order: certificate 2 did not sign"),
-        "{fault:?}"
-    );
+    assert!(fault[0].contains("out of order: certificate 2 did not sign"), "{fault:?}");
 }
 
 #[test]
 fn one_above_the_limit_is_told_so() {
-    let limits = Limits {
-        connections_max: 3,
-        refusal: Some("no room\r\n"),
-        ..Limits::default()
-    };
+    let limits = Limits { connections_max: 3, refusal: Some("no room\r\n"), ..Limits::default() };
     for engine in engines() {
         let listeners = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let Address::Tcp(address) = listeners[0].address else {
             unreachable!("an IP address was asked for")
         };
-        let settings = Settings {
-            engine,
-            listeners,
-            limits: limits.clone(),
-            ..Settings::default()
-        };
+        let settings =
+            Settings { engine, listeners, limits: limits.clone(), ..Settings::default() };
         let server = Server::start(settings, |_| Echo).unwrap();
         let connect = || {
             let stream = TcpStream::connect(address).unwrap();

@@ -52,11 +52,7 @@ struct Pipe {
 fn pair(frames_max: usize) -> (Wire, Wire) {
     let pipe = || {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        Arc::new(Pipe {
-            frames: Mutex::default(),
-            frames_max,
-            waker: eventfd(0, flags).unwrap(),
-        })
+        Arc::new(Pipe { frames: Mutex::default(), frames_max, waker: eventfd(0, flags).unwrap() })
     };
     let there = pipe();
     let back = pipe();
@@ -123,10 +119,7 @@ fn start<D: AnyDevice>(device: D, number: u8) -> Arc<SocketStack<D>> {
     let interface = IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, number]),
         mtu: MTU,
-        addresses: vec![Prefix {
-            address: address(number, 0).ip(),
-            len: 24,
-        }],
+        addresses: vec![Prefix { address: address(number, 0).ip(), len: 24 }],
         gateway_v4: None,
         gateway_v6: None,
     };

@@ -18,10 +18,7 @@ impl Framing {
     /// Whatever two readers could understand in two ways is refused. RFC 9112 6.1 and 6.3
     #[inline]
     pub(super) fn of(fields: &Fields<'_>, version: Version) -> Result<Framing, Refusal> {
-        match (
-            fields.get(Name::ContentLength),
-            fields.get(Name::TransferEncoding),
-        ) {
+        match (fields.get(Name::ContentLength), fields.get(Name::TransferEncoding)) {
             (None, None) => Ok(Framing::None),
             (Some(length), None) => Framing::of_length(length, fields),
             (None, Some(_)) => Framing::of_encoding(fields, version),
@@ -52,10 +49,8 @@ impl Framing {
             return Err(Refusal::TransferEncoding);
         }
         let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
-        let chunked_count = fields
-            .members(Name::TransferEncoding)
-            .filter(|c| is_chunked(c))
-            .count();
+        let chunked_count =
+            fields.members(Name::TransferEncoding).filter(|c| is_chunked(c)).count();
         let last = fields.members(Name::TransferEncoding).last();
         // RFC 9112 6.3: if `chunked` is not the last coding, the end of the body is unknown.
         if chunked_count != 1 || !last.is_some_and(is_chunked) {
@@ -99,18 +94,9 @@ impl BodyReader {
     ) -> Result<(usize, BodyProgress), Refusal> {
         match self {
             BodyReader::Length { left } => {
-                let len = input
-                    .len()
-                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let len = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= len as u64;
-                Ok((
-                    len,
-                    if *left == 0 {
-                        BodyProgress::Whole
-                    } else {
-                        BodyProgress::More
-                    },
-                ))
+                Ok((len, if *left == 0 { BodyProgress::Whole } else { BodyProgress::More }))
             }
             BodyReader::Chunked(chunks) => chunks.discard(input, limits),
         }
@@ -280,11 +266,7 @@ impl Expectation {
             return Expectation::None;
         }
         let is_continue = |value: &[u8]| value.eq_ignore_ascii_case(b"100-continue");
-        if fields
-            .all(Name::Expect)
-            .flat_map(fields::members)
-            .all(is_continue)
-        {
+        if fields.all(Name::Expect).flat_map(fields::members).all(is_continue) {
             Expectation::Continue
         } else {
             Expectation::Unknown
@@ -311,21 +293,14 @@ mod tests {
     fn length_is_digits_only() {
         assert_eq!(framing("1.1", ""), Ok(Framing::None));
         assert_eq!(framing("1.1", "Content-Length: 0\r\n"), Ok(Framing::None));
-        assert_eq!(
-            framing("1.1", "Content-Length: 007\r\n"),
-            Ok(Framing::Length(7))
-        );
+        assert_eq!(framing("1.1", "Content-Length: 007\r\n"), Ok(Framing::Length(7)));
         let twice = "Content-Length: 7\r\nContent-Length: 7\r\n";
         assert_eq!(framing("1.1", twice), Ok(Framing::Length(7)));
         let huge = "Content-Length: 99999999999999999999999\r\n";
         assert_eq!(framing("1.1", huge), Ok(Framing::Length(u64::MAX)));
         for value in ["", "+5", "-5", "5 5", "5,5", "0x5", "5a", "5.0"] {
             let field = format!("Content-Length: {value}\r\n");
-            assert_eq!(
-                framing("1.1", &field),
-                Err(Refusal::ContentLength),
-                "{value}"
-            );
+            assert_eq!(framing("1.1", &field), Err(Refusal::ContentLength), "{value}");
         }
         let differ = "Content-Length: 7\r\nContent-Length: 8\r\n";
         assert_eq!(framing("1.1", differ), Err(Refusal::ContentLength));
@@ -337,14 +312,8 @@ mod tests {
         assert_eq!(of("chunked"), Ok(Framing::Chunked));
         assert_eq!(of(", Chunked ,"), Ok(Framing::Chunked));
         assert_eq!(of("gzip, chunked"), Err(Refusal::TransferEncodingUnknown));
-        for value in [
-            "",
-            "identity",
-            "chunked, gzip",
-            "chunked, chunked",
-            "xchunked",
-            "chunked;a",
-        ] {
+        for value in ["", "identity", "chunked, gzip", "chunked, chunked", "xchunked", "chunked;a"]
+        {
             assert_eq!(of(value), Err(Refusal::TransferEncoding), "{value}");
         }
         let old = framing("1.0", "Transfer-Encoding: chunked\r\n");
@@ -415,27 +384,13 @@ mod tests {
             "1;\0\r\n",
             "00000000000000000\r\n",
         ] {
-            assert_eq!(
-                discarded(body.as_bytes(), &limits),
-                Err(Refusal::Chunk),
-                "{body:?}"
-            );
+            assert_eq!(discarded(body.as_bytes(), &limits), Err(Refusal::Chunk), "{body:?}");
         }
-        for trailer in [
-            " folded\r\n",
-            "name : x\r\n",
-            "noname\r\n",
-            "a: \rb",
-            "a: b\n",
-            ":\r\n",
-            "\rx",
-        ] {
+        for trailer in
+            [" folded\r\n", "name : x\r\n", "noname\r\n", "a: \rb", "a: b\n", ":\r\n", "\rx"]
+        {
             let body = format!("0\r\n{trailer}");
-            assert_eq!(
-                discarded(body.as_bytes(), &limits),
-                Err(Refusal::Trailer),
-                "{body:?}"
-            );
+            assert_eq!(discarded(body.as_bytes(), &limits), Err(Refusal::Trailer), "{body:?}");
         }
     }
 

@@ -54,10 +54,7 @@ impl Name {
             15 => found(is_same(name, b"accept-encoding"), Name::AcceptEncoding),
             17 if is_same(name, b"if-modified-since") => Some(Name::IfModifiedSince),
             17 => found(is_same(name, b"transfer-encoding"), Name::TransferEncoding),
-            19 => found(
-                is_same(name, b"if-unmodified-since"),
-                Name::IfUnmodifiedSince,
-            ),
+            19 => found(is_same(name, b"if-unmodified-since"), Name::IfUnmodifiedSince),
             _ => None,
         }
     }
@@ -71,10 +68,7 @@ impl Name {
 #[inline]
 fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     <&[u8; N]>::try_from(name).is_ok_and(|name| {
-        name.iter()
-            .zip(lower)
-            .fold(0, |diff, (a, b)| diff | ((a | 0x20) ^ b))
-            == 0
+        name.iter().zip(lower).fold(0, |diff, (a, b)| diff | ((a | 0x20) ^ b)) == 0
     })
 }
 
@@ -95,12 +89,7 @@ impl<'a> Fields<'a> {
     /// Parses the lines at the start of `input`.
     #[inline]
     pub(super) fn new(input: &'a [u8]) -> Fields<'a> {
-        Fields {
-            block: input,
-            values: [(0, 0); NAME_COUNT],
-            present: 0,
-            repeated: 0,
-        }
+        Fields { block: input, values: [(0, 0); NAME_COUNT], present: 0, repeated: 0 }
     }
 
     /// Takes one field line, without its CRLF and without control bytes in it: `line_len` bytes
@@ -163,12 +152,10 @@ impl<'a> Fields<'a> {
         let is_repeated = self.is_repeated(name);
         let first = self.get(name).filter(|_| !is_repeated);
         let block = if is_repeated { self.block } else { &[] };
-        first
-            .into_iter()
-            .chain(lines(block).filter_map(move |line| {
-                let colon = find_colon(line)?;
-                (Name::of(&line[..colon]) == Some(name)).then(|| trim(&line[colon + 1..]))
-            }))
+        first.into_iter().chain(lines(block).filter_map(move |line| {
+            let colon = find_colon(line)?;
+            (Name::of(&line[..colon]) == Some(name)).then(|| trim(&line[colon + 1..]))
+        }))
     }
 
     /// Every value of a field that is not a [`Name`], in the order in which they came, found line
@@ -177,8 +164,7 @@ impl<'a> Fields<'a> {
         lines(self.block).filter_map(move |line| {
             let (name, value) = line.split_at_checked(lower.len())?;
             let value = value.strip_prefix(b":")?;
-            name.eq_ignore_ascii_case(lower.as_bytes())
-                .then(|| trim(value))
+            name.eq_ignore_ascii_case(lower.as_bytes()).then(|| trim(value))
         })
     }
 
@@ -191,19 +177,13 @@ impl<'a> Fields<'a> {
     /// True if a list field contains `token`, ignoring case.
     #[inline]
     pub(crate) fn has_token(&self, name: Name, token: &[u8]) -> bool {
-        self.has(name)
-            && self
-                .members(name)
-                .any(|member| member.eq_ignore_ascii_case(token))
+        self.has(name) && self.members(name).any(|member| member.eq_ignore_ascii_case(token))
     }
 }
 
 /// The members of one value of a list field, trimmed, empty ones left out. RFC 9110 5.6.1.2
 pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value
-        .split(|&byte| byte == b',')
-        .map(trim)
-        .filter(|member| !member.is_empty())
+    value.split(|&byte| byte == b',').map(trim).filter(|member| !member.is_empty())
 }
 
 /// The refusal of a line that is no field.
@@ -313,22 +293,13 @@ mod tests {
         ];
         assert_eq!(names.len(), NAME_COUNT);
         for (at, name) in names.iter().enumerate() {
-            assert_eq!(
-                Name::of(name.as_bytes()).map(|name| name as usize),
-                Some(at),
-                "{name}"
-            );
+            assert_eq!(Name::of(name.as_bytes()).map(|name| name as usize), Some(at), "{name}");
             // No printable byte in place of another makes the same name, apart from case.
             for (at, byte) in (0..name.len()).flat_map(|at| (b' '..=0xff).map(move |b| (at, b))) {
                 let mut near = name.as_bytes().to_vec();
                 near[at] = byte;
                 let is_same = byte.eq_ignore_ascii_case(&name.as_bytes()[at]);
-                assert_eq!(
-                    Name::of(&near).is_some(),
-                    is_same,
-                    "{}",
-                    near.escape_ascii()
-                );
+                assert_eq!(Name::of(&near).is_some(), is_same, "{}", near.escape_ascii());
             }
         }
     }
@@ -347,22 +318,11 @@ mod tests {
 
     #[test]
     fn a_malformed_line_is_named() {
-        let refusal = |line: &str| {
-            Fields::new(line.as_bytes())
-                .push_line(0, line.len())
-                .unwrap_err()
-        };
+        let refusal =
+            |line: &str| Fields::new(line.as_bytes()).push_line(0, line.len()).unwrap_err();
         assert_eq!(refusal(" folded"), Refusal::FieldFolded);
         assert_eq!(refusal("\tfolded"), Refusal::FieldFolded);
-        for line in [
-            "Host : x",
-            "Host\t: x",
-            ": x",
-            "no colon",
-            "na(me: x",
-            "é: x",
-            "nocolon",
-        ] {
+        for line in ["Host : x", "Host\t: x", ": x", "no colon", "na(me: x", "é: x", "nocolon"] {
             assert_eq!(refusal(line), Refusal::FieldName, "{line}");
         }
     }

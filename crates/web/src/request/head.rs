@@ -115,12 +115,7 @@ fn parse_as<'a, const IS_HTTP2: bool>(
     input: &'a [u8],
     limits: &RequestLimits,
 ) -> Result<Option<Head<'a>>, Refusal> {
-    let Some(line) = next_line(
-        input,
-        0,
-        limits.request_line_len_max,
-        Refusal::RequestLineTooLong,
-    )?
+    let Some(line) = next_line(input, 0, limits.request_line_len_max, Refusal::RequestLineTooLong)?
     else {
         return Ok(None);
     };
@@ -182,11 +177,7 @@ fn next_line(
     let mut from = 0;
     loop {
         let Some(len) = find_control(&rest[from..]).map(|at| from + at) else {
-            return if rest.len() > len_max {
-                Err(too_long)
-            } else {
-                Ok(None)
-            };
+            return if rest.len() > len_max { Err(too_long) } else { Ok(None) };
         };
         if len > len_max {
             return Err(too_long);
@@ -220,18 +211,12 @@ fn find_control(bytes: &[u8]) -> Option<usize> {
         let low = controls(both as u64);
         let high = controls((both >> 64) as u64);
         if low | high != 0 {
-            let bit = if low != 0 {
-                low.trailing_zeros()
-            } else {
-                64 + high.trailing_zeros()
-            };
+            let bit = if low != 0 { low.trailing_zeros() } else { 64 + high.trailing_zeros() };
             return Some(at + bit as usize / 8);
         }
         at += 16;
     }
-    let tail = bytes[at..]
-        .iter()
-        .position(|byte| byte.is_ascii_control())?;
+    let tail = bytes[at..].iter().position(|byte| byte.is_ascii_control())?;
     Some(at + tail)
 }
 
@@ -264,14 +249,8 @@ fn parse_request_line<const IS_HTTP2: bool>(
     else {
         return Err(Refusal::RequestLine);
     };
-    let version = if IS_HTTP2 {
-        Version::Http2
-    } else {
-        Version::of(version)?
-    };
-    let target = target_and_space
-        .strip_suffix(b" ")
-        .ok_or(Refusal::RequestLine)?;
+    let version = if IS_HTTP2 { Version::Http2 } else { Version::of(version)? };
+    let target = target_and_space.strip_suffix(b" ").ok_or(Refusal::RequestLine)?;
     Ok((method, Target::parse(target)?, version))
 }
 
@@ -431,10 +410,7 @@ mod tests {
     #[test]
     fn a_head_ends_at_its_blank_line() {
         let head = parsed("GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b");
-        assert_eq!(
-            (head.len, head.method, head.version),
-            (28, Method::Get, Version::Http11)
-        );
+        assert_eq!((head.len, head.method, head.version), (28, Method::Get, Version::Http11));
         assert_eq!(head.line, b"GET /a HTTP/1.1");
         assert_eq!(head.fields.get(Name::Host), Some(&b"x"[..]));
     }
@@ -450,39 +426,19 @@ mod tests {
 
     #[test]
     fn version_1_x_is_1_1_others_refused() {
-        assert_eq!(
-            parsed("GET / HTTP/1.7\r\nHost: x\r\n\r\n").version,
-            Version::Http11
-        );
-        assert_eq!(
-            refused("PRI * HTTP/2.0\r\n\r\n"),
-            Refusal::VersionUnsupported
-        );
-        assert_eq!(
-            refused("GET / HTTP/0.9\r\n\r\n"),
-            Refusal::VersionUnsupported
-        );
-        for garbage in [
-            "GET / HTTP/11\r\n",
-            "GET / http/1.1\r\n",
-            "GET / HTTP/1.1 \r\n",
-        ] {
+        assert_eq!(parsed("GET / HTTP/1.7\r\nHost: x\r\n\r\n").version, Version::Http11);
+        assert_eq!(refused("PRI * HTTP/2.0\r\n\r\n"), Refusal::VersionUnsupported);
+        assert_eq!(refused("GET / HTTP/0.9\r\n\r\n"), Refusal::VersionUnsupported);
+        for garbage in ["GET / HTTP/11\r\n", "GET / http/1.1\r\n", "GET / HTTP/1.1 \r\n"] {
             assert_eq!(refused(garbage), Refusal::Version, "{garbage:?}");
         }
     }
 
     #[test]
     fn request_line_has_three_parts() {
-        let bad = [
-            "\r\n",
-            "GET\r\n",
-            "GET /\r\n",
-            "GET  / HTTP/1.1\r\n",
-            "GET /  HTTP/1.1\r\n",
-        ];
+        let bad = ["\r\n", "GET\r\n", "GET /\r\n", "GET  / HTTP/1.1\r\n", "GET /  HTTP/1.1\r\n"];
         for line in
-            bad.into_iter()
-                .chain(["G(T / HTTP/1.1\r\n", " / HTTP/1.1\r\n", " HTTP/1.1\r\n"])
+            bad.into_iter().chain(["G(T / HTTP/1.1\r\n", " / HTTP/1.1\r\n", " HTTP/1.1\r\n"])
         {
             let refusal = refused(line);
             let expected = [Refusal::RequestLine, Refusal::Target, Refusal::Version];
@@ -492,10 +448,7 @@ mod tests {
 
     #[test]
     fn control_bytes_are_refused() {
-        for byte in (0..0x20_u8)
-            .chain([0x7f])
-            .filter(|byte| !b"\t\n".contains(byte))
-        {
+        for byte in (0..0x20_u8).chain([0x7f]).filter(|byte| !b"\t\n".contains(byte)) {
             for at in 28..=44 {
                 let mut head = b"GET / HTTP/1.1\r\nHost: x\r\nA: 0123456789abcdef\r\n\r\n".to_vec();
                 head.insert(at, byte);
@@ -520,18 +473,9 @@ mod tests {
 
     #[test]
     fn a_bare_line_feed_ends_nothing() {
-        assert_eq!(
-            refused("GET / HTTP/1.1\nHost: x\r\n\r\n"),
-            Refusal::BareLineFeed
-        );
-        assert_eq!(
-            refused("GET / HTTP/1.1\r\nHost: x\n\r\n"),
-            Refusal::BareLineFeed
-        );
-        assert_eq!(
-            refused("GET / HTTP/1.1\r\nHost: x\r\n\n"),
-            Refusal::BareLineFeed
-        );
+        assert_eq!(refused("GET / HTTP/1.1\nHost: x\r\n\r\n"), Refusal::BareLineFeed);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: x\n\r\n"), Refusal::BareLineFeed);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: x\r\n\n"), Refusal::BareLineFeed);
     }
 
     #[test]
@@ -559,23 +503,14 @@ mod tests {
         assert_eq!(fate(&fields(4)), Some(Refusal::FieldCount));
         // A piece that is already too long is refused without waiting for its end.
         assert!(matches!(parse(&[b'x'; 64], &limits), Ok(None)));
-        assert!(matches!(
-            parse(&[b'x'; 65], &limits),
-            Err(Refusal::RequestLineTooLong)
-        ));
+        assert!(matches!(parse(&[b'x'; 65], &limits), Err(Refusal::RequestLineTooLong)));
     }
 
     #[test]
     fn http_1_1_needs_one_host() {
         assert_eq!(refused("GET / HTTP/1.1\r\n\r\n"), Refusal::HostMissing);
-        assert_eq!(
-            refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
-            Refusal::HostRepeated
-        );
-        assert_eq!(
-            refused("GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"),
-            Refusal::HostRepeated
-        );
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"), Refusal::HostRepeated);
+        assert_eq!(refused("GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"), Refusal::HostRepeated);
         let no_hosts = [
             "a b",
             "a/b",
@@ -632,13 +567,9 @@ mod tests {
         let persists = |rest: &str| parsed(&format!("GET / HTTP/{rest}\r\n\r\n")).is_persistent();
         assert!(persists("1.1\r\nHost: x"));
         assert!(!persists("1.1\r\nHost: x\r\nConnection: Close"));
-        assert!(!persists(
-            "1.1\r\nHost: x\r\nConnection: x\r\nConnection: upgrade , close"
-        ));
+        assert!(!persists("1.1\r\nHost: x\r\nConnection: x\r\nConnection: upgrade , close"));
         assert!(persists("1.1\r\nHost: x\r\nConnection: x"));
-        assert!(!persists(
-            "1.1\r\nHost: x\r\nConnection: keep-alive\r\nConnection: close"
-        ));
+        assert!(!persists("1.1\r\nHost: x\r\nConnection: keep-alive\r\nConnection: close"));
         assert!(!persists("1.0"));
         assert!(persists("1.0\r\nConnection: Keep-Alive"));
         assert!(!persists("1.0\r\nConnection: keep-alive, close"));

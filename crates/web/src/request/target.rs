@@ -57,10 +57,7 @@ impl<'a> Target<'a> {
 fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
     let rest = rest.ok_or(Refusal::Target)?;
-    let authority_len = rest
-        .iter()
-        .position(|&b| matches!(b, b'/' | b'?'))
-        .unwrap_or(rest.len());
+    let authority_len = rest.iter().position(|&b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(authority_len);
     // RFC 9110 4.2.1: an empty host is invalid. 4.2.4: and so is one behind a user's name and
     // password.
@@ -95,12 +92,7 @@ impl<'a> RawPath<'a> {
                 b'?' => {
                     let query = &target[at + 1..];
                     check_query(query)?;
-                    return Ok(RawPath {
-                        path: &target[..at],
-                        query,
-                        authority: b"",
-                        is_plain,
-                    });
+                    return Ok(RawPath { path: &target[..at], query, authority: b"", is_plain });
                 }
                 // A dot segment begins with `/.`, and so do hidden files; both take the slow path.
                 b'.' | b'/' => is_plain &= last != b'/',
@@ -110,12 +102,7 @@ impl<'a> RawPath<'a> {
             }
             last = byte;
         }
-        Ok(RawPath {
-            path: target,
-            query: b"",
-            authority: b"",
-            is_plain,
-        })
+        Ok(RawPath { path: target, query: b"", authority: b"", is_plain })
     }
 
     /// Percent-decodes the path, merges slashes, and removes dot segments (RFC 3986 5.2.4, after
@@ -126,11 +113,7 @@ impl<'a> RawPath<'a> {
     where
         'a: 's,
     {
-        let bytes = if self.is_plain {
-            self.path
-        } else {
-            rewrite(self.path, buffer)?
-        };
+        let bytes = if self.is_plain { self.path } else { rewrite(self.path, buffer)? };
         std::str::from_utf8(bytes).map_err(|_| PathError::NoFile)
     }
 }
@@ -160,11 +143,7 @@ pub(crate) fn encoded(target: &[u8]) -> Cow<'_, [u8]> {
 }
 
 fn check_query(query: &[u8]) -> Result<(), Refusal> {
-    if query.iter().all(|&byte| is_target_byte(byte)) {
-        Ok(())
-    } else {
-        Err(Refusal::Target)
-    }
+    if query.iter().all(|&byte| is_target_byte(byte)) { Ok(()) } else { Err(Refusal::Target) }
 }
 
 /// Writes the normalized path into `room`, segment by segment:
@@ -277,13 +256,7 @@ mod tests {
 
     #[test]
     fn paths_above_the_root_are_errors() {
-        for target in [
-            "/..",
-            "/../a",
-            "/a/../../b",
-            "/%2e%2e/etc/passwd",
-            "/a/%2e./../x",
-        ] {
+        for target in ["/..", "/../a", "/a/../../b", "/%2e%2e/etc/passwd", "/a/%2e./../x"] {
             assert_eq!(normalized(target), Err(PathError::AboveRoot), "{target}");
         }
         for target in ["/%00", "/%", "/%4", "/%zz", "/%+1", "/a%2Fb%00"] {
@@ -293,13 +266,7 @@ mod tests {
 
     #[test]
     fn nul_and_slash_codes_are_well_formed() {
-        for target in [
-            "/%ff",
-            "/a%2fb",
-            "/a%2Fb/c",
-            "/..%2f..%2fetc",
-            "/%2f/../%2f",
-        ] {
+        for target in ["/%ff", "/a%2fb", "/a%2Fb/c", "/..%2f..%2fetc", "/%2f/../%2f"] {
             assert_eq!(normalized(target), Err(PathError::NoFile), "{target}");
         }
         // The segment with the slash is gone.
@@ -312,9 +279,7 @@ mod tests {
         check("/a/../’.txt?utm=’", "/’.txt");
         check("http://x/é", "/é");
         let raw = Target::parse(b"/\xff");
-        let Ok(Target::Path(raw)) = raw else {
-            panic!("{raw:?}")
-        };
+        let Ok(Target::Path(raw)) = raw else { panic!("{raw:?}") };
         assert_eq!(raw.normalize(&mut Vec::new()), Err(PathError::NoFile));
         assert_eq!(&*encoded("a=é&b".as_bytes()), b"a=%C3%A9&b");
         assert!(matches!(encoded(b"a=%C3%A9"), Cow::Borrowed(_)));
@@ -326,15 +291,8 @@ mod tests {
         check("HTTPS://example.org", "/");
         check("http://example.org?query", "/");
         assert_eq!(Target::parse(b"*"), Ok(Target::Server));
-        let refused = [
-            "",
-            "example.org:443",
-            "a",
-            "ftp://x/",
-            "http://",
-            "http:///a",
-            "http://u@x/",
-        ];
+        let refused =
+            ["", "example.org:443", "a", "ftp://x/", "http://", "http:///a", "http://u@x/"];
         for target in refused.into_iter().chain([
             "/a#b",
             "/a\tb",
@@ -345,11 +303,7 @@ mod tests {
             "/a?b#c",
             "http://é/",
         ]) {
-            assert_eq!(
-                Target::parse(target.as_bytes()),
-                Err(Refusal::Target),
-                "{target}"
-            );
+            assert_eq!(Target::parse(target.as_bytes()), Err(Refusal::Target), "{target}");
         }
     }
 

@@ -181,10 +181,7 @@ impl Multiplexed {
             worked_len: 0,
             pending_len: 0,
             replies_len: 0,
-            pace: Pace {
-                since: None,
-                sent_len: 0,
-            },
+            pace: Pace { since: None, sent_len: 0 },
             has_frames_left: false,
             has_part: false,
             has_failed: false,
@@ -294,10 +291,7 @@ impl Multiplexed {
         if !self.keep_pace(call.replier.now.monotonic) {
             let why = "the windows are opened too slowly";
             self.close(ErrorCode::ENHANCE_YOUR_CALM, why, out);
-            call.replier
-                .handle
-                .counts()
-                .ended(Some(Abuse::TinyWindows), true);
+            call.replier.handle.counts().ended(Some(Abuse::TinyWindows), true);
         }
         let counters = self.endpoint.take_counters();
         call.replier.handle.counts().count_streams(&counters);
@@ -630,11 +624,7 @@ impl Multiplexed {
 
     /// Puts pieces of bodies into the outbox until it is full. True if there are more.
     fn send_bodies(&mut self, out: &mut Outbox, buffer: &mut Vec<u8>, handle: &Handle) -> bool {
-        let len_max = if out.is_lean() {
-            PIECE_LEN_MAX_LEAN
-        } else {
-            PIECE_LEN_MAX
-        };
+        let len_max = if out.is_lean() { PIECE_LEN_MAX_LEAN } else { PIECE_LEN_MAX };
         loop {
             let Some(piece) = self.endpoint.next_piece(len_max) else {
                 return false;
@@ -715,9 +705,7 @@ impl Multiplexed {
         while let Some(key) = self.unread.pop_front() {
             self.endpoint.resume(key);
         }
-        let PieceRead {
-            mut piece, bytes, ..
-        } = read;
+        let PieceRead { mut piece, bytes, .. } = read;
         let key = piece.stream;
         self.endpoint.resume(key);
         if self.stream(key).is_none() {
@@ -878,12 +866,7 @@ fn put_frames(
 /// # Errors
 /// It cannot be read, or the file has changed.
 fn read_now(range: &FileRange, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let len = match read(
-        &range.file,
-        range.range.start,
-        buffer,
-        ReadWriteFlags::NOWAIT,
-    ) {
+    let len = match read(&range.file, range.range.start, buffer, ReadWriteFlags::NOWAIT) {
         // EOPNOTSUPP: the file system cannot read without waiting.
         Err(Errno::AGAIN | Errno::OPNOTSUPP) => return Ok(0),
         read => read?,

@@ -63,19 +63,13 @@ impl Access {
 
 impl Area {
     fn open(path: &Path, nth: usize, now: Now) -> Result<Area, SiteError> {
-        let wrong = |why| SiteError::PasswordFile {
-            path: path.to_owned(),
-            why,
-        };
+        let wrong = |why| SiteError::PasswordFile { path: path.to_owned(), why };
         let passwords = Passwords::open(path, now).map_err(wrong)?;
         // Browsers keep a password for each realm.
         let number = nth + 1;
         let challenge =
             format!("WWW-Authenticate: Basic realm=\"Restricted {number}\", charset=\"UTF-8\"\r\n");
-        Ok(Area {
-            challenge,
-            passwords,
-        })
+        Ok(Area { challenge, passwords })
     }
 }
 
@@ -124,15 +118,10 @@ impl Access {
         let rules = &self.protected;
         // A name with a dot has an ending already: a page with one more asks when it is found.
         let name = path.trim_matches('/');
-        let has_dot = name
-            .rsplit('/')
-            .next()
-            .is_some_and(|name| name.contains('.'));
+        let has_dot = name.rsplit('/').next().is_some_and(|name| name.contains('.'));
         let may_be_page = config.clean_urls && !has_dot;
         let page = may_be_page.then(|| page_of(name));
-        let mut last = rules
-            .last(path)
-            .max(page.and_then(|page| rules.last(&page)));
+        let mut last = rules.last(path).max(page.and_then(|page| rules.last(&page)));
         let is_directory = path.is_empty() || path.ends_with('/');
         for index in config.index.iter().filter(|_| is_directory) {
             last = last.max(rules.last(&format!("{path}{index}")));
@@ -179,9 +168,9 @@ impl Site {
         let path = path.trim_start_matches('/');
         let rule = match found {
             Found::Entry(entry) => entry.area?,
-            Found::Fallback(entry) => entry
-                .area
-                .filter(|rule| Some(*rule) > access.rule(path, &self.config))?,
+            Found::Fallback(entry) => {
+                entry.area.filter(|rule| Some(*rule) > access.rule(path, &self.config))?
+            }
             _ => return None,
         };
         Some(&access.areas[rule])
@@ -228,12 +217,8 @@ impl Site {
                 .iter()
                 .any(|shared| name.trim().eq_ignore_ascii_case(shared))
         };
-        let kept: Vec<&str> = directives
-            .filter(|directive| !is_for_shared(directive))
-            .collect();
-        let others = lines
-            .split_inclusive("\r\n")
-            .filter(|line| !is_cache_line(line));
+        let kept: Vec<&str> = directives.filter(|directive| !is_for_shared(directive)).collect();
+        let others = lines.split_inclusive("\r\n").filter(|line| !is_cache_line(line));
         let mut private: String = others.collect();
         private.push_str("Cache-Control: ");
         private.push_str(&[&["private"], &kept[..]].concat().join(", "));

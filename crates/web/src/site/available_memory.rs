@@ -32,10 +32,7 @@ struct Amount {
 impl AvailableMemory {
     /// The machine of this process, or in a test another root.
     pub(super) fn at(root: &Path) -> AvailableMemory {
-        AvailableMemory {
-            root: root.to_owned(),
-            checked_ns: AtomicU64::new(0),
-        }
+        AvailableMemory { root: root.to_owned(), checked_ns: AtomicU64::new(0) }
     }
 
     /// True if the next check is due. The check reads files, so it may block.
@@ -77,10 +74,7 @@ impl AvailableMemory {
         let cached = field(&stat, names.cached).unwrap_or(0);
         let shared = field(&stat, names.shared).unwrap_or(0);
         let kept = used.saturating_sub(cached.saturating_sub(shared));
-        Some(Amount {
-            total,
-            available: total.saturating_sub(kept),
-        })
+        Some(Amount { total, available: total.saturating_sub(kept) })
     }
 
     /// The text of a file; none if there is no such file.
@@ -135,10 +129,7 @@ impl CgroupVersion {
 fn machine(meminfo: &str) -> Option<Amount> {
     let bytes = |name| Some(field(meminfo, name)? * 1024);
     let available = bytes("MemAvailable:")?;
-    Some(Amount {
-        total: bytes("MemTotal:").unwrap_or(available),
-        available,
-    })
+    Some(Amount { total: bytes("MemTotal:").unwrap_or(available), available })
 }
 
 /// The number behind a name at the start of a line.
@@ -174,10 +165,8 @@ pub(super) mod tests {
     /// A machine of 1 GiB that has these files as well.
     pub(in super::super) fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        let meminfo = (
-            "proc/meminfo",
-            "MemTotal: 1048576 kB\nMemFree: 1 kB\nMemAvailable:  524288 kB\n",
-        );
+        let meminfo =
+            ("proc/meminfo", "MemTotal: 1048576 kB\nMemFree: 1 kB\nMemAvailable:  524288 kB\n");
         for (path, text) in [&meminfo].into_iter().chain(files) {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -214,14 +203,8 @@ pub(super) mod tests {
     fn cgroup_limit_less_anonymous_memory() {
         let files = [
             V1,
-            (
-                "sys/fs/cgroup/memory/lab/memory.limit_in_bytes",
-                "67108864\n",
-            ),
-            (
-                "sys/fs/cgroup/memory/lab/memory.usage_in_bytes",
-                "62914560\n",
-            ),
+            ("sys/fs/cgroup/memory/lab/memory.limit_in_bytes", "67108864\n"),
+            ("sys/fs/cgroup/memory/lab/memory.usage_in_bytes", "62914560\n"),
             (
                 "sys/fs/cgroup/memory/lab/memory.stat",
                 "cache 1\ntotal_cache 52428800\ntotal_shmem 4194304\n",
@@ -238,10 +221,7 @@ pub(super) mod tests {
             V2,
             ("sys/fs/cgroup/a/memory.max", "67108864\n"),
             ("sys/fs/cgroup/a/memory.current", "67108864\n"),
-            (
-                "sys/fs/cgroup/a/memory.stat",
-                "anon 5\nfile 33554432\nshmem 0\n",
-            ),
+            ("sys/fs/cgroup/a/memory.stat", "anon 5\nfile 33554432\nshmem 0\n"),
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("sys/fs/cgroup/a/b/memory.current", "1048576\n"),
         ];

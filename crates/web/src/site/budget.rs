@@ -48,14 +48,7 @@ const GONE_MAX: usize = 8192;
 impl Budget {
     /// A budget of `limit` bytes for at most `len_max` items.
     pub(super) fn new(limit: u64, len_max: usize) -> Budget {
-        Budget {
-            ring: Ring::default(),
-            limit,
-            len_max,
-            admitted: 0,
-            refused: 0,
-            evicted: 0,
-        }
+        Budget { ring: Ring::default(), limit, len_max, admitted: 0, refused: 0, evicted: 0 }
     }
 
     pub(super) fn used(&self) -> u64 {
@@ -110,9 +103,7 @@ impl Budget {
     /// have changed since then so that this does not make the room.
     pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
         debug_assert!(!self.contains(id), "a newcomer is not in");
-        let freed = victims
-            .iter()
-            .filter_map(|&victim| self.ring.weight_of(victim));
+        let freed = victims.iter().filter_map(|&victim| self.ring.weight_of(victim));
         let (freed, gone) = freed.fold((0, 0), |(sum, count), weight| (sum + weight, count + 1));
         let after = self.ring.weight() - freed + weight;
         if after > self.limit || self.ring.len() - gone >= self.len_max {
@@ -123,12 +114,7 @@ impl Budget {
         }
         self.ring.insert(id, weight);
         self.admitted += 1;
-        assert!(
-            self.used() <= self.limit,
-            "holds {} of {}",
-            self.used(),
-            self.limit
-        );
+        assert!(self.used() <= self.limit, "holds {} of {}", self.used(), self.limit);
         true
     }
 
@@ -167,9 +153,8 @@ impl Budget {
     /// Some of the places from the hand on, the least popular first, of those the largest.
     fn sample(&mut self, short: u64, sketch: &Sketch) -> Vec<(u8, Reverse<u64>, Id)> {
         let mean = (self.ring.weight() / self.ring.len().max(1) as u64).max(1);
-        let len = (SAMPLE_LEN * short.div_ceil(mean))
-            .min(SAMPLE_LEN_MAX)
-            .min(self.ring.len() as u64);
+        let len =
+            (SAMPLE_LEN * short.div_ceil(mean)).min(SAMPLE_LEN_MAX).min(self.ring.len() as u64);
         let mut sample: Vec<_> = (0..len)
             .filter_map(|_| self.ring.next())
             .map(|(id, weight)| (sketch.estimate(id.hash()), Reverse(weight), id))
@@ -193,11 +178,7 @@ mod tests {
     impl Cache {
         fn new(limit: u64) -> Cache {
             let budget = Budget::new(limit, usize::MAX);
-            Cache {
-                budget,
-                sketch: Sketch::new(limit),
-                now_ns: 0,
-            }
+            Cache { budget, sketch: Sketch::new(limit), now_ns: 0 }
         }
 
         /// A request; says whether it was answered from under the budget.
@@ -215,10 +196,7 @@ mod tests {
     }
 
     fn id_of(n: u64) -> Id {
-        Id {
-            path: mix(n),
-            encoding: None,
-        }
+        Id { path: mix(n), encoding: None }
     }
 
     fn mix(n: u64) -> u64 {
@@ -264,10 +242,7 @@ mod tests {
         // asked for once.
         assert!(evicted_at_first <= 1016, "{evicted_at_first} of 1016");
         let evicted = cache.budget.evicted - evicted_at_first;
-        assert!(
-            evicted < 64_000 / 200,
-            "{evicted} evicted by 64,000 requests for cold files"
-        );
+        assert!(evicted < 64_000 / 200, "{evicted} evicted by 64,000 requests for cold files");
     }
 
     #[test]
@@ -327,10 +302,7 @@ mod tests {
         let kept = popular.filter(|&n| !gone.contains(&id_of(n))).count();
         assert!(kept > 180, "{kept} of 200 popular ones stay");
         assert!(cache.budget.set_limit(2000, &cache.sketch).is_empty());
-        assert!(
-            !cache.ask(5000, 1) && cache.ask(5000, 1),
-            "there is room again"
-        );
+        assert!(!cache.ask(5000, 1) && cache.ask(5000, 1), "there is room again");
     }
 
     #[test]
@@ -351,10 +323,7 @@ mod tests {
     fn count_limit_trades_one_for_one() {
         let mut cache = Cache::new(1000);
         cache.budget = Budget::new(1000, 2);
-        let id = |path| Id {
-            path,
-            encoding: None,
-        };
+        let id = |path| Id { path, encoding: None };
         assert!(cache.budget.admit(id(1), 1, &[]) && cache.budget.admit(id(2), 1, &[]));
         assert!(!cache.budget.admit(id(3), 1, &[]), "a third file of two");
         // Victims that are gone already make no room, however many they are.
@@ -368,22 +337,8 @@ mod tests {
         let mut cache = Cache::new(10);
         (0..10).for_each(|n| _ = cache.ask(n, 1));
         let victims = cache.budget.consider(1, 15, &cache.sketch).unwrap();
-        assert!(cache.budget.admit(
-            Id {
-                path: 1,
-                encoding: None
-            },
-            1,
-            &victims
-        ));
-        assert!(!cache.budget.admit(
-            Id {
-                path: 2,
-                encoding: None
-            },
-            1,
-            &victims
-        ));
+        assert!(cache.budget.admit(Id { path: 1, encoding: None }, 1, &victims));
+        assert!(!cache.budget.admit(Id { path: 2, encoding: None }, 1, &victims));
         assert_eq!(cache.budget.used(), 10);
     }
 }

@@ -131,9 +131,7 @@ impl Site {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start_compressing<'a>(sites: impl Iterator<Item = &'a Arc<Site>>) -> io::Result<()> {
-        let sites: Vec<_> = sites
-            .filter(|site| !site.config.compress.is_empty())
-            .collect();
+        let sites: Vec<_> = sites.filter(|site| !site.config.compress.is_empty()).collect();
         if sites.is_empty() {
             return Ok(());
         }
@@ -171,13 +169,7 @@ impl Site {
             .filter(|encoding| survey.is_made(Some(**encoding)))
             .fold(0, |bits, encoding| bits | bit(*encoding));
         let open = AtomicU8::new(if is_settled { codings } else { 0 });
-        (codings != 0).then(|| {
-            Arc::new(Makeable {
-                codings,
-                open,
-                postponed: AtomicU8::new(0),
-            })
-        })
+        (codings != 0).then(|| Arc::new(Makeable { codings, open, postponed: AtomicU8::new(0) }))
     }
 
     /// Puts a variant in line to be made, unless another request did, too many wait, or the memory
@@ -200,11 +192,7 @@ impl Site {
         };
         // Text becomes a quarter of its length.
         let len = record.survey.plain.len / 4;
-        let fits = |estimate| {
-            self.holdings()
-                .consider(len, estimate, &self.cache.sketch)
-                .is_some()
-        };
+        let fits = |estimate| self.holdings().consider(len, estimate, &self.cache.sketch).is_some();
         self.cache.compressions.waiting.fetch_add(1, Relaxed);
         let is_in_line = fits(self.estimate_of(&wish))
             && compressor.is_some_and(|(compressor, _)| compressor.push(wish));
@@ -243,9 +231,7 @@ impl Site {
         };
         let made = catch_unwind(AssertUnwindSafe(|| compress(&source, wish.encoding)));
         // The panic hook has reported a panic.
-        let made = made
-            .ok()
-            .filter(|made| is_worthwhile(made.len(), source.len()));
+        let made = made.ok().filter(|made| is_worthwhile(made.len(), source.len()));
         let Some(made) = made else {
             self.cache.compressions.useless.fetch_add(1, Relaxed);
             return;
@@ -255,27 +241,16 @@ impl Site {
             return self.postpone(makeable, wish.encoding);
         }
         self.cache.compressions.made.fetch_add(1, Relaxed);
-        self.cache
-            .compressions
-            .source_len
-            .fetch_add(source.len() as u64, Relaxed);
-        self.cache
-            .compressions
-            .made_len
-            .fetch_add(made_len, Relaxed);
+        self.cache.compressions.source_len.fetch_add(source.len() as u64, Relaxed);
+        self.cache.compressions.made_len.fetch_add(made_len, Relaxed);
     }
 
     fn source_bytes(&self, record: &Record) -> Option<Bytes> {
         if let Some(Body::Memory(bytes)) = record.entry(None).map(|entry| &entry.body) {
             return Some(bytes.clone());
         }
-        let id = Id {
-            path: record.hash,
-            encoding: None,
-        };
-        let file = self
-            .open_representation(record, id, Blocking::Allowed)
-            .ok()??;
+        let id = Id { path: record.hash, encoding: None };
+        let file = self.open_representation(record, id, Blocking::Allowed).ok()??;
         match read_whole(&file, Blocking::Allowed) {
             Ok(Reading::Whole(bytes)) => Some(bytes),
             _ => None,
@@ -284,10 +259,7 @@ impl Site {
 
     /// Puts a variant into the memory budget. False if it does not get in.
     fn hold_made(&self, record: &Record, wish: &Wish, made: Bytes) -> bool {
-        let id = Id {
-            path: wish.path,
-            encoding: Some(wish.encoding),
-        };
+        let id = Id { path: wish.path, encoding: Some(wish.encoding) };
         let stamp = record.survey.plain;
         let estimate = self.estimate_of(wish);
         let body = Body::Memory(made);
@@ -338,10 +310,7 @@ impl Compressor {
         let is_idle =
             |queue: &mut Queue| queue.wishes.is_empty() && queue.sites_gone < self.sites.len();
         let queue = self.changed.wait_while(self.lock(), is_idle);
-        queue
-            .unwrap_or_else(PoisonError::into_inner)
-            .wishes
-            .pop_front()
+        queue.unwrap_or_else(PoisonError::into_inner).wishes.pop_front()
     }
 
     fn run(&self) {
@@ -374,11 +343,7 @@ fn compress(source: &[u8], encoding: Encoding) -> Vec<u8> {
     match encoding {
         Encoding::Br => {
             let params = BrotliEncoderParams {
-                quality: if source.len() <= THOROUGH_LEN_MAX {
-                    10
-                } else {
-                    9
-                },
+                quality: if source.len() <= THOROUGH_LEN_MAX { 10 } else { 9 },
                 size_hint: source.len(),
                 ..BrotliEncoderParams::default()
             };

@@ -233,11 +233,7 @@ impl fmt::Display for SiteError {
                 path.display()
             ),
             SiteError::Root(path, error) => {
-                write!(
-                    f,
-                    "the site's root {} cannot be opened: {error}",
-                    path.display()
-                )
+                write!(f, "the site's root {} cannot be opened: {error}", path.display())
             }
             SiteError::Glob { glob, why } => write!(f, "the glob {glob:?} is wrong: {why}"),
             SiteError::HeaderName { name, why } => {
@@ -261,23 +257,12 @@ impl fmt::Display for SiteError {
                  within the root, such as index.html"
             ),
             SiteError::PasswordFile { path, why } => {
-                write!(
-                    f,
-                    "the password file {} cannot be used: {why}",
-                    path.display()
-                )
+                write!(f, "the password file {} cannot be used: {why}", path.display())
             }
             SiteError::ErrorPageStatus(status) => {
-                write!(
-                    f,
-                    "an error page for status {status}: only 400 to 599 are errors"
-                )
+                write!(f, "an error page for status {status}: only 400 to 599 are errors")
             }
-            SiteError::ErrorPage {
-                status,
-                path,
-                error,
-            } => {
+            SiteError::ErrorPage { status, path, error } => {
                 write!(
                     f,
                     "the error page for {status}, {}, cannot be read: {error}",

@@ -49,10 +49,7 @@ impl Cors {
         let mut globs = GlobSetBuilder::new();
         let mut origins = Vec::new();
         for (at, CorsRule { glob, origin }) in rules.iter().enumerate() {
-            let wrong = |why| SiteError::Origin {
-                origin: origin.clone(),
-                why,
-            };
+            let wrong = |why| SiteError::Origin { origin: origin.clone(), why };
             if at >= RULES_MAX {
                 return Err(wrong("a site has 64 of these rules at most"));
             }
@@ -60,11 +57,7 @@ impl Cors {
             origins.push(Origin::parse(origin).map_err(wrong)?);
         }
         let everywhere = (0..rules.len()).filter(|at| rules[*at].glob == EVERYWHERE);
-        Ok(Cors {
-            globs: built(globs)?,
-            origins,
-            everywhere: everywhere.collect(),
-        })
+        Ok(Cors { globs: built(globs)?, origins, everywhere: everywhere.collect() })
     }
 
     /// The rules for a path (no slash first).
@@ -137,10 +130,9 @@ impl Origin {
         match below {
             _ if !is_right => Err(how),
             _ if has_default_port => Err("browsers leave out the port of the scheme"),
-            Some(below) => Ok(Origin::Between(
-                format!("{scheme}://").into(),
-                format!(".{below}").into(),
-            )),
+            Some(below) => {
+                Ok(Origin::Between(format!("{scheme}://").into(), format!(".{below}").into()))
+            }
             None => Ok(Origin::One(text.into())),
         }
     }
@@ -167,10 +159,8 @@ mod tests {
     use super::*;
 
     fn cors(rules: &[(&str, &str)]) -> Result<Cors, SiteError> {
-        let rule = |&(glob, origin): &(&str, &str)| CorsRule {
-            glob: glob.into(),
-            origin: origin.into(),
-        };
+        let rule =
+            |&(glob, origin): &(&str, &str)| CorsRule { glob: glob.into(), origin: origin.into() };
         Cors::new(&rules.iter().map(rule).collect::<Vec<_>>())
     }
 

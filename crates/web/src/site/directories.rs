@@ -62,15 +62,8 @@ const NAMES_MAX: usize = 1 << 16;
 
 /// File systems whose directories get another stamp with each name that comes: ext4, XFS, Btrfs,
 /// tmpfs, overlayfs, F2FS, ZFS. statfs(2)
-const TRUSTED: [u32; 7] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0x0102_1994,
-    0x794c_7630,
-    0xf2f5_2010,
-    0x2fc1_2fc1,
-];
+const TRUSTED: [u32; 7] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0xf2f5_2010, 0x2fc1_2fc1];
 
 impl Site {
     /// True unless it is known that no name in the directory of `source` is a variant's.
@@ -145,11 +138,7 @@ fn read_names(root: &Root, path: &str) -> Result<CompressedNames, Miss> {
         }
     }
     let is_same = stamp().map_err(miss_of)? == before;
-    Ok(if is_same {
-        CompressedNames::Absent(before)
-    } else {
-        CompressedNames::Changing
-    })
+    Ok(if is_same { CompressedNames::Absent(before) } else { CompressedNames::Changing })
 }
 
 /// True for the name of a variant, also where a directory ignores case. ext4(5), casefold
@@ -179,10 +168,7 @@ impl Directories {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -208,24 +194,15 @@ mod tests {
     #[test]
     fn times_of_proc_are_not_trusted() {
         let root = Root::open(Path::new("/proc/self"), false, 0).unwrap();
-        assert!(matches!(
-            read_names(&root, ""),
-            Ok(CompressedNames::Present)
-        ));
+        assert!(matches!(read_names(&root, ""), Ok(CompressedNames::Present)));
     }
 
     #[test]
     fn variants_are_told_by_their_names() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path(), false, 0).unwrap();
-        assert!(matches!(
-            read_names(&root, ""),
-            Ok(CompressedNames::Absent(_))
-        ));
+        assert!(matches!(read_names(&root, ""), Ok(CompressedNames::Absent(_))));
         std::fs::write(directory.path().join("a.ZST"), "").unwrap();
-        assert!(matches!(
-            read_names(&root, ""),
-            Ok(CompressedNames::Present)
-        ));
+        assert!(matches!(read_names(&root, ""), Ok(CompressedNames::Present)));
     }
 }

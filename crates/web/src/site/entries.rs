@@ -79,9 +79,7 @@ impl Site {
         match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
             Worth::Held(entry) => Ok(Some(entry)),
             Worth::Changed => Ok(None),
-            Worth::Not => Ok(Some(
-                self.entry_with_file(record, id, file, estimate, moment),
-            )),
+            Worth::Not => Ok(Some(self.entry_with_file(record, id, file, estimate, moment))),
         }
     }
 
@@ -141,19 +139,11 @@ impl Site {
         let stamp = file.stamp();
         let body = match bytes {
             Some(bytes) => Body::Memory(bytes),
-            None => Body::File {
-                file: Arc::new(file.moving()),
-                keep: false,
-                settled: false,
-            },
+            None => Body::File { file: Arc::new(file.moving()), keep: false, settled: false },
         };
         let entry = self.make_entry(record, id, stamp, body, true, moment);
         // Times that are old do not show when it has changed: others must look themselves.
-        if record.settled {
-            Ok(entry)
-        } else {
-            Ok(self.share_moving(record, id, entry))
-        }
+        if record.settled { Ok(entry) } else { Ok(self.share_moving(record, id, entry)) }
     }
 
     fn open_moving(&self, record: &Record, id: Id) -> Result<SharedFile, Miss> {
@@ -237,8 +227,7 @@ impl Site {
                 let entry =
                     self.make_entry(record, id, file.stamp(), Body::Memory(bytes), false, moment);
                 let (entry, garbage) =
-                    self.holdings()
-                        .hold(&self.cache.table, record, id, entry, &victims);
+                    self.holdings().hold(&self.cache.table, record, id, entry, &victims);
                 drop(garbage);
                 Ok(Worth::Held(entry))
             }
@@ -275,15 +264,10 @@ impl Site {
     ) -> Arc<Entry> {
         let len = file.stamp().len;
         let (keep, garbage) =
-            self.holdings()
-                .keeps(&self.cache.table, id, len, estimate, &self.cache.sketch);
+            self.holdings().keeps(&self.cache.table, id, len, estimate, &self.cache.sketch);
         drop(garbage);
         let settled = record.settled;
-        let body = |file| Body::File {
-            file,
-            keep,
-            settled,
-        };
+        let body = |file| Body::File { file, keep, settled };
         let known = record.entry(id.encoding);
         let entry = match known {
             Some(entry) if matches!(entry.body, Body::File { keep: kept, .. } if kept == keep) => {
@@ -334,11 +318,7 @@ impl Site {
             content_type,
             encoding: id.encoding.or(coding),
             len,
-            etag: if is_moving {
-                strong_etag.map(|etag| format!("W/{etag}"))
-            } else {
-                strong_etag
-            },
+            etag: if is_moving { strong_etag.map(|etag| format!("W/{etag}")) } else { strong_etag },
             modified: Modified {
                 is_told: modified.is_told && !is_moving,
                 // One date for a file and what is made of it.
@@ -346,11 +326,7 @@ impl Site {
                 ..modified
             },
             vary: varies.then_some("Accept-Encoding"),
-            extra: &if is_moving {
-                head::not_stored(&extra)
-            } else {
-                extra
-            },
+            extra: &if is_moving { head::not_stored(&extra) } else { extra },
         };
         Arc::new(head::entry(&description, body))
     }

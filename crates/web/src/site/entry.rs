@@ -85,19 +85,12 @@ pub(crate) enum Body {
     Memory(Bytes),
     /// In an open file; `keep` says whether it is popular enough for the page cache, `settled`
     /// whether a write since would show in its stamp.
-    File {
-        file: Arc<SharedFile>,
-        keep: bool,
-        settled: bool,
-    },
+    File { file: Arc<SharedFile>, keep: bool, settled: bool },
 }
 
 /// The result of a look-up.
 #[derive(Debug)]
-#[allow(
-    clippy::enum_variant_names,
-    reason = "`NotFound` is what it is called everywhere"
-)]
+#[allow(clippy::enum_variant_names, reason = "`NotFound` is what it is called everywhere")]
 pub(crate) enum Found {
     /// A file (or an index file, a listing, made to look like one).
     Entry(Arc<Entry>),

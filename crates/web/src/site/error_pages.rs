@@ -104,10 +104,7 @@ impl Site {
                 checked_ns = soon_ns.saturating_sub(self.half_recheck_ns);
             }
             Err(miss) => {
-                *seen = Seen {
-                    confirmed_ns: moment.ns,
-                    ..Seen::default()
-                };
+                *seen = Seen { confirmed_ns: moment.ns, ..Seen::default() };
                 self.lose(page, &miss);
             }
         }
@@ -138,8 +135,7 @@ impl Site {
         match read_whole(file, blocking)? {
             Reading::Whole(bytes) => {
                 let content_type = self.content_type(name_of(&page.path));
-                page.shown
-                    .store(Some(Arc::new(Page::new(content_type, bytes))));
+                page.shown.store(Some(Arc::new(Page::new(content_type, bytes))));
                 *seen = Seen {
                     stamp: Some(stamp).filter(|it| head::is_settled(*it, moment.since_epoch)),
                     confirmed_ns: moment.ns,
@@ -212,8 +208,7 @@ impl Site {
             return Err(Miss::Failed(500, why));
         };
         let content_type = self.content_type(name_of(path));
-        page.shown
-            .store(Some(Arc::new(Page::new(content_type, bytes))));
+        page.shown.store(Some(Arc::new(Page::new(content_type, bytes))));
         Ok(page)
     }
 }

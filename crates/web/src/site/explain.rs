@@ -43,12 +43,7 @@ impl Site {
             applied.extend(rules.map(|at| (list, at)));
         };
         let own = path.trim_start_matches('/');
-        let answers = |path: &str| {
-            self.cache
-                .table
-                .get(self.key(path))
-                .filter(|_| status == 200)
-        };
+        let answers = |path: &str| self.cache.table.get(self.key(path)).filter(|_| status == 200);
         let record = answers(path);
         let fallback = self.fallback().filter(|_| record.is_none());
         let fallback = fallback.and_then(answers);

@@ -107,10 +107,7 @@ fn is_normalised(mtime_ns: i128) -> bool {
     // cargo package, Bazel, Poetry, Hatch.
     const BY_NAME_S: [i128; 4] = [1_153_704_088, 1_262_304_000, 1_451_606_400, 1_580_601_600];
     let seconds = mtime_ns.div_euclid(1_000_000_000);
-    seconds < YEAR_1990_S
-        || BY_NAME_S
-            .map(|seconds| seconds * 1_000_000_000)
-            .contains(&mtime_ns)
+    seconds < YEAR_1990_S || BY_NAME_S.map(|seconds| seconds * 1_000_000_000).contains(&mtime_ns)
 }
 
 /// A file's time of modification, as clients see it.
@@ -128,17 +125,10 @@ pub(super) struct Modified {
 /// another state of the path that was known had it too (`is_shared`).
 pub(super) fn modified(stamp: FileStamp, is_shared: bool, since_epoch: Duration) -> Modified {
     let now_s = since_epoch.as_secs();
-    let s = stamp
-        .mtime_ns
-        .div_euclid(1_000_000_000)
-        .clamp(0, i128::from(now_s)) as u64;
+    let s = stamp.mtime_ns.div_euclid(1_000_000_000).clamp(0, i128::from(now_s)) as u64;
     let is_told = !is_shared && !is_normalised(stamp.mtime_ns);
     let is_over = s + STAMP_GRAIN.as_secs() <= now_s;
-    Modified {
-        s,
-        is_told,
-        is_strong: is_told && is_over && is_settled(stamp, since_epoch),
-    }
+    Modified { s, is_told, is_strong: is_told && is_over && is_settled(stamp, since_epoch) }
 }
 
 /// True if clients see the same date for both states.
@@ -154,9 +144,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         Some(encoding) => format!("Content-Encoding: {}\r\n", encoding.token()),
         None => String::new(),
     };
-    let Description {
-        content_type, len, ..
-    } = *description;
+    let Description { content_type, len, .. } = *description;
     // nosniff: a browser must not run a text file that looks like a script.
     // https://fetch.spec.whatwg.org/#x-content-type-options-header
     let body_lines = format!("{coding}Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n");
@@ -239,12 +227,7 @@ mod tests {
 
     fn stamp(mtime_s: i128, ctime_s: i128) -> FileStamp {
         let ns = 1_000_000_000;
-        FileStamp {
-            len: 255,
-            mtime_ns: mtime_s * ns,
-            ctime_ns: ctime_s * ns,
-            inode: (1, 2),
-        }
+        FileStamp { len: 255, mtime_ns: mtime_s * ns, ctime_ns: ctime_s * ns, inode: (1, 2) }
     }
 
     const NOW: Duration = Duration::from_secs(1000);
@@ -252,11 +235,7 @@ mod tests {
     #[test]
     fn mtime_etag_agrees_on_replicas() {
         let of = |stamp, encoding| etag(EtagKind::Mtime, stamp, encoding, None);
-        let replica = FileStamp {
-            ctime_ns: 7,
-            inode: (8, 9),
-            ..stamp(1_000_000_000, 1)
-        };
+        let replica = FileStamp { ctime_ns: 7, inode: (8, 9), ..stamp(1_000_000_000, 1) };
         let expected = "\"ff-de0b6b3a7640000\"".to_owned();
         assert_eq!(of(stamp(1_000_000_000, 1), None), Some(expected.clone()));
         assert_eq!(of(replica, None), Some(expected));
@@ -270,23 +249,15 @@ mod tests {
         let one = stamp(1, 1);
         let len = 256;
         let inode = (1, 3);
-        let others = [
-            stamp(1, 2),
-            stamp(2, 1),
-            FileStamp { len, ..one },
-            FileStamp { inode, ..one },
-        ];
+        let others =
+            [stamp(1, 2), stamp(2, 1), FileStamp { len, ..one }, FileStamp { inode, ..one }];
         for other in others {
             assert_ne!(of(one), of(other), "{other:?}");
         }
         let inode = (7, 2);
         let after_a_boot = FileStamp { inode, ..one };
         assert_eq!(of(one), of(after_a_boot), "another number of the device");
-        assert_eq!(
-            of(one),
-            "\"ff-68cbd88aadd9322b\"",
-            "stable from release to release"
-        );
+        assert_eq!(of(one), "\"ff-68cbd88aadd9322b\"", "stable from release to release");
     }
 
     #[test]
@@ -297,15 +268,7 @@ mod tests {
 
     #[test]
     fn normalised_time_is_no_validator() {
-        for mtime_s in [
-            0,
-            1,
-            315_532_800,
-            499_162_500,
-            1_153_704_088,
-            1_580_601_600,
-            -1,
-        ] {
+        for mtime_s in [0, 1, 315_532_800, 499_162_500, 1_153_704_088, 1_580_601_600, -1] {
             let stamp = stamp(mtime_s, 10);
             assert_eq!(etag(EtagKind::Mtime, stamp, None, None), None, "{mtime_s}");
             let now = Duration::from_secs(2_000_000_000);
@@ -328,10 +291,7 @@ mod tests {
     #[test]
     fn file_settles_after_the_stamp_grain() {
         assert!(is_settled(stamp(0, 997), NOW));
-        assert!(
-            !is_settled(stamp(0, 999), NOW),
-            "the time of modification can be set back"
-        );
+        assert!(!is_settled(stamp(0, 999), NOW), "the time of modification can be set back");
         assert!(!is_settled(stamp(0, 1001), NOW));
         assert!(is_settled(stamp(0, 2000), NOW), "a clock that is wrong");
     }
@@ -340,13 +300,7 @@ mod tests {
     fn unsettled_recheck_after_its_age() {
         let after = |age_ns: i128| {
             let ctime_ns = NOW.as_nanos() as i128 - age_ns;
-            check_again_after(
-                FileStamp {
-                    ctime_ns,
-                    ..stamp(0, 0)
-                },
-                NOW,
-            )
+            check_again_after(FileStamp { ctime_ns, ..stamp(0, 0) }, NOW)
         };
         assert_eq!(after(300_000_000), Duration::from_millis(300));
         assert_eq!(after(0), CHECK_AGAIN_MIN);
@@ -358,21 +312,13 @@ mod tests {
         let now = Duration::from_secs(1_700_000_000);
         let at = |ago_s: i128| 1_700_000_000 - ago_s;
         let of = |mtime_s, ctime_s| {
-            let Modified {
-                s,
-                is_told,
-                is_strong,
-            } = modified(stamp(mtime_s, ctime_s), false, now);
+            let Modified { s, is_told, is_strong } = modified(stamp(mtime_s, ctime_s), false, now);
             (now.as_secs() - s, is_told, is_strong)
         };
         assert_eq!(of(at(-1000), 10), (0, true, false), "never in the future");
         assert_eq!(of(at(2), 10), (2, true, true));
         assert_eq!(of(at(1), 10), (1, true, false));
-        assert_eq!(
-            of(at(9), at(1)),
-            (9, true, false),
-            "it may be set back again"
-        );
+        assert_eq!(of(at(9), at(1)), (9, true, false), "it may be set back again");
         assert_eq!(modified(stamp(-5, 10), false, now).s, 0);
         assert!(!modified(stamp(at(9), 10), true, now).is_told);
     }

@@ -87,8 +87,7 @@ impl Holdings {
     /// Decides whether `len` bytes with this popularity would be held in memory; returns the
     /// victims.
     pub(super) fn consider(&mut self, len: u64, estimate: u8, sketch: &Sketch) -> Option<Vec<Id>> {
-        self.memory
-            .consider(len + MEMORY_OVERHEAD, estimate, sketch)
+        self.memory.consider(len + MEMORY_OVERHEAD, estimate, sketch)
     }
 
     /// Puts an entry with its bytes in memory into the table, if there still is room for it.
@@ -119,9 +118,7 @@ impl Holdings {
         let current = self.current(table, record).unwrap_or(current);
         self.files.remove(id);
         self.pages.remove(id);
-        garbage.extend(table.put(Arc::new(
-            current.with(id.encoding, Some(Arc::clone(&entry))),
-        )));
+        garbage.extend(table.put(Arc::new(current.with(id.encoding, Some(Arc::clone(&entry))))));
         (entry, garbage)
     }
 
@@ -225,9 +222,7 @@ impl Holdings {
 
     /// The table's current version of this record, unless the path was surveyed again since.
     fn current(&self, table: &Table, record: &Record) -> Option<Arc<Record>> {
-        table
-            .get_hash(record.hash)
-            .filter(|current| current.is_same(record))
+        table.get_hash(record.hash).filter(|current| current.is_same(record))
     }
 
     fn forget(&mut self, table: &Table, hash: u64, garbage: &mut Garbage) {
@@ -292,8 +287,5 @@ fn ids_of(path: u64) -> impl Iterator<Item = Id> {
 }
 
 fn path_id(hash: u64) -> Id {
-    Id {
-        path: hash,
-        encoding: None,
-    }
+    Id { path: hash, encoding: None }
 }

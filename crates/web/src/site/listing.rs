@@ -76,9 +76,7 @@ impl Listings {
         is_fresh: impl Fn(u64) -> bool,
     ) -> Option<Arc<Entry>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = kept
-            .iter()
-            .find(|kept| kept.answers(site, lookup) && is_fresh(kept.made_ns))?;
+        let kept = kept.iter().find(|kept| kept.answers(site, lookup) && is_fresh(kept.made_ns))?;
         Some(Arc::clone(&kept.entry))
     }
 
@@ -185,11 +183,7 @@ pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: 
         len: page.len() as u64,
         etag: Some(format!("\"{:x}-{:x}\"", page.len(), head::fnv1a(&page))),
         // When it was read. Not told: what is in the directory may change again in that second.
-        modified: Modified {
-            s: since_epoch.as_secs(),
-            is_told: false,
-            is_strong: false,
-        },
+        modified: Modified { s: since_epoch.as_secs(), is_told: false, is_strong: false },
         vary: Some("Accept"),
         extra: lines,
         area: None,

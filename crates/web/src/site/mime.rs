@@ -9,9 +9,7 @@ pub(super) fn by_name(path: &str) -> Option<&'static str> {
     let lower = lower.get_mut(..extension.len())?;
     lower.copy_from_slice(extension.as_bytes());
     lower.make_ascii_lowercase();
-    let at = TYPES
-        .binary_search_by(|(name, _)| name.as_bytes().cmp(lower))
-        .ok()?;
+    let at = TYPES.binary_search_by(|(name, _)| name.as_bytes().cmp(lower)).ok()?;
     Some(TYPES[at].1)
 }
 
@@ -49,15 +47,9 @@ pub(super) fn without_coding(path: &str, encoding: Encoding) -> &str {
 
 /// True if files of this type are worth compressing, so that variants may appear beside them.
 pub(super) fn is_compressible(content_type: &str) -> bool {
-    let essence = content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim_end();
+    let essence = content_type.split(';').next().unwrap_or_default().trim_end();
     essence.starts_with("text/")
-        || ["+xml", "+json"]
-            .iter()
-            .any(|suffix| essence.ends_with(suffix))
+        || ["+xml", "+json"].iter().any(|suffix| essence.ends_with(suffix))
         || matches!(
             essence,
             "application/javascript"
@@ -260,14 +252,7 @@ mod tests {
 
     #[test]
     fn no_extension_no_type() {
-        for name in [
-            "README",
-            ".html",
-            "a.d/README",
-            "x.",
-            "x.averyveryverylongone",
-            "x.html.b",
-        ] {
+        for name in ["README", ".html", "a.d/README", "x.", "x.averyveryverylongone", "x.html.b"] {
             assert_eq!(by_name(name), None, "{name}");
         }
     }
@@ -294,15 +279,7 @@ mod tests {
 
     #[test]
     fn text_is_compressible() {
-        for name in [
-            "a.html",
-            "a.js",
-            "a.json",
-            "a.svg",
-            "a.wasm",
-            "a.webmanifest",
-            "a.ttf",
-        ] {
+        for name in ["a.html", "a.js", "a.json", "a.svg", "a.wasm", "a.webmanifest", "a.ttf"] {
             assert!(is_compressible(by_name(name).unwrap()), "{name}");
         }
         for name in ["a.png", "a.woff2", "a.mp4", "a.zip", "a.gz"] {

@@ -121,11 +121,7 @@ impl Roots {
             Some(directory) => directory,
             None => {
                 let resolver = Resolver::probe(&fd)?;
-                let directory = OpenDirectory {
-                    fd,
-                    inode,
-                    resolver,
-                };
+                let directory = OpenDirectory { fd, inode, resolver };
                 let directory = Arc::new(directory);
                 if known.len().is_power_of_two() {
                     known.retain(|_, directory| directory.strong_count() > 0);
@@ -134,12 +130,7 @@ impl Roots {
                 directory
             }
         };
-        Ok(Root {
-            resolver: directory.resolver,
-            directory,
-            links_out,
-            generation,
-        })
+        Ok(Root { resolver: directory.resolver, directory, links_out, generation })
     }
 }
 
@@ -163,12 +154,10 @@ impl Root {
             }
             _ => return Err(Miss::WouldBlock),
         };
-        let stat = opened
-            .and_then(rustix::fs::fstat)
-            .map_err(|errno| match errno {
-                Errno::AGAIN => Miss::WouldBlock,
-                errno => miss_of(errno),
-            })?;
+        let stat = opened.and_then(rustix::fs::fstat).map_err(|errno| match errno {
+            Errno::AGAIN => Miss::WouldBlock,
+            errno => miss_of(errno),
+        })?;
         Ok(FileStamp::of(&stat).inode == self.directory.inode)
     }
 
@@ -189,11 +178,8 @@ impl Root {
     /// caller compares the stamp, which tells that it is the same regular file.
     pub(super) fn open_file(&self, path: &str, blocking: Blocking) -> Result<SharedFile, Miss> {
         // A pipe without a writer would block the open. open(2), O_NONBLOCK
-        let fd = self.resolve(
-            path,
-            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
-            blocking,
-        )?;
+        let fd =
+            self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, blocking)?;
         // After the open, the flag would only make io_uring fail reads that it could wait for.
         rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(miss_of)?;
         SharedFile::new(fd).map_err(|error| miss_of_io(&error))
@@ -231,12 +217,12 @@ impl Root {
         let path = if path.is_empty() { "." } else { path };
         let flags = flags | OFlags::CLOEXEC;
         match (self.resolver, blocking) {
-            (Resolver::Kernel { cached: true }, Blocking::Never) => self
-                .openat2(path, flags, ResolveFlags::CACHED)
-                .map_err(|errno| match errno {
+            (Resolver::Kernel { cached: true }, Blocking::Never) => {
+                self.openat2(path, flags, ResolveFlags::CACHED).map_err(|errno| match errno {
                     Errno::AGAIN => Miss::WouldBlock,
                     errno => miss_of(errno),
-                }),
+                })
+            }
             (_, Blocking::Never) => Err(Miss::WouldBlock),
             (Resolver::Kernel { .. }, Blocking::Allowed) => {
                 self.openat2_patiently(path, flags).map_err(miss_of)
@@ -337,9 +323,7 @@ impl Resolver {
         match try_with(ResolveFlags::BENEATH) {
             Ok(_) => {
                 let cached = try_with(ResolveFlags::CACHED);
-                Ok(Resolver::Kernel {
-                    cached: !matches!(cached, Err(Errno::INVAL)),
-                })
+                Ok(Resolver::Kernel { cached: !matches!(cached, Err(Errno::INVAL)) })
             }
             // Docker's seccomp filters before 20.10 returned EPERM for unknown calls.
             Err(Errno::NOSYS | Errno::PERM) => {
@@ -358,11 +342,7 @@ fn type_of(stat: &Stat) -> FileType {
 /// `a//b/` as `a . b .`: a dot at the end demands a directory, as a slash does.
 fn push_segments(to_go: &mut Vec<CString>, path: &[u8]) {
     let segment = |segment: &[u8]| {
-        if segment.is_empty() {
-            c".".to_owned()
-        } else {
-            c_string(segment)
-        }
+        if segment.is_empty() { c".".to_owned() } else { c_string(segment) }
     };
     to_go.extend(path.rsplit(|&byte| byte == b'/').map(segment));
 }
@@ -376,11 +356,7 @@ fn c_string(segment: &[u8]) -> CString {
 /// dot, unless hidden files are served or it is `.well-known` at the top (RFC 8615); or it has
 /// `..`, an empty segment or a NUL. The protocol has removed those already; this is a second check.
 pub(super) fn is_hidden(path: &str, show_hidden: bool) -> bool {
-    let segments = path
-        .strip_suffix('/')
-        .unwrap_or(path)
-        .split('/')
-        .enumerate();
+    let segments = path.strip_suffix('/').unwrap_or(path).split('/').enumerate();
     let hides = |(nth, segment): (usize, &str)| match segment {
         "" => !path.is_empty(),
         "." | ".." => true,
@@ -462,20 +438,10 @@ mod tests {
         let (_dir, roots) = tree();
         for root in &roots {
             for path in ["file", "a/b/inside", "to_b/deep", "to_b/inside", "chain"] {
-                assert_eq!(
-                    look(root, path),
-                    Ok(Kind::File),
-                    "{path} by {:?}",
-                    root.resolver
-                );
+                assert_eq!(look(root, path), Ok(Kind::File), "{path} by {:?}", root.resolver);
             }
             for path in ["", "a", "a/", "to_b", "to_b/"] {
-                assert_eq!(
-                    look(root, path),
-                    Ok(Kind::Directory),
-                    "{path} by {:?}",
-                    root.resolver
-                );
+                assert_eq!(look(root, path), Ok(Kind::Directory), "{path} by {:?}", root.resolver);
             }
         }
     }
@@ -484,28 +450,11 @@ mod tests {
     fn links_out_are_not_found() {
         let (_dir, roots) = tree();
         for root in &roots {
-            for path in [
-                "outside",
-                "up",
-                "up/secret",
-                "up/root/file",
-                "absolute",
-                "loop",
-            ] {
-                assert_eq!(
-                    look(root, path),
-                    Err(Miss::NotFound),
-                    "{path} by {:?}",
-                    root.resolver
-                );
+            for path in ["outside", "up", "up/secret", "up/root/file", "absolute", "loop"] {
+                assert_eq!(look(root, path), Err(Miss::NotFound), "{path} by {:?}", root.resolver);
             }
             for path in ["../secret", "a/../../secret", "file/", "nope", "file/x"] {
-                assert_eq!(
-                    look(root, path),
-                    Err(Miss::NotFound),
-                    "{path} by {:?}",
-                    root.resolver
-                );
+                assert_eq!(look(root, path), Err(Miss::NotFound), "{path} by {:?}", root.resolver);
             }
             assert_eq!(look(root, "absolute_inside"), Err(Miss::NotFound));
         }
@@ -529,17 +478,10 @@ mod tests {
     fn links_out_when_configured() {
         let (dir, _) = tree();
         let kernel = Root::open(&dir.path().join("root"), true, 0).unwrap();
-        let own = Root::open(&dir.path().join("root"), true, 0)
-            .unwrap()
-            .without_openat2();
+        let own = Root::open(&dir.path().join("root"), true, 0).unwrap().without_openat2();
         for root in [kernel, own] {
             for path in ["outside", "absolute", "up/secret"] {
-                assert_eq!(
-                    look(&root, path),
-                    Ok(Kind::File),
-                    "{path} by {:?}",
-                    root.resolver
-                );
+                assert_eq!(look(&root, path), Ok(Kind::File), "{path} by {:?}", root.resolver);
             }
         }
     }
@@ -573,10 +515,7 @@ mod tests {
         for n in 0..20 {
             let name = format!("never_seen_{n}");
             let found = roots[0].stat(&name, Blocking::Never).map(|(kind, _)| kind);
-            assert!(
-                matches!(found, Err(Miss::WouldBlock | Miss::NotFound)),
-                "{found:?}"
-            );
+            assert!(matches!(found, Err(Miss::WouldBlock | Miss::NotFound)), "{found:?}");
         }
         assert_eq!(look(&roots[0], "file"), Ok(Kind::File));
         assert!(roots[0].stat("file", Blocking::Never).is_ok());
@@ -585,36 +524,18 @@ mod tests {
         assert!((0..100).any(|_| is_at() == Ok(true)));
         let elsewhere = || roots[0].is_at(dir.path(), Blocking::Never);
         assert!((0..100).any(|_| elsewhere() == Ok(false)));
-        assert!(matches!(
-            roots[1].stat("file", Blocking::Never),
-            Err(Miss::WouldBlock)
-        ));
+        assert!(matches!(roots[1].stat("file", Blocking::Never), Err(Miss::WouldBlock)));
         drop(dir);
     }
 
     #[test]
     fn dots_hide_except_well_known() {
-        for path in [
-            ".git/config",
-            "a/.b",
-            ".env",
-            "a/.well-known/x",
-            "a/..",
-            ".",
-            "a//b",
-            "a/\0",
-        ] {
+        for path in [".git/config", "a/.b", ".env", "a/.well-known/x", "a/..", ".", "a//b", "a/\0"]
+        {
             assert!(is_hidden(path, false), "{path:?}");
         }
-        for path in [
-            "",
-            "a",
-            "a/",
-            "a/b.c",
-            ".well-known/acme-challenge/x",
-            ".well-known/",
-            "a.b/",
-        ] {
+        for path in ["", "a", "a/", "a/b.c", ".well-known/acme-challenge/x", ".well-known/", "a.b/"]
+        {
             assert!(!is_hidden(path, false), "{path:?}");
         }
         assert!(

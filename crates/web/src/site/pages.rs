@@ -43,10 +43,7 @@ impl Site {
         let mut made = listing::entry(page, &lines, lookup, moment.since_epoch);
         made.area = self.rule_of_file(path);
         made.readers = self.rules.readers(path);
-        Ok(self
-            .cache
-            .listings
-            .put(self.number, lookup, Arc::new(made), moment.ns))
+        Ok(self.cache.listings.put(self.number, lookup, Arc::new(made), moment.ns))
     }
 
     pub(super) fn check_fallback(&mut self, now: Now) -> Result<(), SiteError> {

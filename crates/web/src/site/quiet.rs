@@ -147,10 +147,7 @@ fn has_blocks(file: &SharedFile) -> Result<bool, Miss> {
 
 impl Pending {
     pub(super) fn new(survey: &Survey, since_ns: u64) -> Pending {
-        Pending {
-            survey: survey.clone(),
-            since_ns,
-        }
+        Pending { survey: survey.clone(), since_ns }
     }
 
     /// Time at which this state was first seen, if it is the same.
@@ -166,12 +163,7 @@ mod tests {
     const MS: i128 = 1_000_000;
 
     fn stamp(len: u64, mtime_ns: i128, ctime_ns: i128) -> FileStamp {
-        FileStamp {
-            len,
-            mtime_ns,
-            ctime_ns,
-            inode: (1, 2),
-        }
+        FileStamp { len, mtime_ns, ctime_ns, inode: (1, 2) }
     }
 
     #[test]
@@ -192,17 +184,8 @@ mod tests {
         assert!(is_resized(before, stamp(0, 1, 1)) && is_resized(before, stamp(7, 1, 1)));
         assert!(!is_resized(before, before) && !is_resized(before, stamp(7, 2, 2)));
         let inode = (1, 3);
-        let other = FileStamp {
-            inode,
-            ..stamp(7, 1, 1)
-        };
+        let other = FileStamp { inode, ..stamp(7, 1, 1) };
         assert!(!is_resized(before, other), "renamed over it");
-        assert!(is_doubtful(
-            before,
-            FileStamp {
-                inode,
-                ..stamp(0, 9, 9)
-            }
-        ));
+        assert!(is_doubtful(before, FileStamp { inode, ..stamp(0, 9, 9) }));
     }
 }

@@ -78,25 +78,16 @@ mod tests {
     fn write_during_the_read_is_seen() {
         let (file, shared) = open(b"0123456789");
         file.as_file().set_len(4).unwrap();
-        assert!(matches!(
-            read_whole(&shared, Blocking::Allowed),
-            Ok(Reading::Changed)
-        ));
+        assert!(matches!(read_whole(&shared, Blocking::Allowed), Ok(Reading::Changed)));
         let (mut file, shared) = open(b"0123456789");
         file.write_all(b"and more").unwrap();
-        assert!(matches!(
-            read_whole(&shared, Blocking::Allowed),
-            Ok(Reading::Changed)
-        ));
+        assert!(matches!(read_whole(&shared, Blocking::Allowed), Ok(Reading::Changed)));
     }
 
     #[test]
     fn cached_pages_are_read_at_once() {
         let (_file, shared) = open(b"fresh");
         let reading = read_whole(&shared, Blocking::Never).unwrap();
-        assert!(
-            matches!(reading, Reading::Whole(_) | Reading::WouldBlock),
-            "{reading:?}"
-        );
+        assert!(matches!(reading, Reading::Whole(_) | Reading::WouldBlock), "{reading:?}");
     }
 }

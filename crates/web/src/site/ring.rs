@@ -75,10 +75,7 @@ mod tests {
     use super::*;
 
     fn id(n: u64) -> Id {
-        Id {
-            path: n,
-            encoding: None,
-        }
+        Id { path: n, encoding: None }
     }
 
     #[test]

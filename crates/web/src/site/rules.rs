@@ -84,10 +84,7 @@ impl Rules {
             fields,
             cors: None,
             coding_globs: built(coding_globs)?,
-            codings: codings
-                .into_iter()
-                .map(coding_of)
-                .collect::<Result<_, _>>()?,
+            codings: codings.into_iter().map(coding_of).collect::<Result<_, _>>()?,
             type_globs: built(type_globs)?,
             types: mime_types.iter().map(|(_, value)| value.clone()).collect(),
         })
@@ -103,14 +100,10 @@ impl Rules {
         }
         let is_theirs = |name: &str| name.eq_ignore_ascii_case("access-control-allow-origin");
         if let Some((name, _)) = self.fields.iter().find(|(name, _)| is_theirs(name)) {
-            return Err(SiteError::HeaderName {
-                name: name.clone(),
-                why: "`cors` sends it",
-            });
+            return Err(SiteError::HeaderName { name: name.clone(), why: "`cors` sends it" });
         }
         let cors = Cors::new(rules)?;
-        self.everywhere
-            .insert_str(0, cors.readers_everywhere().lines());
+        self.everywhere.insert_str(0, cors.readers_everywhere().lines());
         self.cors = Some(cors);
         Ok(self)
     }
@@ -200,18 +193,14 @@ pub(super) fn without_file(lines: &str) -> &str {
 fn forbids_reuse(value: &str) -> bool {
     let directives = value.split(',').map(|directive| directive.trim());
     let mut forbidding = directives.filter(|directive| {
-        ["no-store", "no-cache"]
-            .iter()
-            .any(|name| directive.eq_ignore_ascii_case(name))
+        ["no-store", "no-cache"].iter().any(|name| directive.eq_ignore_ascii_case(name))
     });
     forbidding.next().is_some()
 }
 
 /// True if these header lines forbid another coding of the file. RFC 9111 5.2.2.6
 pub(super) fn forbid_transform(lines: &str) -> bool {
-    let value = lines
-        .lines()
-        .find_map(|line| line.strip_prefix("Cache-Control: "));
+    let value = lines.lines().find_map(|line| line.strip_prefix("Cache-Control: "));
     let mut directives = value.unwrap_or_default().split(',').map(str::trim);
     directives.any(|directive| directive.eq_ignore_ascii_case("no-transform"))
 }
@@ -247,22 +236,15 @@ fn lines_of(fields: &[(String, String)], matching: &[usize]) -> String {
 }
 
 pub(super) fn built(globs: GlobSetBuilder) -> Result<GlobSet, SiteError> {
-    globs
-        .build()
-        .map_err(|error| glob_error("all globs together", &error))
+    globs.build().map_err(|error| glob_error("all globs together", &error))
 }
 
 /// The coding that a `Content-Encoding` rule names; `None` for `identity`, which turns off what the
 /// name would say.
 fn coding_of(rule: &HeaderRule) -> Result<Option<Encoding>, SiteError> {
-    let wrong = |why| SiteError::HeaderName {
-        name: rule.name.clone(),
-        why,
-    };
+    let wrong = |why| SiteError::HeaderName { name: rule.name.clone(), why };
     if rule.glob == EVERYWHERE {
-        return Err(wrong(
-            "name the files that are compressed: *.data.gz=Content-Encoding: gzip",
-        ));
+        return Err(wrong("name the files that are compressed: *.data.gz=Content-Encoding: gzip"));
     }
     let value = rule.value.trim();
     let named = |encoding: &Encoding| value.eq_ignore_ascii_case(encoding.token());
@@ -275,14 +257,9 @@ fn coding_of(rule: &HeaderRule) -> Result<Option<Encoding>, SiteError> {
 }
 
 fn check_type(pattern: &str, value: &str) -> Result<(), SiteError> {
-    let is_of_directory = pattern
-        .ends_with('/')
-        .then_some("no file's name ends with a slash");
+    let is_of_directory = pattern.ends_with('/').then_some("no file's name ends with a slash");
     if let Some(why) = is_of_directory.or_else(|| never_matches(pattern)) {
-        return Err(SiteError::Glob {
-            glob: pattern.to_owned(),
-            why: why.to_owned(),
-        });
+        return Err(SiteError::Glob { glob: pattern.to_owned(), why: why.to_owned() });
     }
     if value.is_empty() || !is_value(value) {
         return Err(SiteError::HeaderValue {
@@ -309,9 +286,7 @@ fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), SiteEr
 
 /// Reason for which a glob matches no path, if there is one.
 fn never_matches(glob: &str) -> Option<&'static str> {
-    let is_regex = ["^", "~ ", "~*"]
-        .iter()
-        .any(|start| glob.starts_with(start));
+    let is_regex = ["^", "~ ", "~*"].iter().any(|start| glob.starts_with(start));
     if is_regex || glob.ends_with('$') {
         return Some("a glob is no regular expression: * stands for any text, as in *.css");
     }
@@ -326,10 +301,7 @@ fn never_matches(glob: &str) -> Option<&'static str> {
 
 pub(super) fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), SiteError> {
     if let Some(why) = never_matches(glob) {
-        return Err(SiteError::Glob {
-            glob: glob.to_owned(),
-            why: why.to_owned(),
-        });
+        return Err(SiteError::Glob { glob: glob.to_owned(), why: why.to_owned() });
     }
     let anchored = match glob.strip_prefix('/') {
         Some(rest) => rest.to_owned(),
@@ -345,10 +317,7 @@ pub(super) fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), Sit
 }
 
 fn glob_error(glob: &str, error: &globset::Error) -> SiteError {
-    SiteError::Glob {
-        glob: glob.to_owned(),
-        why: error.kind().to_string(),
-    }
+    SiteError::Glob { glob: glob.to_owned(), why: error.kind().to_string() }
 }
 
 fn check_name(name: &str) -> Result<(), SiteError> {
@@ -365,10 +334,7 @@ fn check_name(name: &str) -> Result<(), SiteError> {
     } else {
         return Ok(());
     };
-    Err(SiteError::HeaderName {
-        name: name.to_owned(),
-        why,
-    })
+    Err(SiteError::HeaderName { name: name.to_owned(), why })
 }
 
 /// RFC 9110 5.6.2
@@ -382,18 +348,13 @@ fn checked_field(name: &str, value: &str) -> Result<(String, String), SiteError>
     if is_value(value) {
         Ok((name.to_owned(), value.trim().to_owned()))
     } else {
-        Err(SiteError::HeaderValue {
-            name: name.to_owned(),
-            value: value.to_owned(),
-        })
+        Err(SiteError::HeaderValue { name: name.to_owned(), value: value.to_owned() })
     }
 }
 
 /// Visible ASCII, spaces and tabs.
 pub(super) fn is_value(value: &str) -> bool {
-    value
-        .bytes()
-        .all(|byte| matches!(byte, b'\t' | b' '..=b'~'))
+    value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))
 }
 
 #[cfg(test)]
@@ -401,19 +362,12 @@ mod tests {
     use super::*;
 
     fn header(glob: &str, name: &str, value: &str) -> HeaderRule {
-        HeaderRule {
-            glob: glob.into(),
-            name: name.into(),
-            value: value.into(),
-        }
+        HeaderRule { glob: glob.into(), name: name.into(), value: value.into() }
     }
 
     fn lines(globs: &[&str], path: &str) -> String {
-        let headers: Vec<_> = globs
-            .iter()
-            .enumerate()
-            .map(|(n, glob)| header(glob, &format!("X{n}"), "v"))
-            .collect();
+        let headers: Vec<_> =
+            globs.iter().enumerate().map(|(n, glob)| header(glob, &format!("X{n}"), "v")).collect();
         Rules::new(&headers, &[], &[]).unwrap().lines(path)
     }
 
@@ -428,38 +382,20 @@ mod tests {
     #[test]
     fn glob_with_slash_matches_paths() {
         assert_eq!(lines(&["/c.js"], "a/c.js"), "");
-        assert_eq!(
-            lines(&["/c.js", "assets/*", "assets/**"], "assets/x/c.js"),
-            "X2: v\r\n"
-        );
+        assert_eq!(lines(&["/c.js", "assets/*", "assets/**"], "assets/x/c.js"), "X2: v\r\n");
     }
 
     #[test]
     fn the_last_rule_of_a_name_counts() {
-        let headers = [
-            header("*", "X-A", "1"),
-            header("*.js", "x-a", "2"),
-            header("*", "X-B", "3"),
-        ];
+        let headers =
+            [header("*", "X-A", "1"), header("*.js", "x-a", "2"), header("*", "X-B", "3")];
         let caches = [
-            CacheRule {
-                glob: "*".into(),
-                value: "no-cache".into(),
-            },
-            CacheRule {
-                glob: "*.js".into(),
-                value: "max-age=60".into(),
-            },
+            CacheRule { glob: "*".into(), value: "no-cache".into() },
+            CacheRule { glob: "*.js".into(), value: "max-age=60".into() },
         ];
         let rules = Rules::new(&headers, &caches, &[]).unwrap();
-        assert_eq!(
-            rules.lines("a.js"),
-            "x-a: 2\r\nX-B: 3\r\nCache-Control: max-age=60\r\n"
-        );
-        assert_eq!(
-            rules.lines("a.css"),
-            "X-A: 1\r\nX-B: 3\r\nCache-Control: no-cache\r\n"
-        );
+        assert_eq!(rules.lines("a.js"), "x-a: 2\r\nX-B: 3\r\nCache-Control: max-age=60\r\n");
+        assert_eq!(rules.lines("a.css"), "X-A: 1\r\nX-B: 3\r\nCache-Control: no-cache\r\n");
     }
 
     #[test]
@@ -467,10 +403,7 @@ mod tests {
         let without = |value: &str| {
             let headers = [header("*", "X-Cache-Control", "1")];
             let glob = "*.js".to_owned();
-            let caches = [CacheRule {
-                glob,
-                value: value.to_owned(),
-            }];
+            let caches = [CacheRule { glob, value: value.to_owned() }];
             let lines = Rules::new(&headers, &caches, &[]).unwrap().lines("a.js");
             without_file(&lines).to_owned()
         };
@@ -487,35 +420,20 @@ mod tests {
     fn a_value_cannot_smuggle_a_line() {
         for value in ["a\r\nSet-Cookie: x", "a\nb", "a\0", "\u{7f}", "grün"] {
             let error = Rules::new(&[header("*", "X", value)], &[], &[]).unwrap_err();
-            assert!(
-                matches!(error, SiteError::HeaderValue { .. }),
-                "{value:?}: {error}"
-            );
+            assert!(matches!(error, SiteError::HeaderValue { .. }), "{value:?}: {error}");
         }
     }
 
     #[test]
     fn header_name_must_be_a_free_token() {
-        for name in [
-            "",
-            "a b",
-            "X:",
-            "Content-Length",
-            "transfer-encoding",
-            "Cache-Control",
-        ] {
+        for name in ["", "a b", "X:", "Content-Length", "transfer-encoding", "Cache-Control"] {
             let error = Rules::new(&[header("*", name, "v")], &[], &[]).unwrap_err();
-            assert!(
-                matches!(error, SiteError::HeaderName { .. }),
-                "{name:?}: {error}"
-            );
+            assert!(matches!(error, SiteError::HeaderName { .. }), "{name:?}: {error}");
         }
     }
 
     fn types(rules: &[(&str, &str)]) -> Rules {
-        let owned = rules
-            .iter()
-            .map(|(glob, of)| (glob.to_string(), of.to_string()));
+        let owned = rules.iter().map(|(glob, of)| (glob.to_string(), of.to_string()));
         Rules::new(&[], &[], &owned.collect::<Vec<_>>()).unwrap()
     }
 
@@ -554,22 +472,12 @@ mod tests {
         let rules = [rule("*.data.gz", "gzip"), rule("/raw/**", "identity")];
         let rules = Rules::new(&rules, &[], &[]).unwrap();
         assert_eq!(rules.coding("game.data.gz"), Some(Encoding::Gzip));
-        assert_eq!(
-            rules.content_type("game.js.gz"),
-            "text/javascript; charset=utf-8"
-        );
+        assert_eq!(rules.content_type("game.js.gz"), "text/javascript; charset=utf-8");
         assert_eq!(rules.coding("raw/game.js.gz"), None);
         assert_eq!(rules.content_type("raw/game.js.gz"), "application/gzip");
-        assert_eq!(
-            rules.lines("game.data.gz"),
-            "",
-            "it is no line of every reply"
-        );
+        assert_eq!(rules.lines("game.data.gz"), "", "it is no line of every reply");
         for (glob, value) in [("**", "gzip"), ("*.z", "deflate"), ("*.z", "")] {
-            assert!(
-                Rules::new(&[rule(glob, value)], &[], &[]).is_err(),
-                "{glob} {value}"
-            );
+            assert!(Rules::new(&[rule(glob, value)], &[], &[]).is_err(), "{glob} {value}");
         }
     }
 
@@ -590,9 +498,7 @@ mod tests {
 
     #[test]
     fn a_bad_glob_is_named() {
-        let error = Rules::new(&[header("a[", "X", "v")], &[], &[])
-            .unwrap_err()
-            .to_string();
+        let error = Rules::new(&[header("a[", "X", "v")], &[], &[]).unwrap_err().to_string();
         assert!(error.contains("\"a[\""), "{error}");
     }
 }

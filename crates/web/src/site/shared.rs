@@ -19,12 +19,7 @@ pub(super) struct Shared {
     pub(super) pages: Mutex<HashMap<(PathBuf, u16, String), Arc<ErrorPage>>>,
 }
 
-type RuleLists = (
-    Vec<HeaderRule>,
-    Vec<CacheRule>,
-    Vec<(String, String)>,
-    Vec<CorsRule>,
-);
+type RuleLists = (Vec<HeaderRule>, Vec<CacheRule>, Vec<(String, String)>, Vec<CorsRule>);
 type AccessLists = (Vec<String>, Vec<(String, PathBuf)>);
 
 impl Shared {

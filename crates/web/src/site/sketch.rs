@@ -73,9 +73,8 @@ impl Sketch {
 
     /// Number of recent requests for the file, at most 15.
     pub(super) fn estimate(&self, id: u64) -> u8 {
-        let counts = self
-            .counters(id)
-            .map(|(word, shift)| (word.load(Relaxed) >> shift) as u8 & 15);
+        let counts =
+            self.counters(id).map(|(word, shift)| (word.load(Relaxed) >> shift) as u8 & 15);
         counts.into_iter().min().expect("four rows")
     }
 
@@ -83,10 +82,7 @@ impl Sketch {
     pub(super) fn age_if_late(&self, now_ns: u64) {
         let aged_ns = self.aged_ns.load(Relaxed);
         if now_ns.saturating_sub(aged_ns) >= AGE_EVERY.as_nanos() as u64
-            && self
-                .aged_ns
-                .compare_exchange(aged_ns, now_ns, Relaxed, Relaxed)
-                .is_ok()
+            && self.aged_ns.compare_exchange(aged_ns, now_ns, Relaxed, Relaxed).is_ok()
         {
             self.halve();
         }

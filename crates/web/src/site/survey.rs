@@ -81,16 +81,8 @@ impl Site {
             return Err(Miss::NotFound);
         }
         let root = self.current_root(moment, blocking)?;
-        let known = self
-            .cache
-            .table
-            .get(key)
-            .filter(|record| record.generation == root.generation);
-        let look = Look {
-            root: &root,
-            moment,
-            blocking,
-        };
+        let known = self.cache.table.get(key).filter(|record| record.generation == root.generation);
+        let look = Look { root: &root, moment, blocking };
         let Some(known) = known else {
             let survey = self.with_descriptors(|| self.survey(look, key.path))?;
             return Ok(self.enroll(key, survey, &root, None, moment));
@@ -208,24 +200,14 @@ impl Site {
         let miss = match self.source(look, path) {
             Ok((source, plain)) => {
                 let variants = self.variants(look, &source, Some(&plain))?;
-                return Ok(Survey {
-                    source: source.into(),
-                    has_plain: true,
-                    plain,
-                    variants,
-                });
+                return Ok(Survey { source: source.into(), has_plain: true, plain, variants });
             }
             Err(miss) => miss,
         };
         for source in self.only_compressed(path, &miss) {
             let variants = self.variants(look, &source, None)?;
             if let Some(plain) = variants.into_iter().flatten().next() {
-                return Ok(Survey {
-                    source: source.into(),
-                    has_plain: false,
-                    plain,
-                    variants,
-                });
+                return Ok(Survey { source: source.into(), has_plain: false, plain, variants });
             }
         }
         Err(miss)
@@ -323,21 +305,13 @@ impl Site {
     ) -> Arc<Record> {
         // An unsettled stamp may hide another change: then the record is made anew, after this
         // interval.
-        let unsettled = survey
-            .stamps()
-            .filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
-        let check_again_after = unsettled
-            .map(|stamp| head::check_again_after(stamp, moment.since_epoch))
-            .min();
+        let unsettled =
+            survey.stamps().filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
+        let check_again_after =
+            unsettled.map(|stamp| head::check_again_after(stamp, moment.since_epoch)).min();
         let makeable = self.makeable(&survey, check_again_after.is_none());
-        let mut record = Record::new(
-            key,
-            survey,
-            root.generation,
-            check_again_after,
-            before,
-            moment.ns,
-        );
+        let mut record =
+            Record::new(key, survey, root.generation, check_again_after, before, moment.ns);
         record.makeable = makeable;
         let record = Arc::new(record);
         let mut holdings = self.holdings();

@@ -116,10 +116,7 @@ pub(super) struct Record {
 impl Table {
     pub(super) fn new() -> Table {
         let shards = (0..SHARDS).map(|_| TableShard::default()).collect();
-        Table {
-            shards,
-            hasher: RandomState::default(),
-        }
+        Table { shards, hasher: RandomState::default() }
     }
 
     #[inline]
@@ -160,30 +157,19 @@ impl Table {
     }
 
     pub(super) fn get_hash(&self, hash: u64) -> Option<Arc<Record>> {
-        let records = self
-            .shard(hash)
-            .records
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let records = self.shard(hash).records.read().unwrap_or_else(PoisonError::into_inner);
         records.get(&hash).cloned()
     }
 
     /// Puts a record in; returns the one that it replaces.
     pub(super) fn put(&self, record: Arc<Record>) -> Option<Arc<Record>> {
-        let mut records = self
-            .shard(record.hash)
-            .records
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut records =
+            self.shard(record.hash).records.write().unwrap_or_else(PoisonError::into_inner);
         records.insert(record.hash, record)
     }
 
     pub(super) fn remove(&self, hash: u64) -> Option<Arc<Record>> {
-        let mut records = self
-            .shard(hash)
-            .records
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.shard(hash).records.write().unwrap_or_else(PoisonError::into_inner);
         records.remove(&hash)
     }
 
@@ -198,10 +184,7 @@ impl Table {
     }
 
     pub(super) fn hits(&self) -> u64 {
-        self.shards
-            .iter()
-            .map(|shard| shard.hits.load(Relaxed))
-            .sum()
+        self.shards.iter().map(|shard| shard.hits.load(Relaxed)).sum()
     }
 
     #[inline]
@@ -285,10 +268,7 @@ impl Record {
             self.survey.variants[*encoding as usize - 1].is_some()
                 || self.entry(Some(*encoding)).is_some()
         };
-        Id {
-            path: self.hash,
-            encoding: accepts.iter().find(there),
-        }
+        Id { path: self.hash, encoding: accepts.iter().find(there) }
     }
 
     /// The variant to be made for a client that accepts these codings. A file beside the plain one
@@ -315,15 +295,8 @@ impl Record {
     /// All entries that are open or in memory.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Id, &Arc<Entry>)> {
         let encodings = [None].into_iter().chain(Encoding::ALL.map(Some));
-        encodings.filter_map(|encoding| {
-            Some((
-                Id {
-                    path: self.hash,
-                    encoding,
-                },
-                self.entry(encoding)?,
-            ))
-        })
+        encodings
+            .filter_map(|encoding| Some((Id { path: self.hash, encoding }, self.entry(encoding)?)))
     }
 
     /// The same record with another entry (or none).
@@ -433,9 +406,7 @@ impl Record {
     }
 
     pub(super) fn note_moving(&self, now_ns: u64) {
-        _ = self
-            .moving_since_ns
-            .compare_exchange(0, now_ns.max(1), Relaxed, Relaxed);
+        _ = self.moving_since_ns.compare_exchange(0, now_ns.max(1), Relaxed, Relaxed);
     }
 
     /// Claims the next check for the caller, unless another did less than `patience_ns` ago: one
@@ -443,11 +414,7 @@ impl Record {
     pub(super) fn claim(&self, now_ns: u64, patience_ns: u64) -> bool {
         let claimed = self.claimed_ns.load(Relaxed);
         let is_free = claimed == 0 || now_ns.saturating_sub(claimed) > patience_ns;
-        is_free
-            && self
-                .claimed_ns
-                .compare_exchange(claimed, now_ns, Relaxed, Relaxed)
-                .is_ok()
+        is_free && self.claimed_ns.compare_exchange(claimed, now_ns, Relaxed, Relaxed).is_ok()
     }
 
     pub(super) fn confirm(&self, now_ns: u64) {

@@ -46,9 +46,7 @@ impl World {
 
     fn with(files: &[(&str, &str)], configure: impl FnOnce(&mut SiteConfig)) -> World {
         let dir = TempDir::new().unwrap();
-        files
-            .iter()
-            .for_each(|(path, text)| write(&dir, path, text));
+        files.iter().for_each(|(path, text)| write(&dir, path, text));
         let mut config = SiteConfig {
             root: dir.path().to_owned(),
             // Otherwise the site looks at the machine's memory now and then, where it may wait.
@@ -57,12 +55,7 @@ impl World {
         };
         configure(&mut config);
         let start = Now::read();
-        World {
-            site: Site::open(config).unwrap(),
-            dir,
-            start,
-            at_s: 10.0,
-        }
+        World { site: Site::open(config).unwrap(), dir, start, at_s: 10.0 }
     }
 
     /// Behaves as on a kernel without `openat2`.
@@ -89,10 +82,7 @@ impl World {
 
     fn now(&self) -> Now {
         let since = Duration::from_secs_f64(self.at_s);
-        Now {
-            monotonic: self.start.monotonic + since,
-            since_epoch: self.start.since_epoch + since,
-        }
+        Now { monotonic: self.start.monotonic + since, since_epoch: self.start.since_epoch + since }
     }
 
     fn find(&self, path: &str, accepts: &[Encoding]) -> Found {
@@ -132,15 +122,8 @@ fn write(dir: &TempDir, path: &str, text: &str) {
 
 fn lookup<'a>(path: &'a str, accepts: &[Encoding]) -> Lookup<'a> {
     let mut encodings = Encodings::NONE;
-    accepts
-        .iter()
-        .for_each(|&encoding| encodings.push(encoding));
-    Lookup {
-        path,
-        accepts: encodings,
-        listing: ListingFormat::Html,
-        sort: ListingSort::default(),
-    }
+    accepts.iter().for_each(|&encoding| encodings.push(encoding));
+    Lookup { path, accepts: encodings, listing: ListingFormat::Html, sort: ListingSort::default() }
 }
 
 fn entry_of(found: Found) -> Arc<Entry> {
@@ -177,10 +160,5 @@ fn is_in_memory(entry: &Entry) -> bool {
 
 fn set_mtime(path: &Path, seconds: u64) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
-    File::options()
-        .write(true)
-        .open(path)
-        .unwrap()
-        .set_modified(time)
-        .unwrap();
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }

@@ -235,9 +235,8 @@ impl Replies {
                 self.decoder.decode(payload, &mut self.list).unwrap();
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                 let fields = self.list.iter();
-                let fields: Vec<_> = fields
-                    .map(|(name, value)| (text(name), text(value)))
-                    .collect();
+                let fields: Vec<_> =
+                    fields.map(|(name, value)| (text(name), text(value))).collect();
                 let stream = self.streams.entry(id).or_default();
                 assert!(stream.fields.is_empty(), "{id} is answered twice");
                 if fields[0].1.starts_with('1') {
@@ -248,10 +247,9 @@ impl Replies {
                 }
             }
             3 => self.said.push(format!("RST_STREAM {id} {}", error(0))),
-            6 => self.said.push(format!(
-                "PING {:x}",
-                u64::from_be_bytes(payload.try_into().unwrap())
-            )),
+            6 => self
+                .said
+                .push(format!("PING {:x}", u64::from_be_bytes(payload.try_into().unwrap()))),
             7 => {
                 let last = u32_at(payload, 0);
                 self.said.push(format!("GOAWAY {last} {}", error(4)));
@@ -270,9 +268,7 @@ pub(crate) fn parsed(bytes: &[u8]) -> BTreeMap<u32, Reply> {
     assert!(replies.bytes.is_empty(), "half a frame is left");
     for stream in replies.streams.values_mut() {
         // Another one for each reply without a validator.
-        stream
-            .fields
-            .retain(|(_, value)| !value.contains("boundary"));
+        stream.fields.retain(|(_, value)| !value.contains("boundary"));
     }
     replies.streams
 }
@@ -298,12 +294,7 @@ pub(crate) fn headers(
     fields: &[(&str, &str)],
     ends: bool,
 ) -> Vec<u8> {
-    let pseudo = [
-        (":method", method),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "x"),
-    ];
+    let pseudo = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "x")];
     let all = pseudo.iter().chain(fields);
     let block = encode_literals(all.map(|(name, value)| (name.as_bytes(), value.as_bytes())));
     let mut frames = Vec::new();

@@ -101,14 +101,9 @@ pub(super) fn parse(
     pem: &str,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
     let chain = CertificateDer::pem_slice_iter(pem.as_bytes());
-    let chain = chain
-        .collect::<Result<_, _>>()
-        .map_err(|error| error.to_string())?;
+    let chain = chain.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes());
-    Ok((
-        chain,
-        key.map_err(|error| format!("the key cannot be read: {error}"))?,
-    ))
+    Ok((chain, key.map_err(|error| format!("the key cannot be read: {error}"))?))
 }
 
 /// A new key in PEM, and a request in DER for a certificate with these names.

@@ -118,10 +118,7 @@ pub(super) struct Problem {
 
 impl From<String> for Problem {
     fn from(why: String) -> Problem {
-        Problem {
-            why,
-            ..Problem::default()
-        }
+        Problem { why, ..Problem::default() }
     }
 }
 
@@ -160,13 +157,7 @@ impl<'a, W: World> Client<'a, W> {
         key: &'a AccountKey,
         directory: &str,
     ) -> Result<Client<'a, W>, Problem> {
-        let mut client = Client {
-            world,
-            key,
-            directory: Value::Null,
-            account: None,
-            nonce: None,
-        };
+        let mut client = Client { world, key, directory: Value::Null, account: None, nonce: None };
         client.directory = client.get(directory)?;
         Ok(client)
     }
@@ -218,9 +209,7 @@ impl<'a, W: World> Client<'a, W> {
             None => {}
         }
         let reply = self.post(&url, Some(&payload))?;
-        let account = reply
-            .location
-            .ok_or_else(|| told_wrong("no address of the account"))?;
+        let account = reply.location.ok_or_else(|| told_wrong("no address of the account"))?;
         self.account = Some(account);
         Ok(())
     }
@@ -252,10 +241,7 @@ impl<'a, W: World> Client<'a, W> {
         let name = |name: &String| json!({"type": "dns", "value": name});
         let names: Vec<_> = wish.names.iter().map(name).collect();
         let mut payload = json!({"identifiers": names});
-        if let Some(id) = wish
-            .replaces
-            .filter(|_| self.directory["renewalInfo"].is_string())
-        {
+        if let Some(id) = wish.replaces.filter(|_| self.directory["renewalInfo"].is_string()) {
             payload["replaces"] = json!(id);
         }
         let reply = match self.post(&url, Some(&payload)) {
@@ -267,9 +253,7 @@ impl<'a, W: World> Client<'a, W> {
             reply => reply,
         }?;
         let order = json_of(&reply)?;
-        let url = reply
-            .location
-            .ok_or_else(|| told_wrong("no address of the order"))?;
+        let url = reply.location.ok_or_else(|| told_wrong("no address of the order"))?;
         Ok((url, order))
     }
 
@@ -282,9 +266,7 @@ impl<'a, W: World> Client<'a, W> {
     ) -> Result<(), Problem> {
         let mut pending = Vec::new();
         for url in list(order, "authorizations") {
-            let url = url
-                .as_str()
-                .ok_or_else(|| told_wrong("no addresses of names"))?;
+            let url = url.as_str().ok_or_else(|| told_wrong("no addresses of names"))?;
             let authorization = json_of(&self.post(url, None)?)?;
             if authorization["status"] == "valid" {
                 continue;
@@ -348,8 +330,7 @@ impl<'a, W: World> Client<'a, W> {
                 return Err(format!("the authority says '{status}' for 3 minutes").into());
             }
             let asked = reply.retry_after.unwrap_or(pause);
-            self.world
-                .sleep(asked.clamp(pause.min(PAUSE_MAX), PAUSE_MAX));
+            self.world.sleep(asked.clamp(pause.min(PAUSE_MAX), PAUSE_MAX));
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
@@ -414,11 +395,7 @@ fn refusal(problem: &Value, wait: Option<Duration>) -> Problem {
     let kind = kind.rsplit(':').next().unwrap_or_default();
     let mut why = format!("the authority says: {}", detail(problem));
     for part in list(problem, "subproblems") {
-        why += &format!(
-            "; {}: {}",
-            shown(&part["identifier"]["value"]),
-            detail(part)
-        );
+        why += &format!("; {}: {}", shown(&part["identifier"]["value"]), detail(part));
     }
     why += match kind {
         "rateLimited" => "; nothing to do but to wait",
@@ -428,11 +405,7 @@ fn refusal(problem: &Value, wait: Option<Duration>) -> Problem {
     };
     // Limits last for hours: the authority names a time, or wants to be left alone.
     let limited = (kind == "rateLimited").then_some(Duration::from_secs(3600));
-    Problem {
-        why,
-        kind: kind.to_owned(),
-        wait: wait.or(limited),
-    }
+    Problem { why, kind: kind.to_owned(), wait: wait.or(limited) }
 }
 
 /// The failed validation of a name.
@@ -453,10 +426,7 @@ fn failed(authorization: &Value, name: &str, kind: Validation) -> Problem {
         _ => String::new(),
     };
     let what = format!("{name} could not be validated by {}", kind.name());
-    Problem {
-        why: format!("{what}: {}{todo}", told.why),
-        ..told
-    }
+    Problem { why: format!("{what}: {}{todo}", told.why), ..told }
 }
 
 /// Longest part of an authority's text that is shown.

@@ -100,9 +100,7 @@ impl ExternalAccount {
     pub(super) fn read(text: &str) -> Option<ExternalAccount> {
         let mut words = text.split_whitespace();
         let (id, key) = (words.next()?, words.next()?);
-        let key = BASE64_URL_SAFE_NO_PAD
-            .decode(key.trim_end_matches('='))
-            .ok();
+        let key = BASE64_URL_SAFE_NO_PAD.decode(key.trim_end_matches('=')).ok();
         let key = key.filter(|_| words.next().is_none())?;
         let id = id.to_owned();
         Some(ExternalAccount { id, key })
@@ -157,10 +155,7 @@ mod tests {
     fn members_of_a_thumbprint_are_in_order() {
         let key = AccountKey::from_pkcs8(&AccountKey::generate().unwrap()).unwrap();
         let text = key.jwk().to_string();
-        assert!(
-            text.starts_with("{\"crv\":\"P-256\",\"kty\":\"EC\",\"x\":\""),
-            "{text}"
-        );
+        assert!(text.starts_with("{\"crv\":\"P-256\",\"kty\":\"EC\",\"x\":\""), "{text}");
         let reply = key.authorization("token");
         assert_eq!(reply.len(), "token.".len() + 43);
     }

@@ -91,12 +91,7 @@ const ASK_MIN_S: u64 = 60;
 
 impl<S: Server> Keeper<S> {
     pub(super) fn new(server: S, settings: Settings, shared: Shared) -> Keeper<S> {
-        let mut keeper = Keeper {
-            server,
-            settings: settings.clone(),
-            hosts: Vec::new(),
-            shared,
-        };
+        let mut keeper = Keeper { server, settings: settings.clone(), hosts: Vec::new(), shared };
         keeper.hurry(Some(settings));
         keeper
     }
@@ -118,10 +113,7 @@ impl<S: Server> Keeper<S> {
         let names = self.hosts.iter().map(|host| &host.names[0]);
         let newer = names.map(|name| {
             let old = statuses.iter().find(|status| status.name == *name);
-            old.cloned().unwrap_or_else(|| Status {
-                name: name.clone(),
-                ..Status::default()
-            })
+            old.cloned().unwrap_or_else(|| Status { name: name.clone(), ..Status::default() })
         });
         *statuses = newer.collect();
     }
@@ -137,9 +129,7 @@ impl<S: Server> Keeper<S> {
             }
         }
         let next_s = self.hosts.iter().map(|host| host.next_s).min();
-        let wait_s = next_s
-            .unwrap_or(u64::MAX)
-            .saturating_sub(self.server.now_s());
+        let wait_s = next_s.unwrap_or(u64::MAX).saturating_sub(self.server.now_s());
         // A clock that is set must not make it wait for years.
         Duration::from_secs(wait_s.min(HOUR_S))
     }
@@ -157,21 +147,15 @@ impl<S: Server> Keeper<S> {
         {
             self.install(at, facts, pem)?;
         }
-        let good = there
-            .as_ref()
-            .filter(|facts| facts.has(&self.hosts[at].names));
+        let good = there.as_ref().filter(|facts| facts.has(&self.hosts[at].names));
         if let Some(facts) = good {
             let due_s = self.due_s(at, facts);
             if due_s > now_s {
-                return Ok(due_s
-                    .min(now_s + LOOK_S)
-                    .min(self.hosts[at].ask_s.max(now_s + 1)));
+                return Ok(due_s.min(now_s + LOOK_S).min(self.hosts[at].ask_s.max(now_s + 1)));
             }
         }
         let mut attempts = self.settings.state.read_attempts(&name);
-        attempts
-            .failed_s
-            .retain(|failed_s| (*failed_s..*failed_s + HOUR_S).contains(&now_s));
+        attempts.failed_s.retain(|failed_s| (*failed_s..*failed_s + HOUR_S).contains(&now_s));
         if let Some(facts) = good {
             let least_s = attempts.issued_s + facts.least_age_s();
             if (attempts.issued_s..least_s).contains(&now_s) {
@@ -190,10 +174,7 @@ impl<S: Server> Keeper<S> {
         self.settings.state.store_attempts(&name, &attempts)?;
         match self.issue(at, there.as_ref()) {
             Ok((facts, pem)) => {
-                let attempts = Attempts {
-                    issued_s: now_s,
-                    ..Attempts::default()
-                };
+                let attempts = Attempts { issued_s: now_s, ..Attempts::default() };
                 self.settings.state.store_attempts(&name, &attempts)?;
                 if facts.renewal_s() <= now_s {
                     let text = format!(
@@ -207,9 +188,7 @@ impl<S: Server> Keeper<S> {
                 self.status(at, |status| status.issued_s = Some(now_s));
                 let names = self.hosts[at].names.join(", ");
                 let end = certificate::show(end);
-                self.server.say(&format!(
-                    "acme: new certificate for {names}, valid for {end}"
-                ));
+                self.server.say(&format!("acme: new certificate for {names}, valid for {end}"));
                 Ok(self.server.now_s() + 1)
             }
             Err(refusal) => {
@@ -238,10 +217,7 @@ impl<S: Server> Keeper<S> {
         host.failures += 1;
         let tried = host.kind;
         let kinds = self.settings.kinds.iter().cycle();
-        host.kind = *kinds
-            .skip_while(|kind| **kind != tried)
-            .nth(1)
-            .unwrap_or(&tried);
+        host.kind = *kinds.skip_while(|kind| **kind != tried).nth(1).unwrap_or(&tried);
         let pause_s = (PAUSE_MIN_S << doublings).min(PAUSE_MAX_S);
         let pause_s =
             ((pause_s as f64 * jitter) as u64).max(refusal.wait.map_or(0, |wait| wait.as_secs()));
@@ -293,11 +269,7 @@ impl<S: Server> Keeper<S> {
 
     /// Chooses a time in a window, if it is a new one. RFC 9773 4.2
     fn choose(&mut self, at: usize, id: &str, answer: &Value) {
-        let time = |name| {
-            answer["suggestedWindow"][name]
-                .as_str()
-                .and_then(certificate::unix_s)
-        };
+        let time = |name| answer["suggestedWindow"][name].as_str().and_then(certificate::unix_s);
         let (Some(start_s), Some(end_s)) = (time("start"), time("end")) else {
             return;
         };
@@ -312,23 +284,13 @@ impl<S: Server> Keeper<S> {
             let text = format!("acme: the authority wants {name} renewed early; see {why}");
             self.server.say(&text);
         }
-        self.hosts[at].window = Some(Window {
-            id: id.to_owned(),
-            start_s,
-            end_s,
-            chosen_s: start_s + part as u64,
-        });
+        self.hosts[at].window =
+            Some(Window { id: id.to_owned(), start_s, end_s, chosen_s: start_s + part as u64 });
     }
 
     /// Orders a certificate, and keeps it.
     fn issue(&mut self, at: usize, there: Option<&Issued>) -> Result<(Issued, String), Problem> {
-        let Settings {
-            state,
-            directory,
-            mail,
-            external,
-            ..
-        } = &self.settings;
+        let Settings { state, directory, mail, external, .. } = &self.settings;
         let host = &self.hosts[at];
         let (key, is_new): (AccountKey, bool) = state.account()?;
         let mut client = Client::new(&mut self.server, &key, directory)?;
@@ -348,9 +310,7 @@ impl<S: Server> Keeper<S> {
         let facts = Issued::read(&pem);
         let facts = facts.map_err(|why| format!("the authority's certificate is wrong: {why}"))?;
         if !facts.has(&host.names) {
-            return Err("the authority's certificate has not all names"
-                .to_owned()
-                .into());
+            return Err("the authority's certificate has not all names".to_owned().into());
         }
         state.store(&host.names[0], &pem)?;
         Ok((facts, pem))

@@ -49,14 +49,9 @@ impl State {
         let plain = directory.strip_prefix("https://").unwrap_or(directory);
         let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '.' || char == '-';
         let name = plain.chars();
-        let name: String = name
-            .map(|char| if is_plain(char) { char } else { '_' })
-            .collect();
+        let name: String = name.map(|char| if is_plain(char) { char } else { '_' }).collect();
         let acme = parent.join("acme");
-        State {
-            lock: acme.join("lock"),
-            dir: acme.join(name.trim_start_matches('.')),
-        }
+        State { lock: acme.join("lock"), dir: acme.join(name.trim_start_matches('.')) }
     }
 
     /// Makes the directories, for the user that the server becomes.
@@ -65,11 +60,7 @@ impl State {
     /// A sentence that names the directory.
     pub(crate) fn make(&self, ids: Option<&Ids>) -> Result<(), String> {
         let acme = self.lock.parent().unwrap_or(Path::new("."));
-        let mut missing: Vec<_> = self
-            .dir
-            .ancestors()
-            .take_while(|dir| !dir.exists())
-            .collect();
+        let mut missing: Vec<_> = self.dir.ancestors().take_while(|dir| !dir.exists()).collect();
         missing.reverse();
         for dir in missing {
             // Others may have a part of /var/lib/weft, but not of this.
@@ -92,14 +83,8 @@ impl State {
 
     /// Waits until no other process asks for certificates; the lock ends with the file.
     pub(super) fn lock(&self) -> Result<File, String> {
-        let options = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .mode(0o600)
-            .to_owned();
-        let locked = options
-            .open(&self.lock)
-            .and_then(|file| file.lock().map(|()| file));
+        let options = OpenOptions::new().write(true).create(true).mode(0o600).to_owned();
+        let locked = options.open(&self.lock).and_then(|file| file.lock().map(|()| file));
         locked.map_err(|error| unwritable(&self.lock, &error))
     }
 
@@ -159,11 +144,7 @@ impl State {
         let beside = self.dir.join("new");
         let written = || -> io::Result<()> {
             let _ = fs::remove_file(&beside);
-            let options = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .to_owned();
+            let options = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
             let mut file = options.open(&beside)?;
             file.write_all(bytes)?;
             file.sync_all()?;

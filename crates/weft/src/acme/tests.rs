@@ -154,10 +154,7 @@ impl Fake {
         assert_eq!(header["url"], url);
         assert_eq!(header["nonce"], self.nonce.to_string());
         let payload: Value = serde_json::from_slice(&part("payload")).unwrap_or_default();
-        if self
-            .fault(|fault| matches!(fault, Fault::BadNonce))
-            .is_some()
-        {
+        if self.fault(|fault| matches!(fault, Fault::BadNonce)).is_some() {
             return Ok(problem("badNonce"));
         }
         let path = url.strip_prefix("https://ca.test/").unwrap();
@@ -169,10 +166,7 @@ impl Fake {
             "account" => {
                 assert_eq!(payload["termsOfServiceAgreed"], true);
                 assert_eq!(payload["contact"], json!(["mailto:me@example.org"]));
-                assert_eq!(
-                    payload["externalAccountBinding"].is_object(),
-                    self.needs_binding
-                );
+                assert_eq!(payload["externalAccountBinding"].is_object(), self.needs_binding);
                 located("https://ca.test/accounts/1", &json!({"status": "valid"}))
             }
             "order" => return self.order(&payload),
@@ -226,10 +220,7 @@ impl Fake {
             ..Order::default()
         });
         let at = self.orders.len() - 1;
-        Ok(located(
-            &format!("https://ca.test/orders/{at}"),
-            &self.status(at),
-        ))
+        Ok(located(&format!("https://ca.test/orders/{at}"), &self.status(at)))
     }
 
     fn status(&self, at: usize) -> Value {
@@ -293,11 +284,7 @@ impl Fake {
 
     fn sign(&mut self, at: usize, request: &[u8]) {
         let (_, request) = X509CertificationRequest::from_der(request).unwrap();
-        let key = &request
-            .certification_request_info
-            .subject_pki
-            .subject_public_key
-            .data;
+        let key = &request.certification_request_info.subject_pki.subject_public_key.data;
         let mut key = OtherKey(key.to_vec());
         let mut names = self.orders[at].names.clone();
         match self.fault(|fault| matches!(fault, Fault::Name(_) | Fault::Key)) {
@@ -320,27 +307,16 @@ impl Fake {
 }
 
 fn ok(body: &Value) -> CaReply {
-    CaReply {
-        status: 200,
-        body: body.to_string().into_bytes(),
-        ..CaReply::default()
-    }
+    CaReply { status: 200, body: body.to_string().into_bytes(), ..CaReply::default() }
 }
 
 fn located(address: &str, body: &Value) -> CaReply {
-    CaReply {
-        status: 201,
-        location: Some(address.to_owned()),
-        ..ok(body)
-    }
+    CaReply { status: 201, location: Some(address.to_owned()), ..ok(body) }
 }
 
 fn problem(kind: &str) -> CaReply {
     let kind = format!("urn:ietf:params:acme:error:{kind}");
-    CaReply {
-        status: 400,
-        ..ok(&json!({"type": kind, "detail": "no"}))
-    }
+    CaReply { status: 400, ..ok(&json!({"type": kind, "detail": "no"})) }
 }
 
 impl World for Fake {
@@ -392,9 +368,7 @@ impl Server for Fake {
 }
 
 fn settings(dir: &TempDir, hosts: &[&[&str]]) -> Settings {
-    let hosts = hosts
-        .iter()
-        .map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+    let hosts = hosts.iter().map(|names| names.iter().map(|name| (*name).to_owned()).collect());
     let state = State::new(dir.path(), CA);
     state.make(None).unwrap();
     Settings {
@@ -495,11 +469,7 @@ fn a_wrong_clock_orders_few_certificates() {
     assert_eq!(keeper.server.orders.len(), 3);
     keeper.hurry(Some(settings(&dir, &[&["a.org", "b.org"]])));
     keeper.turn();
-    assert_eq!(
-        keeper.server.orders.len(),
-        4,
-        "other names are another matter"
-    );
+    assert_eq!(keeper.server.orders.len(), 4, "other names are another matter");
 }
 
 #[test]
@@ -519,10 +489,7 @@ fn the_authority_names_the_time_of_a_renewal() {
     assert!(replaced.is_some_and(|id| id.contains('.')), "{replaced:?}");
     keeper.server.window = window(30, 40);
     let times = run(&mut keeper, BEGIN_S + 36 * DAY_S);
-    assert!(
-        (35 * DAY_S..35 * DAY_S + 3_600).contains(&times[0]),
-        "{times:?}"
-    );
+    assert!((35 * DAY_S..35 * DAY_S + 3_600).contains(&times[0]), "{times:?}");
     // Without an answer for the next one the rule holds.
     keeper.server.window = None;
     keeper = restarted(keeper, &dir, &[&["a.org"]]);
@@ -559,10 +526,7 @@ fn failed_attempts_come_ever_later() {
     let mut keeper = keeper(&dir, &[&["a.org"]]);
     keeper.server.faults = vec![Fault::Invalid("connection"); 100].into();
     let times = run(&mut keeper, BEGIN_S + 2 * DAY_S);
-    let pauses: Vec<_> = times
-        .windows(2)
-        .map(|pair| (pair[1] - pair[0]) / 60)
-        .collect();
+    let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]) / 60).collect();
     assert_eq!(pauses[..7], [5, 10, 20, 40, 80, 160, 320], "minutes");
     assert!(pauses[7..].iter().all(|pause| *pause == 360), "{pauses:?}");
     assert_eq!(keeper.server.tried[..3], ["http", "tls", "http"]);
@@ -581,15 +545,8 @@ fn failed_attempts_come_ever_later() {
         keeper.turn();
         keeper.server.now_s += 60;
     }
-    assert!(
-        keeper.server.now_s < begin_s + 3_600,
-        "{}",
-        keeper.server.now_s - begin_s
-    );
-    assert_eq!(
-        keeper.server.orders.len(),
-        orders + renewal::FAILURES_PER_HOUR_MAX
-    );
+    assert!(keeper.server.now_s < begin_s + 3_600, "{}", keeper.server.now_s - begin_s);
+    assert_eq!(keeper.server.orders.len(), orders + renewal::FAILURES_PER_HOUR_MAX);
     keeper.server.faults.clear();
     run(&mut keeper, begin_s + 3_700);
     assert_eq!(keeper.server.installed.len(), 1);
@@ -625,44 +582,20 @@ fn the_authority_can_ask_for_a_pause() {
         let mut keeper = restarted(keeper, &dir, &[&["a.org"]]);
         let times = run(&mut keeper, BEGIN_S + 2 * DAY_S);
         let least_s = if wait_s == 300 { 0 } else { wait_s };
-        assert!(
-            (least_s..least_s + 60).contains(&times[0]),
-            "{fault:?} {times:?}"
-        );
+        assert!((least_s..least_s + 60).contains(&times[0]), "{fault:?} {times:?}");
     }
 }
 
 #[test]
 fn refusals_say_what_to_do() {
     for (fault, expected) in [
-        (
-            Fault::Invalid("dns"),
-            "seen from afar; its DNS records must name this server;",
-        ),
-        (
-            Fault::Invalid("unauthorized"),
-            "; another server seems to answer on port 80 of a.org;",
-        ),
-        (
-            Fault::Invalid("caa"),
-            "; the CAA record of the name's zone must allow this authority;",
-        ),
-        (
-            Fault::Problem("rejectedIdentifier"),
-            "says: no; only public names of the DNS can",
-        ),
-        (
-            Fault::Status(418, None),
-            "the authority answered with status 418;",
-        ),
-        (
-            Fault::Name("b.org"),
-            "the authority's certificate has not all names;",
-        ),
-        (
-            Fault::Key,
-            "certificate is wrong: the certificate is not of this key;",
-        ),
+        (Fault::Invalid("dns"), "seen from afar; its DNS records must name this server;"),
+        (Fault::Invalid("unauthorized"), "; another server seems to answer on port 80 of a.org;"),
+        (Fault::Invalid("caa"), "; the CAA record of the name's zone must allow this authority;"),
+        (Fault::Problem("rejectedIdentifier"), "says: no; only public names of the DNS can"),
+        (Fault::Status(418, None), "the authority answered with status 418;"),
+        (Fault::Name("b.org"), "the authority's certificate has not all names;"),
+        (Fault::Key, "certificate is wrong: the certificate is not of this key;"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut keeper = keeper(&dir, &[&["a.org"]]);
@@ -685,11 +618,7 @@ fn other_names_need_another_certificate() {
     keeper.server.installed.clear();
     keeper.turn();
     let (first, second): (&[&str], &[&str]) = (&["a.org", "www.a.org"], &["c.org"]);
-    assert_eq!(
-        keeper.server.installed,
-        [first, second],
-        "the old one until then"
-    );
+    assert_eq!(keeper.server.installed, [first, second], "the old one until then");
     run(&mut keeper, BEGIN_S + 600);
     assert_eq!(keeper.server.orders.last().unwrap().names, first);
 }
@@ -702,10 +631,7 @@ fn nothing_is_ordered_that_cannot_be_kept() {
     fs::remove_dir_all(&place).unwrap();
     keeper.turn();
     let told = keeper.server.told().pop().unwrap();
-    assert!(
-        told.contains("no certificate is ordered that could not be kept"),
-        "{told}"
-    );
+    assert!(told.contains("no certificate is ordered that could not be kept"), "{told}");
     assert_eq!(keeper.server.requests, 0);
     // A crash while a file was written, and one that the disk has lost.
     fs::create_dir(&place).unwrap();
@@ -726,10 +652,7 @@ fn an_authority_may_want_its_own_customers() {
     let told = keeper.server.told().pop().unwrap();
     assert!(told.contains("name that in `acme_external`"), "{told}");
     let external = ExternalAccount::read("kid AQID");
-    keeper.hurry(Some(Settings {
-        external,
-        ..settings(&dir, &[&["a.org"]])
-    }));
+    keeper.hurry(Some(Settings { external, ..settings(&dir, &[&["a.org"]]) }));
     keeper.turn();
     assert_eq!(keeper.server.installed.len(), 1);
 }
@@ -741,20 +664,9 @@ fn private_names_have_no_certificate() {
         check_names(names.iter().collect())
     };
     assert!(check(&["a.org", "xn--bcher-kva.example"]).is_ok());
-    for wrong in [
-        "localhost",
-        "*.a.org",
-        "a.local",
-        "127.0.0.1",
-        "[::1]",
-        "a_b.org",
-        "intranet",
-    ] {
+    for wrong in ["localhost", "*.a.org", "a.local", "127.0.0.1", "[::1]", "a_b.org", "intranet"] {
         let why = check(&["a.org", wrong]).unwrap_err();
-        assert!(
-            why.contains(wrong) && why.contains("acme = \"off\""),
-            "{why}"
-        );
+        assert!(why.contains(wrong) && why.contains("acme = \"off\""), "{why}");
     }
     let many: Vec<_> = (0..101).map(|nth| format!("n{nth}.org")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();

@@ -26,10 +26,7 @@ pub(super) fn agent() -> Result<Agent, String> {
                 .to_owned(),
         );
     }
-    let roots = found
-        .certs
-        .iter()
-        .map(|der| Certificate::from_der(der).to_owned());
+    let roots = found.certs.iter().map(|der| Certificate::from_der(der).to_owned());
     let tls = TlsConfig::builder()
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .root_certs(RootCerts::Specific(Arc::new(roots.collect())))
@@ -60,11 +57,7 @@ pub(super) fn exchange(agent: &Agent, request: &Request<'_>) -> Result<CaReply, 
 }
 
 fn read(mut response: Response<Body>) -> Result<CaReply, Error> {
-    let body = response
-        .body_mut()
-        .with_config()
-        .limit(BODY_LEN_MAX)
-        .read_to_vec()?;
+    let body = response.body_mut().with_config().limit(BODY_LEN_MAX).read_to_vec()?;
     let fields = response.headers();
     Ok(CaReply {
         status: response.status().as_u16(),

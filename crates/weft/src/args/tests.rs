@@ -14,12 +14,7 @@ fn serve(words: &[&str]) -> Layer {
 }
 
 fn texts(layer: &Layer, name: &str) -> Vec<String> {
-    layer
-        .get(name)
-        .into_iter()
-        .flatten()
-        .map(|said| said.text.clone())
-        .collect()
+    layer.get(name).into_iter().flatten().map(|said| said.text.clone()).collect()
 }
 
 #[test]
@@ -32,10 +27,7 @@ fn every_row_of_the_table_is_a_flag_with_help() {
     let command = command();
     let serve = command.find_subcommand("serve").unwrap();
     for setting in settings::flags::<ServeConfig>() {
-        let arg = serve
-            .get_arguments()
-            .find(|arg| arg.get_id() == setting.name)
-            .unwrap();
+        let arg = serve.get_arguments().find(|arg| arg.get_id() == setting.name).unwrap();
         let long = arg.get_long_help().unwrap().to_string();
         assert!(long.contains(&setting.env()), "{}", setting.name);
         assert!(long.contains(setting.help), "{}", setting.name);
@@ -60,18 +52,9 @@ fn what_was_not_typed_is_not_said() {
 
 #[test]
 fn the_last_of_a_switch_and_its_opposite_holds() {
-    assert_eq!(
-        texts(&serve(&["--listing", "--no-listing"]), "listing"),
-        ["false"]
-    );
-    assert_eq!(
-        texts(&serve(&["--no-listing", "--listing"]), "listing"),
-        ["true"]
-    );
-    assert_eq!(
-        texts(&serve(&["--no-precompressed"]), "precompressed"),
-        ["false"]
-    );
+    assert_eq!(texts(&serve(&["--listing", "--no-listing"]), "listing"), ["false"]);
+    assert_eq!(texts(&serve(&["--no-listing", "--listing"]), "listing"), ["true"]);
+    assert_eq!(texts(&serve(&["--no-precompressed"]), "precompressed"), ["false"]);
 }
 
 fn check_cache(words: &str, expected: &[(&str, &[&str])]) {
@@ -83,13 +66,9 @@ fn check_cache(words: &str, expected: &[(&str, &[&str])]) {
 
 #[test]
 fn the_cache_reads_what_getopt_reads() {
-    for line in [
-        "-p 11300 -vv",
-        "-p11300 -v -v",
-        "--port=11300 -vv",
-        "--po 11300 -vv",
-        "-vvp 11300",
-    ] {
+    for line in
+        ["-p 11300 -vv", "-p11300 -v -v", "--port=11300 -vv", "--po 11300 -vv", "-vvp 11300"]
+    {
         check_cache(line, &[("port", &["11300"]), ("verbose", &["on", "on"])]);
     }
 }
@@ -107,11 +86,7 @@ fn memcacheds_prefixes_stay_unambiguous() {
 fn the_last_value_of_the_cache_holds_and_lists_add_up() {
     check_cache(
         "-p 1 -p 2 -l ::1 -l 127.0.0.1,127.0.0.2 -U -1",
-        &[
-            ("port", &["2"]),
-            ("listen", &["::1", "127.0.0.1,127.0.0.2"]),
-            ("udp-port", &["-1"]),
-        ],
+        &[("port", &["2"]), ("listen", &["::1", "127.0.0.1,127.0.0.2"]), ("udp-port", &["-1"])],
     );
 }
 

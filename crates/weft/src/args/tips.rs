@@ -160,11 +160,7 @@ fn for_load(error: clap::Error) -> clap::Error {
             return suggesting_only(error, tip);
         }
         let has_guess = error.get(ContextKind::SuggestedSubcommand).is_some();
-        return if has_guess && !word.contains(':') {
-            error
-        } else {
-            suggesting_only(error, WHAT)
-        };
+        return if has_guess && !word.contains(':') { error } else { suggesting_only(error, WHAT) };
     }
     let Some(typed) = unknown(&error) else {
         return error;
@@ -210,10 +206,7 @@ fn for_others(error: clap::Error) -> clap::Error {
 fn for_unknown_command(error: clap::Error, word: &str) -> clap::Error {
     let has_guess = error.get(ContextKind::SuggestedSubcommand).is_some();
     if Path::new(word).is_dir() {
-        return suggesting_only(
-            error,
-            format!("a directory is served by: weft serve {word}"),
-        );
+        return suggesting_only(error, format!("a directory is served by: weft serve {word}"));
     }
     if let Some(tip) = find("weft", word) {
         return suggesting_only(error, tip);
@@ -221,10 +214,7 @@ fn for_unknown_command(error: clap::Error, word: &str) -> clap::Error {
     if has_guess {
         return error;
     }
-    suggesting_only(
-        error,
-        format!("a directory is served by: weft serve {word}"),
-    )
+    suggesting_only(error, format!("a directory is served by: weft serve {word}"))
 }
 
 fn suggesting(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
@@ -235,11 +225,7 @@ fn suggesting(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error 
 
 /// Without what clap guesses, and the usage that it makes of the guess.
 fn suggesting_only(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
-    for guess in [
-        ContextKind::SuggestedArg,
-        ContextKind::SuggestedSubcommand,
-        ContextKind::Usage,
-    ] {
+    for guess in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::Usage] {
         error.remove(guess);
     }
     suggesting(error, tip)
@@ -254,12 +240,9 @@ mod tests {
     fn flags(command: &clap::Command) -> Vec<String> {
         let own = command.get_arguments().flat_map(|arg| {
             let short = arg.get_short().map(|letter| format!("-{letter}"));
-            short
-                .into_iter()
-                .chain(arg.get_long().map(|name| format!("--{name}")))
+            short.into_iter().chain(arg.get_long().map(|name| format!("--{name}")))
         });
-        own.chain(command.get_subcommands().flat_map(flags))
-            .collect()
+        own.chain(command.get_subcommands().flat_map(flags)).collect()
     }
 
     /// Seen: `--address` was given a tip for strangers after it had become a flag here.
@@ -270,10 +253,7 @@ mod tests {
             let ours = flags(command.find_subcommand(name).unwrap());
             assert!(ours.len() > 9, "{ours:?}");
             for flag in tips(name).flat_map(|(flags, _)| flags.split(' ')) {
-                assert!(
-                    !ours.iter().any(|own| own == flag),
-                    "{name}: {flag} is ours"
-                );
+                assert!(!ours.iter().any(|own| own == flag), "{name}: {flag} is ours");
             }
         }
     }

@@ -89,11 +89,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     if let Some(daemon) = daemon {
         daemon.report_up(config.verbosity > 0)?;
     }
-    let mut caching = Caching {
-        config,
-        running,
-        terminal,
-    };
+    let mut caching = Caching { config, running, terminal };
     orders.obey(&mut caching);
     match &config.memory_file {
         None => Ok(()),
@@ -180,10 +176,7 @@ impl Terminal {
         ));
         let engine = &config.common.engine;
         let connections = engine.show_connections(config.connections_max);
-        self.note(&format!(
-            "{}; {connections}",
-            running.hosted.server.describe()
-        ));
+        self.note(&format!("{}; {connections}", running.hosted.server.describe()));
         if self.0 >= 2 {
             write(&slab_classes(running));
         }
@@ -198,9 +191,7 @@ impl Terminal {
             Restored::Items(found) => {
                 let lost = show_count(found.expired + found.refused);
                 let items = show_counted(found.items, "item");
-                self.note(&format!(
-                    "{items} from {file}; {lost} more had expired or did not fit"
-                ));
+                self.note(&format!("{items} from {file}; {lost} more had expired or did not fit"));
             }
             Restored::Nothing => {
                 self.note(&format!("{file} does not exist; the cache begins empty"));
@@ -217,16 +208,9 @@ impl Terminal {
 fn slab_classes(running: &Running) -> String {
     let lens = running.service().store().chunk_lens();
     let line = |(at, (chunk, count)): (usize, (usize, usize))| {
-        format!(
-            "slab class {:3}: chunk size {chunk:9} perslab {count:7}",
-            at + 1
-        )
+        format!("slab class {:3}: chunk size {chunk:9} perslab {count:7}", at + 1)
     };
-    lens.into_iter()
-        .enumerate()
-        .map(line)
-        .collect::<Vec<_>>()
-        .join("\n")
+    lens.into_iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// One write, so that the line does not mix with lines of others.

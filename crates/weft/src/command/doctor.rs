@@ -67,23 +67,9 @@ impl Report {
     /// # Errors
     /// Errors of `out`.
     pub(crate) fn print(&self, out: &mut impl Write, paint: Paint) -> io::Result<()> {
-        let Report {
-            version,
-            kernel,
-            arch,
-            ..
-        } = self;
-        writeln!(
-            out,
-            "{} {version} on Linux {kernel}, {arch}",
-            paint.bold("weft doctor")
-        )?;
-        let widest = self
-            .findings
-            .iter()
-            .map(|finding| finding.name.len())
-            .max()
-            .unwrap_or(0);
+        let Report { version, kernel, arch, .. } = self;
+        writeln!(out, "{} {version} on Linux {kernel}, {arch}", paint.bold("weft doctor"))?;
+        let widest = self.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
         let mut section = "";
         for finding in &self.findings {
             if finding.section != section {
@@ -96,12 +82,7 @@ impl Report {
     }
 
     fn summary(&self, paint: Paint) -> String {
-        let count = |verdict| {
-            self.findings
-                .iter()
-                .filter(|one| one.verdict == verdict)
-                .count()
-        };
+        let count = |verdict| self.findings.iter().filter(|one| one.verdict == verdict).count();
         let said = |count: usize, one: &str, many: &str| match count {
             1 => format!("1 {one}"),
             _ => format!("{count} {many}"),
@@ -134,11 +115,7 @@ impl Finding {
         let margin = 8 + widest + 2;
         let value = wrap(value, 110 - margin.min(40)).join(&format!("\n{:margin$}", ""));
         writeln!(out, "  {verdict}  {name:<widest$}  {value}")?;
-        for line in self
-            .advice
-            .iter()
-            .flat_map(|advice| wrap(advice, ADVICE_WIDTH))
-        {
+        for line in self.advice.iter().flat_map(|advice| wrap(advice, ADVICE_WIDTH)) {
             writeln!(out, "        {}", paint.dim(line))?;
         }
         Ok(())
@@ -165,9 +142,7 @@ mod tests {
 
     fn printed(report: &Report) -> String {
         let mut out = Vec::new();
-        report
-            .print(&mut out, Paint::decide(Color::Never, &io::stdout()))
-            .unwrap();
+        report.print(&mut out, Paint::decide(Color::Never, &io::stdout())).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -185,24 +160,12 @@ mod tests {
             kernel: "6.18".to_owned(),
             arch: "x86_64",
             verdict: Verdict::Bad,
-            findings: vec![
-                finding("a", Verdict::Ok),
-                finding("long name", Verdict::Bad),
-            ],
+            findings: vec![finding("a", Verdict::Ok), finding("long name", Verdict::Bad)],
         };
         let text = printed(&report);
-        assert!(
-            text.contains("  ok    a          64\n  bad   long name  64\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("        Change it:\n          sysctl x=1\n"),
-            "{text}"
-        );
-        assert!(
-            text.ends_with("1 thing keeps a server from working.\n"),
-            "{text}"
-        );
+        assert!(text.contains("  ok    a          64\n  bad   long name  64\n"), "{text}");
+        assert!(text.contains("        Change it:\n          sysctl x=1\n"), "{text}");
+        assert!(text.ends_with("1 thing keeps a server from working.\n"), "{text}");
         report.findings.pop();
         assert!(printed(&report).ends_with("All is well.\n"));
     }

@@ -29,12 +29,7 @@ pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure
         LabCommand::Servers => servers(out),
         LabCommand::Guard { journal } => Ok(::lab::guard(&journal)?),
         LabCommand::Run(run) => run_experiments(&run, out),
-        LabCommand::Report {
-            folder,
-            out: results,
-            write,
-            figures,
-        } => {
+        LabCommand::Report { folder, out: results, write, figures } => {
             let folder = results.or(folder).unwrap_or_else(|| RESULTS.into());
             report(&folder, &write, figures.as_deref(), out)
         }
@@ -54,11 +49,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     let others = OTHER_NAMES.iter().map(|(name, ..)| name.len());
     let width = names.chain(others).max().unwrap_or_default();
     for experiment in CATALOG {
-        let note = if experiment.work.needs_root() && !is_root {
-            " (needs root)"
-        } else {
-            ""
-        };
+        let note = if experiment.work.needs_root() && !is_root { " (needs root)" } else { "" };
         let text = format!("{}{note}", experiment.about);
         write_entry(out, experiment.name, width, &text)?;
     }
@@ -140,10 +131,8 @@ fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
 }
 
 /// Load generators of others, how they say their version, and their packages.
-const GENERATORS: [(&str, &str, &str); 2] = [
-    ("wrk", "--version", "wrk"),
-    ("httperf", "--version", "httperf"),
-];
+const GENERATORS: [(&str, &str, &str); 2] =
+    [("wrk", "--version", "wrk"), ("httperf", "--version", "httperf")];
 
 fn servers(out: &mut impl Write) -> Result<(), Failure> {
     for known in KNOWN {
@@ -160,10 +149,7 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
         };
         writeln!(out, "{name:<16} {found}")?;
     }
-    for (name, tool, flag) in [
-        ("go", "go", "version"),
-        ("tokio, may", "cargo", "--version"),
-    ] {
+    for (name, tool, flag) in [("go", "go", "version"), ("tokio, may", "cargo", "--version")] {
         let found = match ::lab::in_path(tool) {
             Some(program) => {
                 let version = ::lab::version_of(&program, flag);
@@ -204,9 +190,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     let custom: Vec<System> = custom.collect::<Result<_, _>>().map_err(Failure::Usage)?;
     only(&mut systems, custom, run.systems.as_deref())?;
     for name in without_part(&experiments, &systems, &run.custom) {
-        say(&format!(
-            "{name} takes no part: none of these experiments measures what it is"
-        ));
+        say(&format!("{name} takes no part: none of these experiments measures what it is"));
     }
     let mut lab = Laboratory::new(&run.measuring, folder.clone(), weft, has_servers)?;
     let each = experiments.iter().map(|experiment| {
@@ -253,11 +237,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
         let why = "nothing was measured: every sample failed";
         return Err(Failure::Running(why.to_owned()));
     }
-    if run.strict && !as_expected {
-        Err(Failure::Shown(1))
-    } else {
-        Ok(())
-    }
+    if run.strict && !as_expected { Err(Failure::Shown(1)) } else { Ok(()) }
 }
 
 /// Makes a folder, and sees to it that files can be made there: before a run, which takes long.
@@ -278,11 +258,7 @@ fn writable(folder: &Path) -> Result<(), Failure> {
 /// The first experiment's share of the time that is left for all: in proportion to their lengths.
 fn share_of(left: Duration, each: &[Duration]) -> Duration {
     let all: Duration = each.iter().sum();
-    if all.is_zero() {
-        left
-    } else {
-        left.mul_f64(each[0].div_duration_f64(all))
-    }
+    if all.is_zero() { left } else { left.mul_f64(each[0].div_duration_f64(all)) }
 }
 
 /// The environment in which experiments run.
@@ -306,23 +282,13 @@ impl Laboratory {
         stop.listen()?;
         let mut guard = Command::new(std::env::current_exe()?);
         guard.args(["lab", "guard"]);
-        let testbed = if has_servers {
-            Some(Testbed::take(&measuring.scratch, Some(guard))?)
-        } else {
-            None
-        };
+        let testbed =
+            if has_servers { Some(Testbed::take(&measuring.scratch, Some(guard))?) } else { None };
         let swept = testbed.as_ref().map_or(0, Testbed::swept);
         if swept > 0 {
-            say(&format!(
-                "removed what {swept} laboratories that were killed had left"
-            ));
+            say(&format!("removed what {swept} laboratories that were killed had left"));
         }
-        Ok(Laboratory {
-            folder,
-            generator,
-            testbed,
-            stop,
-        })
+        Ok(Laboratory { folder, generator, testbed, stop })
     }
 
     fn is_stopped(&self) -> bool {
@@ -409,10 +375,8 @@ fn report(
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     let recorded = recorded(folder)?;
-    let reports: Vec<Report<'_>> = recorded
-        .iter()
-        .map(|(experiment, one)| Report::new(experiment, one))
-        .collect();
+    let reports: Vec<Report<'_>> =
+        recorded.iter().map(|(experiment, one)| Report::new(experiment, one)).collect();
     let page = folder.join("report.html");
     files::write_bytes(&page, ::lab::html(&reports)).map_err(about(&page))?;
     writeln!(out, "\nreport: {}", page.display())?;
@@ -597,9 +561,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
                     "weft lab list names them; rt, web, cache and all stand for many".to_owned()
                 }
             };
-            return Err(Failure::Usage(format!(
-                "no experiment is called '{name}'; {advice}"
-            )));
+            return Err(Failure::Usage(format!("no experiment is called '{name}'; {advice}")));
         }
         chosen.extend(found);
     }
@@ -622,9 +584,7 @@ fn only(
     let there: Vec<_> = systems.iter().map(|system| &*system.name).collect();
     if let Some(unknown) = (names.iter()).find(|it| !there.contains(&it.as_str()) && !is_own(it)) {
         let there = there.join(", ");
-        return Err(Failure::Usage(format!(
-            "no system is called '{unknown}'; there are {there}"
-        )));
+        return Err(Failure::Usage(format!("no system is called '{unknown}'; there are {there}")));
     }
     systems.retain(|system| names.contains(&system.name));
     systems.extend(custom);
@@ -654,11 +614,7 @@ fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
     let program = programs()?;
     let version = env!("CARGO_PKG_VERSION");
     let own = |name: &str, parameters| {
-        let start = Start::Program {
-            program: program.clone(),
-            arguments: Vec::new(),
-            parameters,
-        };
+        let start = Start::Program { program: program.clone(), arguments: Vec::new(), parameters };
         System::new(name, version.to_owned(), start)
     };
     let names_of = |experiment| {
@@ -722,11 +678,8 @@ fn unknown_peer(run: &Run) -> Option<&String> {
 
 /// Default folder of the peers, by the XDG base directory specification.
 fn peers_folder() -> Result<PathBuf, Failure> {
-    let absolute = |name| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
+    let absolute =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache =
         absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
     cache.map(|cache| cache.join("weft/peers")).ok_or_else(|| {
@@ -856,10 +809,7 @@ mod tests {
         let link = "a [b](c.md#d), [e](https://f) and [g] h";
         assert_eq!(without_links(link), "a b, e (https://f) and [g] h");
         let text = "# T\n\na\nb\n- c\n  d\n- e\n\n| f |\n```\ng  h\n```";
-        assert_eq!(
-            folded(text),
-            "# T\n\na b\n- c d\n- e\n\n| f |\n```\ng  h\n```"
-        );
+        assert_eq!(folded(text), "# T\n\na b\n- c d\n- e\n\n| f |\n```\ng  h\n```");
         let item = format!("- {} y", "x".repeat(78));
         assert_eq!(folded(&item), format!("- {}\n  y", "x".repeat(78)));
     }

@@ -49,8 +49,7 @@ fn run_load(load: Result<Load<'_>, String>, place: Option<Membership>) -> Result
     let target = load.name.clone();
     let common = load.common;
     let plan = options::plan(load).map_err(Failure::Usage)?;
-    plan.check()
-        .map_err(|error| Failure::Usage(error.to_string()))?;
+    plan.check().map_err(|error| Failure::Usage(error.to_string()))?;
     if place.is_some() && plan.network != Network::Kernel {
         return Err(Failure::Usage(
             "--network netstack cannot be combined with agents: all would have the same --address"
@@ -115,9 +114,7 @@ fn run_merge(args: &MergeArgs) -> Result<(), Failure> {
         }
     }
     let merged = merged.expect("clap demands a file");
-    let heading = Heading {
-        target: format!("{} files", args.files.len()),
-        how: "merged".to_owned(),
-    };
+    let heading =
+        Heading { target: format!("{} files", args.files.len()), how: "merged".to_owned() };
     output.finish(&merged, &heading)
 }

@@ -48,25 +48,14 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let config = &resolved.config;
     resolved.check(check(config)).map_err(Failure::Usage)?;
     let terminal = Arc::new(Terminal::new(config.color, config.quiet));
-    for warning in warnings
-        .iter()
-        .chain(&config.common.note_workers("--workers"))
-    {
+    for warning in warnings.iter().chain(&config.common.note_workers("--workers")) {
         terminal.warn(warning);
     }
     // This comes before anything here takes their numbers. sd_listen_fds(3)
     let inherited = listen::inherited().map_err(operate::running)?;
     let mut orders = Orders::take()?;
     let prepared = prepare(config, inherited)?;
-    let Prepared {
-        listeners,
-        netstack,
-        admin,
-        tls,
-        acme,
-        limits,
-        pid_file: _pid_file,
-    } = prepared;
+    let Prepared { listeners, netstack, admin, tls, acme, limits, pid_file: _pid_file } = prepared;
     for warning in Published::by(config).warnings(config) {
         terminal.warn(&warning);
     }
@@ -88,26 +77,15 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     let running = Running::start(
         config,
         &limits,
-        Origins {
-            listeners,
-            netstack,
-        },
+        Origins { listeners, netstack },
         admin,
         (tls, acme),
         Arc::clone(&terminal),
     )?;
     let hosted = &running.hosted;
     hosted.warn_of_certificates(|text| terminal.warn(text));
-    terminal.banner(
-        config,
-        &banner(
-            config,
-            &limits,
-            &sandbox,
-            urls,
-            running.hosted.server.describe(),
-        ),
-    );
+    terminal
+        .banner(config, &banner(config, &limits, &sandbox, urls, running.hosted.server.describe()));
     if shows_nothing(config) {
         terminal
             .say("note: no index file: / is answered with 403; --listing lists the files instead");
@@ -116,14 +94,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         terminal
             .say("note: serving as root; --user NAME drops privileges once the sockets are open");
     }
-    orders.obey(&mut Serving {
-        fixed,
-        resolved,
-        limits,
-        sandbox,
-        running,
-        terminal,
-    });
+    orders.obey(&mut Serving { fixed, resolved, limits, sandbox, running, terminal });
     Ok(())
 }
 
@@ -168,10 +139,7 @@ impl Serving {
             })?;
             return Err(why);
         }
-        if let Some(warning) = self
-            .running
-            .reload_acme(certificates::settings(&newer.config)?)
-        {
+        if let Some(warning) = self.running.reload_acme(certificates::settings(&newer.config)?) {
             self.terminal.warn(warning);
         }
         let tls_begins_or_ends = self.resolved.config.has_tls() != newer.config.has_tls();
@@ -260,10 +228,7 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
 /// Warnings that a start with this file would print: of files that are served by mistake, and of
 /// certificates that clients refuse.
 pub(crate) fn warnings(config: &ServeConfig, file: &Path) -> Vec<String> {
-    let config = &ServeConfig {
-        config: Some(file.to_owned()),
-        ..config.clone()
-    };
+    let config = &ServeConfig { config: Some(file.to_owned()), ..config.clone() };
     let mut warnings = Published::by(config).warnings(config);
     if let Ok(Some(tls)) = prepare::open_tls(config, None) {
         warnings.extend(tls.warnings(SystemTime::now()));
@@ -281,9 +246,7 @@ fn directory_glob(config: &ServeConfig) -> Option<String> {
             let path = glob.trim_start_matches('/');
             !path.contains(['*', '?', '[', '{', '\\']) && site.root.join(path).is_dir()
         })?;
-        Some(format!(
-            "the glob '{glob}' is a directory's; write '{glob}/**' for the files in it"
-        ))
+        Some(format!("the glob '{glob}' is a directory's; write '{glob}/**' for the files in it"))
     })
 }
 
@@ -326,10 +289,7 @@ struct Inherited {
 
 impl Inherited {
     fn of(whole: &ServeConfig) -> Inherited {
-        Inherited {
-            redirects: whole.redirects.clone(),
-            first: engine::first_site(whole),
-        }
+        Inherited { redirects: whole.redirects.clone(), first: engine::first_site(whole) }
     }
 }
 
@@ -390,9 +350,7 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     if meta.is_dir() {
         return Ok(());
     }
-    Err(format!(
-        "'{root}' is a file; name the directory to serve: weft serve DIR"
-    ))
+    Err(format!("'{root}' is a file; name the directory to serve: weft serve DIR"))
 }
 
 /// The tip for a port or an address without its flag, as in `python -m http.server 8080`.
@@ -413,12 +371,7 @@ pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
 /// True if the first page is a 403: the directory has no index file, and neither listing nor
 /// fallback.
 fn shows_nothing(config: &ServeConfig) -> bool {
-    let has_index = || {
-        config
-            .index
-            .iter()
-            .any(|name| config.root.join(name).exists())
-    };
+    let has_index = || config.index.iter().any(|name| config.root.join(name).exists());
     !config.only_named_hosts && !config.listing && config.spa.is_none() && !has_index()
 }
 
@@ -441,13 +394,10 @@ fn banner(
     let engine = &config.common.engine;
     let connections = engine.show_connections(limits.connections.connections_max);
     let memory = show_size(limits.memory_budget_bytes);
-    let of = limits.connections_fit.map_or(String::new(), |memory| {
-        format!(" in {} of memory", show_size(memory))
-    });
-    lines.push((
-        "limits",
-        format!("{connections}{of}, {memory} for file contents"),
-    ));
+    let of = limits
+        .connections_fit
+        .map_or(String::new(), |memory| format!(" in {} of memory", show_size(memory)));
+    lines.push(("limits", format!("{connections}{of}, {memory} for file contents")));
     lines.push(("sandbox", sandbox.describe().to_owned()));
     match &config.access_log {
         None => {}
@@ -462,6 +412,5 @@ fn urls(listeners: &[Bound], netstack: Option<&NetstackInterface>, admin: &[Boun
     let of_netstack = netstack.into_iter().flat_map(NetstackInterface::urls);
     let of_kernel = listeners.iter().flat_map(Bound::urls);
     let site = of_kernel.chain(of_netstack).map(|url| ("url", url));
-    site.chain(admin.iter().flat_map(Bound::urls).map(|url| ("admin", url)))
-        .collect()
+    site.chain(admin.iter().flat_map(Bound::urls).map(|url| ("admin", url))).collect()
 }

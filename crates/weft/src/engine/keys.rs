@@ -301,10 +301,7 @@ impl FromStr for EngineChoice {
             let names = names().collect::<Vec<_>>().join(", ");
             format!("'{name}' is not an engine: choose one of {names}; --engine help tells more")
         })?;
-        let mut choice = EngineChoice {
-            kind: engine.kind,
-            ..EngineChoice::default()
-        };
+        let mut choice = EngineChoice { kind: engine.kind, ..EngineChoice::default() };
         let Some(pairs) = pairs else {
             return Ok(choice);
         };
@@ -467,11 +464,7 @@ impl Engine {
         };
         let pair = format!("{key}={typed}");
         let set = self.set(&mut EngineChoice::default(), &pair);
-        if set.is_ok() && !typed.contains(',') {
-            pair
-        } else {
-            format!("{key}={values}")
-        }
+        if set.is_ok() && !typed.contains(',') { pair } else { format!("{key}={values}") }
     }
 }
 
@@ -487,31 +480,13 @@ mod tests {
     #[test]
     fn mistakes_name_what_there_is() {
         for (text, said) in [
-            (
-                "fibre",
-                "'fibre' is not an engine: choose one of fiber, thread",
-            ),
+            ("fibre", "'fibre' is not an engine: choose one of fiber, thread"),
             ("", "'' is not an engine"),
-            (
-                "fiber:dispatcher=lap",
-                "fiber has no key 'dispatcher'; its keys: io, fibers",
-            ),
-            (
-                "event:io=epoll",
-                "event has no key 'io'; its keys: dispatcher, accept,",
-            ),
-            (
-                "event:accept",
-                "accept needs a value: accept=own|distributed",
-            ),
-            (
-                "event:accept=dealt",
-                "accept: 'dealt' is not one of own, distributed",
-            ),
-            (
-                "pipeline:queue=0",
-                "queue: '0' is not a whole number from 1",
-            ),
+            ("fiber:dispatcher=lap", "fiber has no key 'dispatcher'; its keys: io, fibers"),
+            ("event:io=epoll", "event has no key 'io'; its keys: dispatcher, accept,"),
+            ("event:accept", "accept needs a value: accept=own|distributed"),
+            ("event:accept=dealt", "accept: 'dealt' is not one of own, distributed"),
+            ("pipeline:queue=0", "queue: '0' is not a whole number from 1"),
             ("netstack:mtu=70000", "mtu: '70000' is not a whole number"),
         ] {
             assert!(refusal(text).starts_with(said), "{text}: {}", refusal(text));
@@ -538,10 +513,7 @@ mod tests {
     #[test]
     fn repeated_and_missing_keys_are_refused() {
         for (text, said) in [
-            (
-                "event:dispatcher=lap,dispatcher=poll",
-                "dispatcher is given twice; keep one of them",
-            ),
+            ("event:dispatcher=lap,dispatcher=poll", "dispatcher is given twice; keep one of them"),
             ("fiber:io=auto,fibers=2,io=auto", "io is given twice"),
             ("event:", "a key is missing after ':'"),
             ("event:,", "a key is missing after ':'"),
@@ -562,11 +534,7 @@ mod tests {
             ("fibers", "9", "fiber:fibers=9"),
             ("dispatcher", "poll", "event:dispatcher=poll"),
             ("rtsig-overflow", "poll", "event:dispatcher=rtsig"),
-            (
-                "rtsig-overflow",
-                "signalfd",
-                "event:dispatcher=rtsig-signalfd",
-            ),
+            ("rtsig-overflow", "signalfd", "event:dispatcher=rtsig-signalfd"),
             ("accept", "own", "event:accept=own"),
             ("multi-accept", "on", "event:multi-accept=on"),
             ("multi-accept", "false", "event:multi-accept=off"),
@@ -578,26 +546,14 @@ mod tests {
             ),
             ("stage-queue", "7", "pipeline:queue=7"),
             ("stage-batch", "7", "pipeline:batch=7"),
-            (
-                "device",
-                "packet:eth0",
-                "netstack:device=packet:eth0,address=ADDRESS/PREFIX",
-            ),
-            (
-                "address",
-                "10.8.0.2/16",
-                "netstack:device=KIND:NAME,address=10.8.0.2/16",
-            ),
+            ("device", "packet:eth0", "netstack:device=packet:eth0,address=ADDRESS/PREFIX"),
+            ("address", "10.8.0.2/16", "netstack:device=KIND:NAME,address=10.8.0.2/16"),
             (
                 "gateway",
                 "10.9.0.1",
                 "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,gateway=10.9.0.1",
             ),
-            (
-                "mtu",
-                "1400",
-                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,mtu=1400",
-            ),
+            ("mtu", "1400", "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,mtu=1400"),
             (
                 "congestion",
                 "newreno",
@@ -619,21 +575,9 @@ mod tests {
             ("io", "", "fiber:io=auto|uring|epoll"),
             ("io", "kqueue", "fiber:io=auto|uring|epoll"),
             ("fibers", "site", "fiber:fibers=N"),
-            (
-                "rtsig-overflow",
-                "",
-                "event:dispatcher=rtsig|rtsig-select|rtsig-signalfd",
-            ),
-            (
-                "stage-threads",
-                "4",
-                "pipeline:read-threads=N,session-threads=N,write-threads=N",
-            ),
-            (
-                "device",
-                "",
-                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX",
-            ),
+            ("rtsig-overflow", "", "event:dispatcher=rtsig|rtsig-select|rtsig-signalfd"),
+            ("stage-threads", "4", "pipeline:read-threads=N,session-threads=N,write-threads=N"),
+            ("device", "", "netstack:device=KIND:NAME,address=ADDRESS/PREFIX"),
         ] {
             assert_eq!(moved(old, typed).unwrap(), new);
         }

@@ -59,11 +59,7 @@ impl Reply {
     }
 
     fn new(status: u16, body: impl Into<Vec<u8>>) -> Reply {
-        Reply {
-            status,
-            content_type: None,
-            body: body.into(),
-        }
+        Reply { status, content_type: None, body: body.into() }
     }
 }
 
@@ -76,26 +72,16 @@ impl Route {
         about: &'static str,
         handler: impl Fn(&str) -> Reply + Send + Sync + 'static,
     ) -> Route {
-        Route {
-            path,
-            content_type,
-            about,
-            handler: Box::new(handler),
-        }
+        Route { path, content_type, about, handler: Box::new(handler) }
     }
 
     /// `/metrics`: the metrics that `fill` writes, as Prometheus text.
     pub(super) fn metrics(fill: impl Fn(&mut MetricsWriter) + Send + Sync + 'static) -> Route {
-        Route::new(
-            "/metrics",
-            metrics::CONTENT_TYPE,
-            "counters, as Prometheus text",
-            move |_| {
-                let mut out = MetricsWriter::default();
-                fill(&mut out);
-                Reply::ok(out.finish())
-            },
-        )
+        Route::new("/metrics", metrics::CONTENT_TYPE, "counters, as Prometheus text", move |_| {
+            let mut out = MetricsWriter::default();
+            fill(&mut out);
+            Reply::ok(out.finish())
+        })
     }
 
     /// `/fibers`: the state of every fiber as text, or as JSON with `?json`; `?backtraces` adds the
@@ -113,10 +99,7 @@ impl Route {
                     inspector.dump()
                 };
                 if asks("json") {
-                    Reply {
-                        content_type: Some("application/json"),
-                        ..Reply::ok(dump.to_json())
-                    }
+                    Reply { content_type: Some("application/json"), ..Reply::ok(dump.to_json()) }
                 } else {
                     Reply::ok(dump.to_string())
                 }
@@ -127,34 +110,21 @@ impl Route {
     /// `/paths`: what `list` returns, as JSON.
     pub(crate) fn paths(list: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Route {
         let about = "the most requested paths, as JSON; a sample under load";
-        Route::new("/paths", "application/json", about, move |_| {
-            Reply::ok(format!("{}\n", list()))
-        })
+        Route::new("/paths", "application/json", about, move |_| Reply::ok(format!("{}\n", list())))
     }
 
     /// `/fibers` of an engine without fibers: a 404 that names the engine.
     pub(super) fn no_fibers(engine: &str) -> Route {
         let body = format!("there are no fibers: this server has {engine}\n").into_bytes();
         let about = "with --engine fiber: every fiber and what it waits for";
-        Route::new("/fibers", PLAIN, about, move |_| {
-            Reply::new(404, body.clone())
-        })
+        Route::new("/fibers", PLAIN, about, move |_| Reply::new(404, body.clone()))
     }
 
     /// `/healthz`: 200 `ok`, or 503 `draining`, so that a load balancer sends no more clients.
     pub(super) fn health(is_draining: impl Fn() -> bool + Send + Sync + 'static) -> Route {
-        Route::new(
-            "/healthz",
-            PLAIN,
-            "ok, or 503 while the server drains",
-            move |_| {
-                if is_draining() {
-                    Reply::new(503, "draining\n")
-                } else {
-                    Reply::ok("ok\n")
-                }
-            },
-        )
+        Route::new("/healthz", PLAIN, "ok, or 503 while the server drains", move |_| {
+            if is_draining() { Reply::new(503, "draining\n") } else { Reply::ok("ok\n") }
+        })
     }
 }
 
@@ -185,10 +155,7 @@ impl Admin {
         let acceptor = thread::Builder::new()
             .name("weft-admin".to_owned())
             .spawn(move || accept_until(&stopped, &bound, &Arc::new(with_index(routes)), spawn))?;
-        Ok(Admin {
-            stop,
-            acceptor: Some(acceptor),
-        })
+        Ok(Admin { stop, acceptor: Some(acceptor) })
     }
 }
 
@@ -205,9 +172,7 @@ impl Drop for Admin {
 fn with_index(mut routes: Vec<Route>) -> Vec<Route> {
     let line = |route: &Route| format!("{:<12} {}\n", route.path, route.about);
     let list: String = routes.iter().map(line).collect();
-    routes.push(Route::new("/", PLAIN, "this list", move |_| {
-        Reply::ok(list.clone())
-    }));
+    routes.push(Route::new("/", PLAIN, "this list", move |_| Reply::ok(list.clone())));
     routes
 }
 
@@ -223,19 +188,15 @@ fn accept_until(stop: &OwnedFd, bound: &[Bound], routes: &Arc<Vec<Route>>, spawn
     let slots = Arc::new(AtomicUsize::new(0));
     loop {
         let sockets = std::iter::once(stop.as_fd()).chain(bound.iter().map(AsFd::as_fd));
-        let mut polled: Vec<_> = sockets
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
+        let mut polled: Vec<_> =
+            sockets.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         if rustix::event::poll(&mut polled, None).is_err() {
             continue; // EINTR: poll(2) is not restarted after a signal. signal(7)
         }
         if !polled[0].revents().is_empty() {
             return;
         }
-        let ready = polled[1..]
-            .iter()
-            .zip(bound)
-            .filter(|(poll, _)| !poll.revents().is_empty());
+        let ready = polled[1..].iter().zip(bound).filter(|(poll, _)| !poll.revents().is_empty());
         for (_, bound) in ready {
             accept(bound, &slots, routes, spawn);
         }
@@ -277,9 +238,7 @@ struct Slot(Arc<AtomicUsize>);
 impl Slot {
     fn take(slots: &Arc<AtomicUsize>) -> Option<Slot> {
         let more = |taken| (taken < CONNECTIONS_MAX).then_some(taken + 1);
-        slots
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .ok()?;
+        slots.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Slot(Arc::clone(slots)))
     }
 }

@@ -24,10 +24,7 @@ pub(crate) fn write(
     let beside = beside(&path);
     let file = match create(&beside, old.as_ref()) {
         Err(error)
-            if matches!(
-                error.kind(),
-                PermissionDenied | ReadOnlyFilesystem | InvalidFilename
-            ) =>
+            if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | InvalidFilename) =>
         {
             return written(File::create(path)?, write).map(drop);
         }
@@ -75,9 +72,7 @@ fn replaceable(path: &Path) -> Option<(PathBuf, Option<Metadata>)> {
 fn is_descriptor(path: &Path) -> bool {
     let target = fs::read_link(path).unwrap_or_default();
     let descriptors = ["/dev/std", "/dev/fd/", "/proc/"];
-    let mut names = [path, &target]
-        .into_iter()
-        .map(|name| name.to_string_lossy());
+    let mut names = [path, &target].into_iter().map(|name| name.to_string_lossy());
     names.any(|name| descriptors.iter().any(|start| name.starts_with(start)))
 }
 
@@ -93,11 +88,7 @@ fn beside(path: &Path) -> PathBuf {
 fn create(beside: &Path, old: Option<&Metadata>) -> io::Result<File> {
     let mode = old.map_or(0o666, |old| old.permissions().mode() & 0o7777);
     let mut options = File::options();
-    let file = options
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(beside)?;
+    let file = options.write(true).create_new(true).mode(mode).open(beside)?;
     if let Some(old) = old {
         // Only root may change the owner; otherwise the file is this user's.
         let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
@@ -135,9 +126,8 @@ mod tests {
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -208,10 +198,7 @@ mod tests {
         let dangling = folder.path().join("dangling");
         symlink("made", &dangling).unwrap();
         write_bytes(&dangling, "content").unwrap();
-        assert_eq!(
-            fs::read_to_string(folder.path().join("made")).unwrap(),
-            "content"
-        );
+        assert_eq!(fs::read_to_string(folder.path().join("made")).unwrap(), "content");
         assert_eq!(names(folder.path()), ["dangling", "file", "link", "made"]);
     }
 

@@ -38,9 +38,7 @@ impl Machine {
 
     /// A machine whose `/proc` and `/sys` lie under `root`.
     fn at(root: &Path) -> Machine {
-        Machine {
-            root: root.to_owned(),
-        }
+        Machine { root: root.to_owned() }
     }
 
     /// Limit on the threads of all processes of this user together. The root user has none, unless
@@ -72,9 +70,7 @@ impl Machine {
     /// Installed memory. proc_meminfo(5)
     pub(crate) fn installed_bytes(&self) -> Option<u64> {
         let text = self.text("proc/meminfo")?;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
     }
 
@@ -85,8 +81,7 @@ impl Machine {
 
     /// Limit on the tasks of this process's cgroup. systemd's `TasksMax=` sets it.
     pub(crate) fn cgroup_tasks_max(&self) -> Option<u64> {
-        self.cgroup_lowest("pids", "pids.max", "pids.max")
-            .map(|(_, tasks)| tasks)
+        self.cgroup_lowest("pids", "pids.max", "pids.max").map(|(_, tasks)| tasks)
     }
 
     /// CPU time that the cgroup may use, in CPUs.
@@ -120,14 +115,9 @@ impl Machine {
     fn cgroup_lowest(&self, controller: &str, v1: &str, v2: &str) -> Option<(CgroupVersion, u64)> {
         let (version, folders) = self.cgroup_folders(controller)?;
         let file = if version == CgroupVersion::V1 { v1 } else { v2 };
-        let limits = folders
-            .iter()
-            .filter_map(|folder| number_in(&folder.join(file)));
+        let limits = folders.iter().filter_map(|folder| number_in(&folder.join(file)));
         // v1 writes "no limit" as the largest multiple of the page size that fits in 63 bits.
-        limits
-            .filter(|limit| *limit < 1 << 60)
-            .min()
-            .map(|limit| (version, limit))
+        limits.filter(|limit| *limit < 1 << 60).min().map(|limit| (version, limit))
     }
 
     /// Directories of this process's cgroup and its ancestors, in the hierarchy that has
@@ -141,17 +131,12 @@ impl Machine {
             has_it.then_some(fields.next()?)
         });
         if let Some(path) = v1 {
-            let mount = mounts
-                .lines()
-                .find_map(|line| mount_of(line, "cgroup", Some(controller)))?;
+            let mount =
+                mounts.lines().find_map(|line| mount_of(line, "cgroup", Some(controller)))?;
             return Some((CgroupVersion::V1, self.folders_up(path, mount)));
         }
-        let path = memberships
-            .lines()
-            .find_map(|line| line.strip_prefix("0::"))?;
-        let mount = mounts
-            .lines()
-            .find_map(|line| mount_of(line, "cgroup2", None))?;
+        let path = memberships.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let mount = mounts.lines().find_map(|line| mount_of(line, "cgroup2", None))?;
         Some((CgroupVersion::V2, self.folders_up(path, mount)))
     }
 
@@ -160,9 +145,7 @@ impl Machine {
         let below = path.strip_prefix(top.trim_end_matches('/')).unwrap_or("");
         let point = self.root.join(point.trim_start_matches('/'));
         let leaf = point.join(below.trim_start_matches('/'));
-        let up = leaf
-            .ancestors()
-            .take_while(|folder| folder.starts_with(&point));
+        let up = leaf.ancestors().take_while(|folder| folder.starts_with(&point));
         up.map(Path::to_owned).collect()
     }
 }
@@ -209,10 +192,7 @@ pub(crate) fn memlock() -> Limit {
 
 fn limit(resource: Resource) -> Limit {
     let limit = getrlimit(resource);
-    Limit {
-        soft: limit.current,
-        hard: limit.maximum,
-    }
+    Limit { soft: limit.current, hard: limit.maximum }
 }
 
 #[cfg(test)]
@@ -231,10 +211,7 @@ pub(crate) mod tests {
         (root, machine)
     }
 
-    const MEMINFO: (&str, &str) = (
-        "proc/meminfo",
-        "MemTotal:       1048576 kB\nMemFree: 1 kB\n",
-    );
+    const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
 
     #[test]
     fn lowest_limit_up_the_cgroup_tree() {
@@ -250,10 +227,7 @@ pub(crate) mod tests {
             ("sys/fs/cgroup/a/b/cpu.max", "150000 100000\n"),
             ("sys/fs/cgroup/a/b/pids.max", "max\n"),
         ]);
-        assert_eq!(
-            machine.cgroup_memory_limit_bytes(),
-            Some((CgroupVersion::V2, 64 << 20))
-        );
+        assert_eq!(machine.cgroup_memory_limit_bytes(), Some((CgroupVersion::V2, 64 << 20)));
         assert_eq!(machine.memory_bytes(), Some(64 << 20));
         assert_eq!(machine.cgroup_cpus(), Some(1.5));
         assert_eq!(machine.cgroup_tasks_max(), None);
@@ -263,19 +237,13 @@ pub(crate) mod tests {
     fn limits_of_cgroup_v1() {
         let (_root, machine) = machine(&[
             MEMINFO,
-            (
-                "proc/self/cgroup",
-                "4:memory:/box\n3:cpu,cpuacct:/box\n0::/\n",
-            ),
+            ("proc/self/cgroup", "4:memory:/box\n3:cpu,cpuacct:/box\n0::/\n"),
             (
                 "proc/self/mountinfo",
                 "35 31 0:32 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                  36 31 0:33 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n",
             ),
-            (
-                "sys/fs/cgroup/memory/memory.limit_in_bytes",
-                "9223372036854771712\n",
-            ),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
             ("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "-1\n"),
             ("sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n"),
         ]);

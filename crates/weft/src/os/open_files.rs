@@ -27,10 +27,7 @@ pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result
 fn raise_hard_nofile(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < wanted) {
-        let more = Rlimit {
-            current: Some(wanted),
-            maximum: Some(wanted),
-        };
+        let more = Rlimit { current: Some(wanted), maximum: Some(wanted) };
         // The caller reads the limit again.
         let _ = setrlimit(Resource::Nofile, more);
     }

@@ -31,10 +31,7 @@ impl PidFile {
                 path.display()
             ))
         })?;
-        Ok(PidFile {
-            path: path.to_owned(),
-            text,
-        })
+        Ok(PidFile { path: path.to_owned(), text })
     }
 }
 

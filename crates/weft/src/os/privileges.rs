@@ -24,11 +24,7 @@ pub(crate) fn find(account: &Account) -> Result<Ids, String> {
         Some((user, group)) => (user, Some(group), Some(name)),
         None => {
             let number = account.user.parse();
-            (
-                number.map_err(|_| format!("there is no user '{}'", account.user))?,
-                None,
-                None,
-            )
+            (number.map_err(|_| format!("there is no user '{}'", account.user))?, None, None)
         }
     };
     let group = match &account.group {
@@ -36,9 +32,7 @@ pub(crate) fn find(account: &Account) -> Result<Ids, String> {
             .ok_or_else(|| format!("user {user} has no name; give its group too: {user}:GROUP"))?,
         Some(group) => match group_by_name(&c_string(group)?)? {
             Some(group) => group,
-            None => group
-                .parse()
-                .map_err(|_| format!("there is no group '{group}'"))?,
+            None => group.parse().map_err(|_| format!("there is no group '{group}'"))?,
         },
     };
     Ok(Ids { user, group, name })
@@ -80,11 +74,7 @@ fn set_groups(ids: &Ids) -> io::Result<()> {
 }
 
 fn check(returned: libc::c_int) -> io::Result<()> {
-    if returned == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn c_string(name: &str) -> Result<CString, String> {
@@ -122,24 +112,13 @@ mod tests {
         assert_eq!((root.user, root.group), (0, 0));
         assert_eq!(ids("root:0"), ids("root"));
         let numbers = ids("12345:54321").unwrap();
-        assert_eq!(
-            (numbers.user, numbers.group, numbers.name),
-            (12345, 54321, None)
-        );
+        assert_eq!((numbers.user, numbers.group, numbers.name), (12345, 54321, None));
     }
 
     #[test]
     fn unknown_accounts_are_named() {
-        assert!(
-            ids("no-account-of-this-name")
-                .unwrap_err()
-                .contains("'no-account-of-this-name'")
-        );
-        assert!(
-            ids("root:no-such-group")
-                .unwrap_err()
-                .contains("'no-such-group'")
-        );
+        assert!(ids("no-account-of-this-name").unwrap_err().contains("'no-account-of-this-name'"));
+        assert!(ids("root:no-such-group").unwrap_err().contains("'no-such-group'"));
         assert!(ids("12345").unwrap_err().contains("12345:GROUP"));
     }
 
@@ -147,11 +126,6 @@ mod tests {
     fn change_to_the_same_user() {
         let user = rustix::process::geteuid().as_raw();
         let group = rustix::process::getegid().as_raw();
-        drop_to(&Ids {
-            user,
-            group,
-            name: None,
-        })
-        .unwrap();
+        drop_to(&Ids { user, group, name: None }).unwrap();
     }
 }

@@ -35,12 +35,7 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     let help = "Processor time used, by name of the thread.";
     for (thread, ticks) in ticks_of_threads() {
         let labels = [("thread", &*thread)];
-        out.seconds(
-            "weft_thread_cpu_seconds_total",
-            help,
-            &labels,
-            seconds(ticks),
-        );
+        out.seconds("weft_thread_cpu_seconds_total", help, &labels, seconds(ticks));
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         // One of them reads the list.
@@ -90,12 +85,7 @@ fn seconds(ticks: u64) -> f64 {
 
 fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
     let help = "Processor time used, in user and kernel mode.";
-    out.seconds(
-        "process_cpu_seconds_total",
-        help,
-        &[],
-        seconds(stat.cpu_ticks),
-    );
+    out.seconds("process_cpu_seconds_total", help, &[], seconds(stat.cpu_ticks));
     let bytes = (stat.resident_pages * page_size() as u64) as f64;
     let help = "Resident memory.";
     out.gauge("process_resident_memory_bytes", help, &[], bytes);
@@ -179,10 +169,7 @@ mod tests {
             "process_threads ",
             "process_start_time_seconds ",
         ] {
-            assert!(
-                text.lines().any(|line| line.starts_with(name)),
-                "{name} in {text}"
-            );
+            assert!(text.lines().any(|line| line.starts_with(name)), "{name} in {text}");
         }
     }
 }

@@ -74,19 +74,13 @@ impl Sandbox {
     /// A sentence with what is missing, if `mode` requires it.
     pub(crate) fn enter(mode: SandboxMode, needs: &Needs) -> Result<Sandbox, String> {
         if mode == SandboxMode::Off {
-            return Ok(Sandbox {
-                granted: None,
-                description: "off".to_owned(),
-            });
+            return Ok(Sandbox { granted: None, description: "off".to_owned() });
         }
         let granted = files::restrict(needs);
         let calls = calls::restrict(needs);
         let held = [
             granted.as_ref().ok().map(Granted::describe),
-            calls
-                .as_ref()
-                .ok()
-                .map(|count| format!("{count} system calls (seccomp)")),
+            calls.as_ref().ok().map(|count| format!("{count} system calls (seccomp)")),
         ];
         let held = held.into_iter().flatten();
         let missing = [granted.as_ref().err(), calls.as_ref().err()];
@@ -111,9 +105,7 @@ impl Sandbox {
     /// The first path to which these rights were not given at the start.
     pub(crate) fn first_outside<'a>(&self, files: &'a [(Right, PathBuf)]) -> Option<&'a Path> {
         let granted = self.granted.as_ref()?;
-        let mut paths = files
-            .iter()
-            .filter(|(right, path)| !granted.covers(*right, path));
+        let mut paths = files.iter().filter(|(right, path)| !granted.covers(*right, path));
         paths.next().map(|(_, path)| &**path)
     }
 }

@@ -71,11 +71,7 @@ impl Signals {
         let hangup = Hangup::at_start();
         exit_at_second(&[SIGTERM, SIGINT])?;
         let pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-        Ok(Signals {
-            handle: pending.handle(),
-            waiting: Some((pending, hangup)),
-            thread: None,
-        })
+        Ok(Signals { handle: pending.handle(), waiting: Some((pending, hangup)), thread: None })
     }
 
     /// Calls `act` with each signal on a thread of its own, one at a time.
@@ -172,10 +168,7 @@ struct Hangup {
 
 impl Hangup {
     fn at_start() -> Hangup {
-        Hangup {
-            had_terminal: has_terminal(),
-            was_ignored: is_ignored(SIGHUP),
-        }
+        Hangup { had_terminal: has_terminal(), was_ignored: is_ignored(SIGHUP) }
     }
 
     fn meaning(self) -> Signal {
@@ -229,10 +222,8 @@ mod tests {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let mut server = Server {
-                said: BufReader::new(child.stdout.take().unwrap()).lines(),
-                child,
-            };
+            let mut server =
+                Server { said: BufReader::new(child.stdout.take().unwrap()).lines(), child };
             server.expect("ready");
             server
         }
@@ -242,9 +233,7 @@ mod tests {
         }
 
         fn expect(&mut self, word: &str) {
-            let line = self
-                .said
-                .find(|line| line.as_ref().is_ok_and(|l| l.contains(word)));
+            let line = self.said.find(|line| line.as_ref().is_ok_and(|l| l.contains(word)));
             assert!(line.is_some(), "the child ended before it said {word:?}");
         }
     }
@@ -325,11 +314,7 @@ mod tests {
     #[test]
     fn closed_terminal_with_and_without_nohup() {
         let meaning = |had_terminal, was_ignored, has_terminal| {
-            Hangup {
-                had_terminal,
-                was_ignored,
-            }
-            .meaning_now(has_terminal)
+            Hangup { had_terminal, was_ignored }.meaning_now(has_terminal)
         };
         assert_eq!(meaning(true, false, false), Signal::TerminalGone);
         assert_eq!(meaning(true, false, true), Signal::Reload);

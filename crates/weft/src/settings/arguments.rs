@@ -31,11 +31,8 @@ pub(crate) fn arguments<C: Config>(heading: &'static str, setting: &Setting<C>) 
         Kind::Flag(_) => on.action(ArgAction::Count),
         Kind::Switch(_) => return switch_arguments(setting, on, flag(off_name(setting.name))),
         Kind::Choice(choices, _) => {
-            let values = choices
-                .iter()
-                .map(|(name, help)| PossibleValue::new(*name).help(*help));
-            on.value_name(setting.name.to_uppercase())
-                .value_parser(values.collect::<Vec<_>>())
+            let values = choices.iter().map(|(name, help)| PossibleValue::new(*name).help(*help));
+            on.value_name(setting.name.to_uppercase()).value_parser(values.collect::<Vec<_>>())
         }
         // As with getopt(3), a word that begins with a hyphen is the flag's value, such as -1.
         Kind::One(value, _) => on.value_name(value).allow_hyphen_values(value == "num"),
@@ -48,12 +45,8 @@ pub(crate) fn arguments<C: Config>(heading: &'static str, setting: &Setting<C>) 
 fn switch_arguments<C>(setting: &Setting<C>, on: Arg, off: Arg) -> Vec<Arg> {
     let is_on = setting.is_on_by_default();
     vec![
-        on.action(ArgAction::SetTrue)
-            .overrides_with(off_name(setting.name))
-            .hide(is_on),
-        off.action(ArgAction::SetTrue)
-            .overrides_with(setting.name)
-            .hide(!is_on),
+        on.action(ArgAction::SetTrue).overrides_with(off_name(setting.name)).hide(is_on),
+        off.action(ArgAction::SetTrue).overrides_with(setting.name).hide(!is_on),
     ]
 }
 

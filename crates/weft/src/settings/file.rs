@@ -147,11 +147,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let (key, first) = (key.get_ref(), setting.key());
-        let other = if **key == first {
-            setting.table.unwrap_or(&first)
-        } else {
-            &first
-        };
+        let other = if **key == first { setting.table.unwrap_or(&first) } else { &first };
         let why = format!("'{key}' sets again what '{other}' sets; keep one of them");
         Err(self.wrong(value.span().start, &why))
     }
@@ -173,11 +169,7 @@ impl<'a> Reader<'a> {
             }
             Some(setting) if place == Place::Host => {
                 let why = setting.why_for_all;
-                let why = if why.is_empty() {
-                    String::new()
-                } else {
-                    format!(", because {why}")
-                };
+                let why = if why.is_empty() { String::new() } else { format!(", because {why}") };
                 format!("'{name}' is for the whole server{why}: write it above the first [[host]]")
             }
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
@@ -304,11 +296,7 @@ fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Value<'i>)>
 
 /// A glob with its `=` in a class, so that the first plain `=` is the rule's.
 fn escape(glob: &str) -> String {
-    if glob.contains('[') {
-        glob.to_owned()
-    } else {
-        glob.replace('=', "[=]")
-    }
+    if glob.contains('[') { glob.to_owned() } else { glob.replace('=', "[=]") }
 }
 
 /// Tip for a key of other servers' files.

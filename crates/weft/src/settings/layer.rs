@@ -31,11 +31,7 @@ pub(crate) struct Mistake {
 impl SettingText {
     /// A text of a flag or variable.
     pub(crate) fn new(text: &str, place: &str) -> SettingText {
-        SettingText {
-            text: text.to_owned(),
-            place: place.to_owned(),
-            line: 0,
-        }
+        SettingText { text: text.to_owned(), place: place.to_owned(), line: 0 }
     }
 
     /// The text behind its place.

@@ -94,17 +94,9 @@ fn gather<C: Config>(
         // For `conclude`.
         said.insert(HOST, Vec::new());
     }
-    let hosts: Vec<_> = hosts
-        .iter()
-        .map(|host| right::<C>(&[host], mistakes))
-        .collect();
+    let hosts: Vec<_> = hosts.iter().map(|host| right::<C>(&[host], mistakes)).collect();
     mistakes.extend(names_twice(&hosts));
-    let mut resolved: Resolved<C> = Resolved {
-        config: config_of(&said),
-        said,
-        inherited,
-        hosts,
-    };
+    let mut resolved: Resolved<C> = Resolved { config: config_of(&said), said, inherited, hosts };
     let count = resolved.hosts.len();
     let values: usize = resolved.inherited.values().map(Vec::len).sum();
     if count * values > INHERITED_MAX {
@@ -127,17 +119,13 @@ const INHERITED_MAX: usize = 1 << 20;
 /// A mistake for each name that two hosts have.
 fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
     let mut lines = HashMap::new();
-    let names = hosts
-        .iter()
-        .flat_map(|host| [host.get("names"), host.get("aliases")]);
+    let names = hosts.iter().flat_map(|host| [host.get("names"), host.get("aliases")]);
     let names = names.flatten().flatten();
     let twice = names.filter_map(|said| {
         let name = said.text.to_ascii_lowercase();
         let first = lines.insert(name, said.line)?;
         let name = &said.text;
-        Some(said.wrong(&format!(
-            "'{name}' is also a name of the host in line {first}"
-        )))
+        Some(said.wrong(&format!("'{name}' is also a name of the host in line {first}")))
     });
     twice.collect()
 }
@@ -198,9 +186,7 @@ impl<C: Config> Resolved<C> {
         // None of a host needs one.
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
-        names
-            .filter(|name| self.texts(name) != newer.texts(name))
-            .collect()
+        names.filter(|name| self.texts(name) != newer.texts(name)).collect()
     }
 
     /// The texts of the top level.
@@ -355,9 +341,7 @@ pub(crate) fn environment<C: Config>(
         };
         let settings = || rows::<C>().filter(|setting| setting.scope != Scope::Host);
         let Some(setting) = settings().find(|setting| setting.env() == variable) else {
-            let name = variable["WEFT_".len()..]
-                .to_ascii_lowercase()
-                .replace('_', "-");
+            let name = variable["WEFT_".len()..].to_ascii_lowercase().replace('_', "-");
             if let Some(new) = C::moved(&name, text.to_str().unwrap_or_default()) {
                 // An empty variable says nothing.
                 if !text.is_empty() {
@@ -368,9 +352,7 @@ pub(crate) fn environment<C: Config>(
             }
             let near = nearest(variable, settings().map(Setting::env));
             let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
-            warnings.push(format!(
-                "{variable} in the environment is not a setting{hint}"
-            ));
+            warnings.push(format!("{variable} in the environment is not a setting{hint}"));
             continue;
         };
         let Some(text) = text.to_str() else {
@@ -418,12 +400,8 @@ mod tests {
     }
 
     fn env(variables: &[(&str, &str)]) -> (Layer, Vec<String>) {
-        environment::<ServeConfig>(
-            variables
-                .iter()
-                .map(|(name, text)| (name.into(), text.into())),
-        )
-        .unwrap()
+        environment::<ServeConfig>(variables.iter().map(|(name, text)| (name.into(), text.into())))
+            .unwrap()
     }
 
     fn toml(text: &str) -> Result<ServeConfig, String> {
@@ -431,9 +409,7 @@ mod tests {
         file.write_all(text.as_bytes()).unwrap();
         let found = check_file(file.path(), |_: &ServeConfig| |_: &ServeConfig| Ok(()));
         let path = file.path().display().to_string();
-        found
-            .map(|found| found.config)
-            .map_err(|error| error.replace(&path, "FILE"))
+        found.map(|found| found.config).map_err(|error| error.replace(&path, "FILE"))
     }
 
     #[test]
@@ -461,10 +437,7 @@ mod tests {
 
     #[test]
     fn a_list_replaces_the_whole_list_below_it() {
-        let config = resolve(
-            &[&layer("index", &["a"]), &layer("index", &["b", "c"])],
-            Vec::new(),
-        );
+        let config = resolve(&[&layer("index", &["a"]), &layer("index", &["b", "c"])], Vec::new());
         assert_eq!(config.unwrap().config.index, ["a"]);
         assert!(toml("index = []").unwrap().index.is_empty());
     }
@@ -528,16 +501,10 @@ mod tests {
         assert_eq!(config.common.workers, NonZeroUsize::new(4));
         assert!(config.listing);
         assert_eq!(config.index, ["a", "b"]);
-        assert_eq!(
-            (&*config.cache[0].glob, &*config.cache[0].value),
-            ("*.css", "max-age=60")
-        );
+        assert_eq!((&*config.cache[0].glob, &*config.cache[0].value), ("*.css", "max-age=60"));
         assert_eq!(config.cache[1].glob, "*.b", "the order of the file is kept");
-        let headers: Vec<_> = config
-            .headers
-            .iter()
-            .map(|rule| (&*rule.glob, &*rule.name))
-            .collect();
+        let headers: Vec<_> =
+            config.headers.iter().map(|rule| (&*rule.glob, &*rule.name)).collect();
         assert_eq!(headers, [("*.js", "X-A"), ("*.js", "X-B"), ("**", "X-All")]);
         assert_eq!(config.error_pages, [(404, PathBuf::from("404.html"))]);
         assert_eq!(config.mime_types[0].1, "application/wasm");
@@ -575,9 +542,7 @@ mod tests {
     fn a_host_inherits_what_it_does_not_set() {
         let config = toml(HOSTS).unwrap();
         assert!(config.names.is_empty() && !config.only_named_hosts);
-        let [a, b] = &config.hosts[..] else {
-            panic!("{:?}", config.hosts)
-        };
+        let [a, b] = &config.hosts[..] else { panic!("{:?}", config.hosts) };
         assert_eq!(a.names[1].as_str(), "*.a.org");
         assert_eq!((&*a.root, &*b.root), (Path::new("a"), Path::new("site")));
         assert!(a.listing && !b.listing);
@@ -597,26 +562,17 @@ mod tests {
             ("[[host]]\nroot = 'a'", "FILE:1: this host has no name"),
             ("[[host]]\nnames = []", "FILE:1: this host has no name"),
             ("names = 'a'", "FILE:1: 'names' belongs into a [[host]]"),
-            (
-                "[[host]]\nnames = ['a']\nlisten = ':80'",
-                "FILE:3: 'listen' is for the whole server",
-            ),
+            ("[[host]]\nnames = ['a']\nlisten = ':80'", "FILE:3: 'listen' is for the whole server"),
             (
                 "[[host]]\nnames = ['a']\nlistin = true",
                 "FILE:3: 'listin' is not a setting; did you mean 'listing'?",
             ),
-            (
-                "[[host]]\nnames = ['a', 'b c']",
-                "FILE:2: names: 'b c': a name is letters",
-            ),
+            ("[[host]]\nnames = ['a', 'b c']", "FILE:2: names: 'b c': a name is letters"),
             (
                 "[[host]]\nnames = 'a'\n[[host]]\nnames = ['b',\n'A']",
                 "FILE:5: names: 'A' is also a name of the host in line 2",
             ),
-            (
-                "host = 'a'",
-                "FILE:1: 'host' is not a setting; address and port are one",
-            ),
+            ("host = 'a'", "FILE:1: 'host' is not a setting; address and port are one"),
         ] {
             assert!(wrong(text).starts_with(why), "{text}: {}", wrong(text));
         }
@@ -644,10 +600,7 @@ mod tests {
         // without file, line and key.
         let text = "workres = 4\nidle_timeout = 75\nworkers = 1.5\nindex = ['a', 'b/c', 'd/e']\n";
         let told = toml(text).unwrap_err();
-        let places: Vec<_> = told
-            .lines()
-            .map(|line| line.split(' ').next().unwrap())
-            .collect();
+        let places: Vec<_> = told.lines().map(|line| line.split(' ').next().unwrap()).collect();
         let lines = ["FILE:1:", "FILE:2:", "FILE:3:", "FILE:4:", "FILE:4:"];
         assert_eq!(places, lines, "{told}");
         assert_eq!(toml("a = \nb = 1\nc = ]\n").unwrap_err().lines().count(), 2);
@@ -708,10 +661,7 @@ mod tests {
         };
         assert_eq!(many(10), Ok(()));
         let why = many(1025).unwrap_err();
-        assert!(
-            why.starts_with("1025 hosts inherit 1024 values each"),
-            "{why}"
-        );
+        assert!(why.starts_with("1025 hosts inherit 1024 values each"), "{why}");
     }
 
     /// A limit that a host cannot have says why.
@@ -722,42 +672,15 @@ mod tests {
             assert!(set(line).is_ok(), "{line}");
         }
         for (line, why) in [
-            (
-                "limit_connections = 7",
-                ", because connections are counted before their host is",
-            ),
-            (
-                "max_connections = 7",
-                ", because connections are counted before their host is",
-            ),
-            (
-                "limit_prefix = '24,56'",
-                ", because all limits tell clients apart alike",
-            ),
-            (
-                "limit_exempt = '10.0.0.0/8'",
-                ", because all limits tell clients apart alike",
-            ),
-            (
-                "max_head = '7K'",
-                ", because it holds before the host is known",
-            ),
-            (
-                "max_request_line = '7K'",
-                ", because it holds before the host is known",
-            ),
-            (
-                "max_fields = 7",
-                ", because it holds before the host is known",
-            ),
-            (
-                "head_timeout = '7s'",
-                ", because a connection may be for several hosts",
-            ),
-            (
-                "send_rate_min = 7",
-                ", because a connection may be for several hosts",
-            ),
+            ("limit_connections = 7", ", because connections are counted before their host is"),
+            ("max_connections = 7", ", because connections are counted before their host is"),
+            ("limit_prefix = '24,56'", ", because all limits tell clients apart alike"),
+            ("limit_exempt = '10.0.0.0/8'", ", because all limits tell clients apart alike"),
+            ("max_head = '7K'", ", because it holds before the host is known"),
+            ("max_request_line = '7K'", ", because it holds before the host is known"),
+            ("max_fields = 7", ", because it holds before the host is known"),
+            ("head_timeout = '7s'", ", because a connection may be for several hosts"),
+            ("send_rate_min = 7", ", because a connection may be for several hosts"),
             ("memory_budget = '7M'", ", because hosts share the memory"),
             ("listen = ':80'", ""),
         ] {
@@ -765,10 +688,7 @@ mod tests {
             let why = format!("FILE:4: '{name}' is for the whole server{why}");
             let told = set(line).unwrap_err();
             assert!(told.starts_with(&why), "{told}");
-            assert!(
-                told.ends_with(": write it above the first [[host]]"),
-                "{told}"
-            );
+            assert!(told.ends_with(": write it above the first [[host]]"), "{told}");
         }
         let hosts = "limit_requests = '7/s'\n[[host]]\nnames = 'a'\nlimit_requests = 'off'\n\
                      [[host]]\nnames = 'b'\n";
@@ -800,19 +720,12 @@ mod tests {
         let (layer, warnings) = env(&[("WEFT_WORKER", "2"), ("WEFT_USER", ""), ("HOME", "/")]);
         assert!(layer.is_empty());
         assert_eq!(warnings.len(), 1);
-        assert!(
-            warnings[0].contains("did you mean WEFT_WORKERS?"),
-            "{warnings:?}"
-        );
+        assert!(warnings[0].contains("did you mean WEFT_WORKERS?"), "{warnings:?}");
     }
 
     #[test]
     fn lists_in_the_environment() {
-        let layer = env(&[
-            ("WEFT_LISTEN", ":80 8081"),
-            ("WEFT_HEADER", "A: b c\nD: e\n"),
-        ])
-        .0;
+        let layer = env(&[("WEFT_LISTEN", ":80 8081"), ("WEFT_HEADER", "A: b c\nD: e\n")]).0;
         let config = resolve(&[&layer], Vec::new()).unwrap().config;
         assert_eq!(config.listen.len(), 2);
         assert_eq!(config.headers[0].value, "b c");
@@ -824,9 +737,6 @@ mod tests {
         let old = resolve(&[&layer("workers", &["1"])], Vec::new()).unwrap();
         let mut newer = layer("workers", &["2"]);
         newer.extend(layer("listing", &["true"]));
-        assert_eq!(
-            old.needs_restart(&resolve(&[&newer], Vec::new()).unwrap()),
-            ["workers"]
-        );
+        assert_eq!(old.needs_restart(&resolve(&[&newer], Vec::new()).unwrap()), ["workers"]);
     }
 }

@@ -6,17 +6,11 @@ use std::collections::BTreeSet;
 fn check_rows<C: Config>() {
     let mut names = BTreeSet::new();
     for setting in rows::<C>() {
-        let Setting {
-            name, help, more, ..
-        } = setting;
+        let Setting { name, help, more, .. } = setting;
         assert!(names.insert(*name), "{name} is there twice");
         assert!(!help.is_empty(), "{name}");
         assert!(!help.ends_with('.'), "{name}: {help}");
-        assert!(
-            help.len() <= 80,
-            "{name}: the help is {} bytes long",
-            help.len()
-        );
+        assert!(help.len() <= 80, "{name}: the help is {} bytes long", help.len());
         assert!(more.is_empty() || more.ends_with('.'), "{name}: {more}");
         if let Default::Text(text) = setting.default {
             let set = setting.set(&mut C::default(), text);
@@ -77,19 +71,8 @@ fn the_defaults_are_those_of_the_libraries() {
     let config = layers::resolve::<ServeConfig>(&[], &[], Vec::new());
     let config = config.unwrap().config;
     let limits = ::serve::limits::Limits::default();
-    let timeouts = [
-        config.head_timeout,
-        config.body_timeout,
-        config.idle_timeout,
-    ];
-    assert_eq!(
-        timeouts,
-        [
-            limits.head_timeout,
-            limits.body_timeout,
-            limits.idle_timeout
-        ]
-    );
+    let timeouts = [config.head_timeout, config.body_timeout, config.idle_timeout];
+    assert_eq!(timeouts, [limits.head_timeout, limits.body_timeout, limits.idle_timeout]);
     assert_eq!(config.send_timeout, limits.send_timeout);
     assert_eq!(config.common.handshake_timeout, limits.handshake_timeout);
     assert_eq!(config.send_rate_min_bytes_per_s, limits.send_rate_min);
@@ -100,8 +83,5 @@ fn the_defaults_are_those_of_the_libraries() {
     assert!(config.precompressed == site.precompressed && config.listing == site.listing);
     assert_eq!(config.compress, site.compress);
     assert_eq!(config.request_limits, web::RequestLimits::default());
-    assert_eq!(
-        config.server_name,
-        web::ServiceConfig::default().server_name
-    );
+    assert_eq!(config.server_name, web::ServiceConfig::default().server_name);
 }

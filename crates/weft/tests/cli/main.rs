@@ -28,11 +28,7 @@ struct Ran {
 }
 
 fn run(command: &mut Command) -> Ran {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().unwrap();
+    let Output { status, stdout, stderr } = command.output().unwrap();
     Ran {
         code: status.code().expect("an exit code, not a signal"),
         out: String::from_utf8(stdout).unwrap(),

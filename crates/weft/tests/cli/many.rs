@@ -24,9 +24,7 @@ fn ten_thousand_hosts_have_bounded_memory() {
     let root = folder.path().join("site");
     fs::create_dir(&root).unwrap();
     file(&root, "index.html", "hello");
-    let rules: String = (0..10_000)
-        .map(|nth| format!("/old/{nth} /new/{nth}\n"))
-        .collect();
+    let rules: String = (0..10_000).map(|nth| format!("/old/{nth} /new/{nth}\n")).collect();
     let rules = file(folder.path(), "redirects", &rules);
     let page = file(folder.path(), "404.html", &"gone ".repeat(10_000));
     let top = format!(
@@ -54,18 +52,12 @@ fn ten_thousand_hosts_have_bounded_memory() {
     let per_host = |name| (memory_kib(&many, name) - few_kib) * 1024 / count;
     let now = per_host("VmRSS:");
     let most = per_host("VmHWM:");
-    assert!(
-        now < 16 << 10 && most < 24 << 10,
-        "{now} bytes a host, {most} at most"
-    );
+    assert!(now < 16 << 10 && most < 24 << 10, "{now} bytes a host, {most} at most");
     let last = format!("http://h{}.example.org/", count - 1);
     assert!(many.get(&last).ends_with("\r\n\r\nhello"));
     let moved = many.get(&format!("{last}old/9999"));
     assert!(moved.contains("\r\nLocation: /new/9999\r\n"), "{moved}");
-    assert!(
-        many.get(&format!("http://h{count}.example.org/"))
-            .starts_with("HTTP/1.1 421 ")
-    );
+    assert!(many.get(&format!("http://h{count}.example.org/")).starts_with("HTTP/1.1 421 "));
 
     fs::write(&config, settings(count).replace("X-A = '1'", "X-A = '2'")).unwrap();
     many.signal(Signal::HUP);
@@ -74,10 +66,7 @@ fn ten_thousand_hosts_have_bounded_memory() {
     let per_host = |name| (memory_kib(&many, name) - few_kib) * 1024 / count;
     let now = per_host("VmRSS:");
     let most = per_host("VmHWM:");
-    assert!(
-        now < 32 << 10 && most < 32 << 10,
-        "{now} bytes a host, {most} at most"
-    );
+    assert!(now < 32 << 10 && most < 32 << 10, "{now} bytes a host, {most} at most");
 }
 
 #[test]
@@ -99,17 +88,11 @@ fn ten_thousand_redirects_have_bounded_memory() {
         let config = file(folder.path(), ".weft.toml", &settings);
         let served = Served::start(&["--config", &config]);
         let moved = served.get("/old/9999/page");
-        assert_eq!(
-            moved.contains("\r\nLocation: /new/9999\r\n"),
-            !redirects.is_empty()
-        );
+        assert_eq!(moved.contains("\r\nLocation: /new/9999\r\n"), !redirects.is_empty());
         kib.push(memory_kib(&served, "VmRSS:"));
     }
     eprintln!("{kib:?} KiB");
     // A table takes more than a file of lines: TOML is read into a tree, whose memory stays with
     // the allocator. 16.04 MiB were measured.
-    assert!(
-        kib[1] - kib[0] < 8 << 10 && kib[2] - kib[0] < 18 << 10,
-        "{kib:?} KiB"
-    );
+    assert!(kib[1] - kib[0] < 8 << 10 && kib[2] - kib[0] < 18 << 10, "{kib:?} KiB");
 }

@@ -19,10 +19,7 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
         "serve --dispatcher lap",
         "--dispatcher is now part of --engine: --engine event:dispatcher=lap",
     );
-    refused(
-        "cache --io uring",
-        "--io is now part of --engine: --engine fiber:io=uring",
-    );
+    refused("cache --io uring", "--io is now part of --engine: --engine fiber:io=uring");
     refused(
         "serve --engine event:io=uring",
         "error: --engine: event has no key 'io'; its keys: dispatcher, accept,",
@@ -68,11 +65,7 @@ fn a_wrong_file_names_file_line_and_key() {
     let said = format!("{path}:2: 'workres' is not a setting; did you mean 'workers'?");
     check(&mut weft(&["serve", "--config", &path]), 2, &said);
     check(&mut weft(&["check-config", &path]), 2, &said);
-    check(
-        weft(&["serve"]).env("WEFT_CONFIG", "no.toml"),
-        2,
-        "WEFT_CONFIG: cannot read 'no.toml'",
-    );
+    check(weft(&["serve"]).env("WEFT_CONFIG", "no.toml"), 2, "WEFT_CONFIG: cannot read 'no.toml'");
 }
 
 /// Seen: `--config /dev/zero` read without an end, and `--tls-cert /dev/zero` until no memory was
@@ -118,10 +111,7 @@ fn other_servers_flags_are_told_ours() {
         ("--directory-listing", "by --listing"),
         ("--gzip", "FILE.gz"),
         ("--cors", "--config FILE with `cors = …`, or WEFT_CORS"),
-        (
-            "--limit-requests",
-            "--config FILE with `limit_requests = …`",
-        ),
+        ("--limit-requests", "--config FILE with `limit_requests = …`"),
         ("--memory", "--memory-budget SIZE"),
     ] {
         let said = refused(&format!("serve {typed}"), ours);
@@ -130,10 +120,7 @@ fn other_servers_flags_are_told_ours() {
         }
     }
     refused("serve --listing true", "a switch takes no value: --listing");
-    refused(
-        "serve . --listing true",
-        "tip: a switch takes no value: --listing",
-    );
+    refused("serve . --listing true", "tip: a switch takes no value: --listing");
     let said = refused("cache --memory 64", "-m MEGABYTES, or --memory-limit");
     assert!(!said.contains("--memory-file"), "{said}");
 }
@@ -143,10 +130,7 @@ fn other_servers_flags_are_told_ours() {
 #[test]
 fn other_generators_flags_are_told_ours() {
     for (typed, ours) in [
-        (
-            "--concurrency",
-            "tip: connections open at the same time are --connections N, or -c",
-        ),
+        ("--concurrency", "tip: connections open at the same time are --connections N, or -c"),
         ("--clients", "--connections N"),
         ("--qps", "--rate N"),
         ("-z", "--duration TIME"),
@@ -176,10 +160,7 @@ fn other_generators_flags_are_told_ours() {
     );
     refused("load 127.0.0.1:1", "weft load cache HOST:PORT");
     refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
-    refused(
-        "load http http://127.0.0.1:1/ -q 100",
-        "'100' and '127.0.0.1:1' are different hosts",
-    );
+    refused("load http http://127.0.0.1:1/ -q 100", "'100' and '127.0.0.1:1' are different hosts");
 }
 
 /// Seen: a port without `--listen`, as in `python -m http.server 8080`, was told that there is no
@@ -194,10 +175,7 @@ fn a_port_without_its_flag_is_told_the_flag() {
     refused("serve 8080", "or --listen :8080 for every interface");
     refused("serve [::1]:80", "--listen [::1]:80");
     refused("serve site:x", "name the one to serve");
-    refused(
-        "serve . --workers auto",
-        "1,024; leave it out for the default",
-    );
+    refused("serve . --workers auto", "1,024; leave it out for the default");
 }
 
 /// Seen: `--access-log on` wrote a file of the name `on`.
@@ -224,12 +202,7 @@ fn words_that_are_no_commands_are_told_ours() {
         let said = refused(typed, ours);
         assert!(!said.contains("similar"), "{typed}: {said}");
     }
-    for line in [
-        "serve --version",
-        "serve -V",
-        "load http --version",
-        "lab -V",
-    ] {
+    for line in ["serve --version", "serve -V", "load http --version", "lab -V"] {
         refused(line, "tip: weft --version prints it");
     }
     refused("serve help", "weft serve --help");
@@ -240,14 +213,8 @@ fn words_that_are_no_commands_are_told_ours() {
 /// Seen: `weft --port 80` and `weft site` led nowhere.
 #[test]
 fn whoever_forgets_the_command_is_led_to_it() {
-    refused(
-        "--port 80",
-        "tip: a server is `weft serve DIR`; address and port are one",
-    );
-    refused(
-        "no-such-site",
-        "tip: a directory is served by: weft serve no-such-site",
-    );
+    refused("--port 80", "tip: a server is `weft serve DIR`; address and port are one");
+    refused("no-such-site", "tip: a directory is served by: weft serve no-such-site");
     refused("tests", "tip: a directory is served by: weft serve tests");
 }
 
@@ -277,11 +244,7 @@ fn a_cache_rule_without_a_glob_is_refused() {
     check(&mut weft(&["serve", "--cache", "max-age=10"]), 2, tip);
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "weft.toml", "[cache]\n'max-age' = '10'\n");
-    check(
-        &mut weft(&["check-config", &path]),
-        2,
-        ":2: cache: 'max-age' is no glob",
-    );
+    check(&mut weft(&["check-config", &path]), 2, ":2: cache: 'max-age' is no glob");
     let refused = ["--header", "./a/*=X-A: b", "--mime-type", "/a/=text/html"];
     for rule in refused.chunks(2) {
         let words = ["serve", rule[0], rule[1]];
@@ -299,21 +262,11 @@ fn every_mistake_of_a_file_names_its_place() {
     let path = file(folder.path(), "weft.toml", text);
     let ran = run(&mut weft(&["check-config", &path]));
     assert_eq!(ran.code, 2);
-    let places = [
-        ":1: ",
-        ":2: root: ",
-        ":3: server_header: ",
-        ":5: headers: ",
-        ":7: cache: ",
-    ];
+    let places = [":1: ", ":2: root: ", ":3: server_header: ", ":5: headers: ", ":7: cache: "];
     let lines: Vec<_> = ran.err.lines().collect();
     assert_eq!(lines.len(), places.len(), "{}", ran.err);
     for (line, place) in lines.iter().zip(places) {
-        assert!(
-            line.starts_with(&format!("error: {path}{place}")),
-            "{}",
-            ran.err
-        );
+        assert!(line.starts_with(&format!("error: {path}{place}")), "{}", ran.err);
     }
 }
 
@@ -322,79 +275,31 @@ fn every_mistake_of_a_file_names_its_place() {
 fn mistakes_are_found_before_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for (text, why) in [
-        (
-            "user = 'no-such-user'",
-            ":1: user: there is no user 'no-such-user'",
-        ),
+        ("user = 'no-such-user'", ":1: user: there is no user 'no-such-user'"),
         ("user = 'root:no-such-group'", ":1: user: there is no group"),
-        (
-            "port = 80",
-            "'port' is not a setting; address and port are one: listen = ",
-        ),
-        (
-            "dir = '.'",
-            "'dir' is not a setting; the directory is root = ",
-        ),
-        (
-            "autoindex = true",
-            "'autoindex' is not a setting; directories",
-        ),
+        ("port = 80", "'port' is not a setting; address and port are one: listen = "),
+        ("dir = '.'", "'dir' is not a setting; the directory is root = "),
+        ("autoindex = true", "'autoindex' is not a setting; directories"),
         ("server_name = 'a.org'", "a host is a table: [[host]]"),
-        (
-            "[[hosts]]\nnames = 'a.org'",
-            ":1: 'hosts' is not a setting; a host is",
-        ),
-        (
-            "[host]\nnames = 'a.org'",
-            ":1: 'host' is a list of tables: [[host]]",
-        ),
-        (
-            "[[host]]\nname = 'a.org'",
-            ":2: 'name' is not a setting; names of a host",
-        ),
+        ("[[hosts]]\nnames = 'a.org'", ":1: 'hosts' is not a setting; a host is"),
+        ("[host]\nnames = 'a.org'", ":1: 'host' is a list of tables: [[host]]"),
+        ("[[host]]\nname = 'a.org'", ":2: 'name' is not a setting; names of a host"),
         ("[[host]]\nnames = '_'", ":2: names: '_': other names"),
-        (
-            "index = 'a.html b.html'",
-            ":1: index: 'a.html b.html' is one name",
-        ),
-        (
-            "cache = '/a/=no-cache'",
-            ":1: cache: the glob '/a/' is a directory's; write '/a/**'",
-        ),
+        ("index = 'a.html b.html'", ":1: index: 'a.html b.html' is one name"),
+        ("cache = '/a/=no-cache'", ":1: cache: the glob '/a/' is a directory's; write '/a/**'"),
         ("header = '/a/=X-A: b'", ":1: header: the glob '/a/' is"),
-        (
-            "header = 'x-content-type-options: nosniff'",
-            "replies have nosniff already",
-        ),
-        (
-            "deny = '^/x'",
-            ":1: deny: the glob \"^/x\" is wrong: a glob is no regular expression",
-        ),
-        (
-            "cache = '~* css$=no-cache'",
-            ":1: cache: the glob \"~* css$\" is wrong",
-        ),
-        (
-            "redirect = '/a=https://$host/a'",
-            ":1: redirect: 'https://$host/a' has a variable",
-        ),
-        (
-            "https_redirect = ':0'",
-            ":1: https_redirect: `https_redirect` needs a certificate",
-        ),
-        (
-            "tls_client_ca = 'x.pem'",
-            ":1: tls_client_ca: `tls_client_ca` needs",
-        ),
+        ("header = 'x-content-type-options: nosniff'", "replies have nosniff already"),
+        ("deny = '^/x'", ":1: deny: the glob \"^/x\" is wrong: a glob is no regular expression"),
+        ("cache = '~* css$=no-cache'", ":1: cache: the glob \"~* css$\" is wrong"),
+        ("redirect = '/a=https://$host/a'", ":1: redirect: 'https://$host/a' has a variable"),
+        ("https_redirect = ':0'", ":1: https_redirect: `https_redirect` needs a certificate"),
+        ("tls_client_ca = 'x.pem'", ":1: tls_client_ca: `tls_client_ca` needs"),
     ] {
         let path = file(folder.path(), "weft.toml", text);
         check(&mut weft(&["check-config", &path]), 2, why);
         check(&mut weft(&["serve", "--config", &path]), 2, why);
     }
-    refused(
-        "serve --user no-such-user",
-        "error: --user: there is no user 'no-such-user'",
-    );
+    refused("serve --user no-such-user", "error: --user: there is no user 'no-such-user'");
 }
 
 #[test]
@@ -403,10 +308,7 @@ fn keys_that_do_not_fit_the_certificates_are_refused() {
         "serve --tls-cert a.pem --tls-key a.key --tls-key b.key",
         "error: --tls-cert and --tls-key are given 1 and 2 times",
     );
-    refused(
-        "serve --tls-key a.key --tls-key b.key",
-        "error: --tls-key needs --tls-cert",
-    );
+    refused("serve --tls-key a.key --tls-key b.key", "error: --tls-key needs --tls-cert");
 }
 
 /// Seen: `weft cache` told of one mistake for each run, and `weft serve` of all. Cause: each had a
@@ -417,17 +319,8 @@ fn every_mistake_of_a_cache_s_flags_is_told_at_once() {
     let ran = run(weft(&["cache"]).args(words));
     assert_eq!(ran.code, 2, "{}", ran.err);
     let told: Vec<_> = ran.err.lines().collect();
-    let told_of = |text: &str| {
-        told.iter()
-            .any(|line| line.starts_with(&format!("error: {text}")))
-    };
-    for text in [
-        "-p: 'x'",
-        "-c: '0'",
-        "-o foo: ",
-        "-o hashpower: '1'",
-        "-N: not supported",
-    ] {
+    let told_of = |text: &str| told.iter().any(|line| line.starts_with(&format!("error: {text}")));
+    for text in ["-p: 'x'", "-c: '0'", "-o foo: ", "-o hashpower: '1'", "-N: not supported"] {
         assert!(told_of(text), "{text}: {}", ran.err);
     }
     assert_eq!(told.len(), 5, "{}", ran.err);
@@ -436,27 +329,16 @@ fn every_mistake_of_a_cache_s_flags_is_told_at_once() {
 #[test]
 fn a_right_file_is_said_to_be_right() {
     let folder = tempfile::tempdir().unwrap();
-    let text = format!(
-        "root = '{}'\nidle_timeout = '5s'\n",
-        folder.path().display()
-    );
+    let text = format!("root = '{}'\nidle_timeout = '5s'\n", folder.path().display());
     let path = file(folder.path(), "weft.toml", &text);
     let ran = run(&mut weft(&["check-config", &path]));
     let served = format!("{path}: warning: the settings file {path} is served");
     assert!(ran.out.starts_with(&served), "{}", ran.out);
     assert!(ran.out.ends_with(&format!("\n{path}: ok\n")), "{}", ran.out);
     fs::create_dir(folder.path().join("a")).unwrap();
-    let of_directory = file(
-        folder.path(),
-        ".a.toml",
-        &format!("{text}cache = '/a=no-cache'\n"),
-    );
+    let of_directory = file(folder.path(), ".a.toml", &format!("{text}cache = '/a=no-cache'\n"));
     let ran = run(&mut weft(&["check-config", &of_directory]));
-    assert!(
-        ran.out.contains("write '/a/**' for the files in it"),
-        "{}",
-        ran.out
-    );
+    assert!(ran.out.contains("write '/a/**' for the files in it"), "{}", ran.out);
     let hidden = file(folder.path(), ".weft.toml", &text);
     let ran = run(&mut weft(&["check-config", &hidden]));
     assert_eq!((ran.code, ran.out), (0, format!("{hidden}: ok\n")));
@@ -470,17 +352,9 @@ fn a_flag_goes_before_the_environment_before_the_file() {
     let path = file(folder.path(), "weft.toml", "workers = 'in file'");
     let config = ["serve", "--config", &path];
     check(&mut weft(&config), 2, "'in file'");
-    check(
-        weft(&config).env("WEFT_WORKERS", "in env"),
-        2,
-        "WEFT_WORKERS: 'in env'",
-    );
+    check(weft(&config).env("WEFT_WORKERS", "in env"), 2, "WEFT_WORKERS: 'in env'");
     let flags = ["serve", "--config", &path, "--workers", "in flag"];
-    check(
-        weft(&flags).env("WEFT_WORKERS", "in env"),
-        2,
-        "--workers: 'in flag'",
-    );
+    check(weft(&flags).env("WEFT_WORKERS", "in env"), 2, "--workers: 'in flag'");
 }
 
 /// Seen: a wrong flag ended with 0 if what read the message had gone (`weft serve --prot 2>&1 |
@@ -516,18 +390,8 @@ fn a_mistake_in_a_certificate_is_told_once() {
         (&*cert, "none.pem", "", ":2: tls_key: "),
         (&cert, &other, "", ":2: tls_key: "),
         ("none.pem", &other, "", ":1: tls_cert: "),
-        (
-            &cert,
-            &cert,
-            "tls_client_ca = 'none.pem'",
-            ":3: tls_client_ca: ",
-        ),
-        (
-            "none.pem",
-            &other,
-            "tls_client_ca = 'none.pem'",
-            ":1: tls_cert: ",
-        ),
+        (&cert, &cert, "tls_client_ca = 'none.pem'", ":3: tls_client_ca: "),
+        ("none.pem", &other, "tls_client_ca = 'none.pem'", ":1: tls_cert: "),
     ] {
         let text = format!("tls_cert = '{cert}'\ntls_key = '{key}'\n{more}\n");
         let path = file(folder.path(), "weft.toml", &text);
@@ -542,18 +406,9 @@ fn mistakes_in_proxies_and_limits_name_their_line() {
     let folder = tempfile::tempdir().unwrap();
     for (line, says) in [
         ("proxy_from = '10.0.0.1/8'", "write 10.0.0.0/8"),
-        (
-            "proxy_from = ['10.0.0.0/8', 'proxy.example']",
-            "'proxy.example' is no network",
-        ),
-        (
-            "proxy_header = 'x-real-ip'",
-            "'x-real-ip' is not one of x-forwarded-for, forwarded",
-        ),
-        (
-            "proxy_header = 'forwarded'",
-            "proxy_header needs proxy_from",
-        ),
+        ("proxy_from = ['10.0.0.0/8', 'proxy.example']", "'proxy.example' is no network"),
+        ("proxy_header = 'x-real-ip'", "'x-real-ip' is not one of x-forwarded-for, forwarded"),
+        ("proxy_header = 'forwarded'", "proxy_header needs proxy_from"),
         ("limit_requests = '10'", "write 10/s, 600/m"),
         ("limit_connections = 0", "'0' is not a whole number from 1"),
         ("limit_prefix = '24'", "write bits of IPv4 and IPv6: 32,64"),
@@ -610,10 +465,7 @@ fn a_secret_that_would_be_served_is_refused() {
     ] {
         let why = check(&of_a, "");
         let line = 3 + of_a.lines().count();
-        assert!(
-            why.contains(&format!("weft.toml:{line}: ")),
-            "{of_a}: {why}"
-        );
+        assert!(why.contains(&format!("weft.toml:{line}: ")), "{of_a}: {why}");
         assert!(why.contains(" would be served: move it out of "), "{why}");
         assert_eq!(why.lines().count(), 1, "{why}");
     }
@@ -625,14 +477,7 @@ fn a_secret_that_would_be_served_is_refused() {
         (users("b/.dot/users"), ""),
         (users("b/users"), "deny = '/users'"),
         (key("b/key.pem"), "deny = '*.pem'"),
-        (
-            format!(
-                "tls_cert = '{}'\ntls_key = '{}'",
-                path("b/key.pem"),
-                path("key.pem")
-            ),
-            "",
-        ),
+        (format!("tls_cert = '{}'\ntls_key = '{}'", path("b/key.pem"), path("key.pem")), ""),
     ] {
         assert_eq!(check(&of_a, of_b), "", "{of_a}");
     }
@@ -670,11 +515,7 @@ fn a_wrong_certificate_names_the_file() {
     let key = file(folder.path(), "key.pem", &certificate().0);
     let serve =
         |words: &[&str]| weft(&[&["serve", root, "--listen", "127.0.0.1:0"], words].concat());
-    check(
-        &mut serve(&["--tls-key", &cert]),
-        2,
-        "--tls-key needs --tls-cert",
-    );
+    check(&mut serve(&["--tls-key", &cert]), 2, "--tls-key needs --tls-cert");
     check(&mut serve(&["--tls-cert", "none.pem"]), 2, "none.pem");
     check(
         &mut serve(&["--tls-cert", &cert, "--tls-key", &key]),
@@ -692,9 +533,5 @@ fn a_wrong_certificate_names_the_file() {
     let config = file(folder.path(), "weft.toml", "tls_cert = 'none.pem'\n");
     check(&mut weft(&["check-config", &config]), 2, "none.pem");
     let config = file(folder.path(), "weft.toml", "tls_client_ca = 'none.pem'\n");
-    check(
-        &mut serve(&["--config", &config]),
-        2,
-        "`tls_client_ca` needs a certificate",
-    );
+    check(&mut serve(&["--config", &config]), 2, "`tls_client_ca` needs a certificate");
 }

@@ -26,13 +26,8 @@ impl Served {
         let mut command = weft(&["serve", "--listen", "127.0.0.1:0", "--color", "never"]);
         let mut child = command.args(words).stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut served = Served {
-            child,
-            said,
-            title: String::new(),
-            addr: String::new(),
-            addrs: Vec::new(),
-        };
+        let mut served =
+            Served { child, said, title: String::new(), addr: String::new(), addrs: Vec::new() };
         let mut lines = served.said.by_ref().map(Result::unwrap);
         let is_title = |line: &String| line.contains(" serving ");
         served.title = lines.find(is_title).expect("a title");
@@ -51,9 +46,7 @@ impl Served {
     /// Waits for a line on standard error.
     pub(crate) fn expect(&mut self, text: &str) -> String {
         let mut lines = self.said.by_ref().map(Result::unwrap);
-        lines
-            .find(|line| line.contains(text))
-            .unwrap_or_else(|| panic!("it never said '{text}'"))
+        lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("it never said '{text}'"))
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
@@ -66,9 +59,7 @@ impl Served {
         stream.write_all(request.as_bytes()).unwrap();
         let mut reply = Vec::new();
         stream.read_to_end(&mut reply).ok()?;
-        String::from_utf8(reply)
-            .ok()
-            .filter(|reply| reply.starts_with("HTTP/"))
+        String::from_utf8(reply).ok().filter(|reply| reply.starts_with("HTTP/"))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -110,11 +101,7 @@ fn every_engine_serves_hosts() {
         let hosts = [host("a", &root("a")), host("*.b", &root("b"))].concat();
         let config = file(site.path(), "hosts.toml", &hosts);
         let mut served = Served::start(&[engine, &["--config", &config]].concat());
-        assert!(
-            served.title.ends_with(" serving 2 hosts"),
-            "{}",
-            served.title
-        );
+        assert!(served.title.ends_with(" serving 2 hosts"), "{}", served.title);
         assert!(served.get("/").ends_with("\r\n\r\na"), "{engine:?}");
         assert!(served.get("http://x.b/").ends_with("\r\n\r\nb"));
         assert!(served.get("http://b/").starts_with("HTTP/1.1 421 "));
@@ -141,21 +128,11 @@ fn every_engine_serves_reloads_and_drains() {
         let site = tempfile::tempdir().unwrap();
         file(site.path(), "index.html", "hello");
         let config = file(site.path(), "weft.toml", "[headers]\nX-Turn = '0'\n");
-        let words = [
-            engine,
-            &[site.path().to_str().unwrap(), "--config", &config],
-        ]
-        .concat();
+        let words = [engine, &[site.path().to_str().unwrap(), "--config", &config]].concat();
         let mut served = Served::start(&words);
         let reply = served.get("/");
-        assert!(
-            reply.starts_with("HTTP/1.1 200 OK\r\n"),
-            "{engine:?}: {reply}"
-        );
-        assert!(
-            reply.contains("X-Turn: 0\r\n") && reply.ends_with("\r\n\r\nhello"),
-            "{reply}"
-        );
+        assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{engine:?}: {reply}");
+        assert!(reply.contains("X-Turn: 0\r\n") && reply.ends_with("\r\n\r\nhello"), "{reply}");
 
         fs::write(&config, "workers = 1\n[headers]\nX-Turn = '1'\n").unwrap();
         served.signal(Signal::HUP);
@@ -166,10 +143,7 @@ fn every_engine_serves_reloads_and_drains() {
         fs::write(&config, "workres = 1\n").unwrap();
         served.signal(Signal::HUP);
         served.expect("not reloaded");
-        assert!(
-            served.get("/").contains("X-Turn: 1\r\n"),
-            "the old configuration goes on"
-        );
+        assert!(served.get("/").contains("X-Turn: 1\r\n"), "the old configuration goes on");
 
         served.signal(Signal::TERM);
         served.expect("stopping");
@@ -195,10 +169,7 @@ fn get_secure(
     let name = "localhost".try_into().unwrap();
     let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(&served.addr)?);
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-    )?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
     let mut reply = Vec::new();
     // Without the server's goodbye this is an error: the reply might have been cut off.
     stream.read_to_end(&mut reply)?;
@@ -218,21 +189,14 @@ fn every_engine_reloads_its_certificate() {
         let root = site.path().to_str().unwrap();
         let mut served = Served::start(&[engine, &[root, "--tls-cert", &cert]].concat());
         let reply = get_secure(&served, &first, "/").unwrap();
-        assert!(
-            reply.ends_with(b"\r\n\r\nhello"),
-            "{engine:?}: {}",
-            reply.escape_ascii()
-        );
+        assert!(reply.ends_with(b"\r\n\r\nhello"), "{engine:?}: {}", reply.escape_ascii());
         for _ in 0..2 {
             let reply = get_secure(&served, &first, "/big").unwrap();
             assert!(reply.starts_with(b"HTTP/1.1 200 OK\r\n") && reply.ends_with(&big));
         }
         let reply = served.try_get("/").expect("an answer in the clear");
         assert!(reply.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{reply}");
-        assert!(
-            reply.contains("HTTPS") && !reply.contains("hello"),
-            "{reply}"
-        );
+        assert!(reply.contains("HTTPS") && !reply.contains("hello"), "{reply}");
 
         let (pem, second) = certificate();
         fs::write(&cert, pem).unwrap();
@@ -279,26 +243,16 @@ fn a_reload_follows_hosts_and_certificates() {
         (text, gets)
     };
     let (text, gets) = reload(&host("localhost", "none.pem"), Some("not reloaded"));
-    assert!(
-        text.contains(".weft.toml:5: tls_cert: cannot read"),
-        "{text}"
-    );
+    assert!(text.contains(".weft.toml:5: tls_cert: cannot read"), "{text}");
     assert_eq!(gets, [true, false]);
     let (_, gets) = reload(&host("localhost", &cert), None);
     assert_eq!(gets, [false, true]);
     let (text, gets) = reload(&host("a.test", &cert), Some("warning"));
-    assert!(
-        text.contains("no certificate is for a.test: clients"),
-        "{text}"
-    );
+    assert!(text.contains("no certificate is for a.test: clients"), "{text}");
     assert_eq!(gets, [true, false]);
     let of_alias = host("a.test", &cert) + "aliases = 'localhost'\n";
     let (_, gets) = reload(&of_alias, None);
-    assert_eq!(
-        gets,
-        [false, true],
-        "an alias has the certificate of its host"
-    );
+    assert_eq!(gets, [false, true], "an alias has the certificate of its host");
     let (text, _) = reload("", Some("warning"));
     assert!(text.contains("`tls-cert` has changed: restart"), "{text}");
 }
@@ -310,11 +264,7 @@ fn every_engine_redirects() {
         file(site.path(), "index.html", "hello");
         let (pem, authority) = certificate();
         let cert = file(site.path(), ".cert.pem", &pem);
-        let rules = file(
-            site.path(),
-            ".rules",
-            "/old/* /new/:splat 308\n/home / 200\n",
-        );
+        let rules = file(site.path(), ".rules", "/old/* /new/:splat 308\n/home / 200\n");
         let settings =
             format!("https_redirect = '127.0.0.1:0'\nhsts = 'max-age=60'\nredirects = '{rules}'\n");
         let config = file(site.path(), ".weft.toml", &settings);
@@ -325,10 +275,7 @@ fn every_engine_redirects() {
             String::from_utf8(get_secure(served, &authority, path).unwrap()).unwrap()
         };
         let moved = secure(&served, "/old/a?b");
-        assert!(
-            moved.starts_with("HTTP/1.1 308 Permanent Redirect\r\n"),
-            "{moved}"
-        );
+        assert!(moved.starts_with("HTTP/1.1 308 Permanent Redirect\r\n"), "{moved}");
         assert!(moved.contains("\r\nLocation: /new/a?b\r\n"), "{moved}");
         assert!(moved.contains("\r\nStrict-Transport-Security: max-age=60\r\n"));
         assert!(secure(&served, "/home").ends_with("\r\n\r\nhello"));
@@ -350,10 +297,7 @@ fn every_engine_redirects() {
         served.addr = served.addrs[1].clone();
         let plain = served.get("/x?y");
         let location = format!("\r\nLocation: https://a:{port}/x?y\r\n");
-        assert!(
-            plain.starts_with("HTTP/1.1 301 ") && plain.contains(&location),
-            "{plain}"
-        );
+        assert!(plain.starts_with("HTTP/1.1 301 ") && plain.contains(&location), "{plain}");
         assert!(!plain.contains("Strict-Transport"), "{engine:?}");
     }
 }
@@ -362,24 +306,13 @@ fn every_engine_redirects() {
 #[test]
 fn a_url_is_explained() {
     let site = tempfile::tempdir().unwrap();
-    for name in [
-        "index.html",
-        "a.js",
-        "a.x",
-        "app.html",
-        "404.html",
-        "no.txt",
-    ] {
+    for name in ["index.html", "a.js", "a.x", "app.html", "404.html", "no.txt"] {
         file(site.path(), name, name);
     }
     let passwords = "ann:$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$\
                      nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
     let passwords = file(site.path(), ".passwords", passwords);
-    let moved = file(
-        site.path(),
-        ".moved",
-        "# old\n/was/* /is/:splat 302\n/in / 200\n",
-    );
+    let moved = file(site.path(), ".moved", "# old\n/was/* /is/:splat 302\n/in / 200\n");
     let cert = file(site.path(), ".cert.pem", &certificate().0);
     let root = site.path().display();
     let text = format!(
@@ -418,46 +351,22 @@ fn a_url_is_explained() {
             "https://a.org/old/b?c",
             "FILE:20: redirect: /old/*=/new/*\n|reply  HTTP/1.1 301 |Location: /new/b?c\n",
         ),
-        (
-            "https://a.org/was/b",
-            "rule   MOVED:2: /was/* /is/:splat 302\n|Location: /is/b\n",
-        ),
+        ("https://a.org/was/b", "rule   MOVED:2: /was/* /is/:splat 302\n|Location: /is/b\n"),
         (
             "https://a.org/in",
             "rule   MOVED:3: /in / 200\n|file   ROOT/index.html\nreply  HTTP/1.1 200 OK\n",
         ),
-        (
-            "https://a.org/late",
-            "rule   FILE:20: redirect: /late=/later\n",
-        ),
-        (
-            "http://a.org/late",
-            "FILE:1: https_redirect: :80\n|Location: https://a.org/late\n",
-        ),
-        (
-            "https://B.org/late",
-            "FILE:15: aliases: b.org\n|Location: //a.org/late\n",
-        ),
+        ("https://a.org/late", "rule   FILE:20: redirect: /late=/later\n"),
+        ("http://a.org/late", "FILE:1: https_redirect: :80\n|Location: https://a.org/late\n"),
+        ("https://B.org/late", "FILE:15: aliases: b.org\n|Location: //a.org/late\n"),
         (
             "https://a.org/none",
             "FILE:19: error_page: 404=404.html\n|FILE:6: cache: **=no-cache\nrule|404 Not Found\n",
         ),
-        (
-            "https://a.org/no.txt",
-            "FILE:3: deny: /no.*\n|404 Not Found\n",
-        ),
-        (
-            "https://a.org/secret/b",
-            "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n",
-        ),
-        (
-            "https://spa.org/any",
-            "host   spa.org\n|FILE:25: spa: app.html\n|file   ROOT/app.html\n",
-        ),
-        (
-            "https://c.org/",
-            "host   none has this name\nreply  HTTP/1.1 421 ",
-        ),
+        ("https://a.org/no.txt", "FILE:3: deny: /no.*\n|404 Not Found\n"),
+        ("https://a.org/secret/b", "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n"),
+        ("https://spa.org/any", "host   spa.org\n|FILE:25: spa: app.html\n|file   ROOT/app.html\n"),
+        ("https://c.org/", "host   none has this name\nreply  HTTP/1.1 421 "),
         ("a.org", "--explain: 'a.org' is not a URL"),
         ("https://a b/", "is not a URL"),
     ] {
@@ -465,16 +374,10 @@ fn a_url_is_explained() {
         for line in lines.split('|') {
             assert!(text.contains(line), "{url}: {line}\n{text}");
         }
-        assert_eq!(
-            text.contains(common),
-            !text.contains("none has") && !text.contains("URL")
-        );
+        assert_eq!(text.contains(common), !text.contains("none has") && !text.contains("URL"));
     }
     let missing = explain("https://a.org/none.js");
-    assert!(
-        !missing.contains("file ") && !missing.contains("cache: "),
-        "{missing}"
-    );
+    assert!(!missing.contains("file ") && !missing.contains("cache: "), "{missing}");
     assert!(!explain("http://a.org/late").contains("redirect: /late"));
 }
 
@@ -536,10 +439,7 @@ fn a_mistake_at_a_reload_is_told_with_its_place() {
     let config = file(folder.path(), ".weft.toml", &right);
     let mut served = Served::start(&["--config", &config]);
     for (text, place) in [
-        (
-            "root = '/no/such/folder'\n".to_owned(),
-            ":1: root: there is no directory",
-        ),
+        ("root = '/no/such/folder'\n".to_owned(), ":1: root: there is no directory"),
         (format!("{right}spa = 'no.html'\n"), ":2: spa: "),
     ] {
         fs::write(&config, text).unwrap();
@@ -630,55 +530,23 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
         at.unwrap_or_else(|| panic!("{start}"))
     };
     for (start, wrong, why) in [
-        (
-            "root",
-            "root = '/no/such/folder'\n",
-            "there is no directory",
-        ),
+        ("root", "root = '/no/such/folder'\n", "there is no directory"),
         ("tls_cert", "tls_cert = 'none.pem'\n", "cannot read"),
         ("compress", "compress = 'lzma'\n", "'lzma'"),
         ("cors", "cors = ['x.org']\n", "an origin is written"),
-        (
-            "error_page",
-            "error_page = '404=none.html'\n",
-            "cannot be read",
-        ),
+        ("error_page", "error_page = '404=none.html'\n", "cannot be read"),
         ("redirect", "redirect = ['/a=/b/:all']\n", "has no ':all'"),
-        (
-            "redirect",
-            "redirect = ['/b=/c', '/a=/a']\n",
-            "leads to more than 10",
-        ),
-        (
-            "basic_auth",
-            "basic_auth = '/x=/no/users'\n",
-            "password file",
-        ),
+        ("redirect", "redirect = ['/b=/c', '/a=/a']\n", "leads to more than 10"),
+        ("basic_auth", "basic_auth = '/x=/no/users'\n", "password file"),
         ("max_body", "max_body = 'much'\n", "'much'"),
-        (
-            "limit_requests",
-            "limit_requests = '0/s'\n",
-            "'0' is not a whole number",
-        ),
+        ("limit_requests", "limit_requests = '0/s'\n", "'0' is not a whole number"),
         ("header", "header = ['Server: x']\n", "the server sets this"),
         ("cache", "cache = ['[a=no-cache']\n", "[a"),
         ("deny", "deny = ['a//b']\n", "two slashes"),
         ("hsts", "hsts = 'for ever'\n", "max-age"),
-        (
-            "mime_type",
-            "mime_type = ['/a/=b/c']\n",
-            "ends with a slash",
-        ),
-        (
-            "[[host]]",
-            "[[host]]\nnames = ['a', 'A']\n",
-            "is also a name of the host",
-        ),
-        (
-            "[[host]]",
-            "[[host]]\nnames = 'a'\ntls_cert = 'none.pem'\n",
-            "cannot read",
-        ),
+        ("mime_type", "mime_type = ['/a/=b/c']\n", "ends with a slash"),
+        ("[[host]]", "[[host]]\nnames = ['a', 'A']\n", "is also a name of the host"),
+        ("[[host]]", "[[host]]\nnames = 'a'\ntls_cert = 'none.pem'\n", "cannot read"),
     ] {
         let at = number(start);
         // The others change as well.
@@ -690,17 +558,11 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
         let said = served.expect("not reloaded: ");
         let line = 1 + rules[..at].len() + wrong.lines().count() - 1;
         let place = format!("{config}:{line}: ");
-        assert!(
-            said.contains(&place) && said.contains(why),
-            "{start}: {said}"
-        );
+        assert!(said.contains(&place) && said.contains(why), "{start}: {said}");
         assert_eq!(replies(&served), before, "{start}");
     }
     // Mistakes in the files that it names.
-    for (path, wrong, why) in [
-        (&users, "ann:secret\n", "users"),
-        (&moved, "/was\n", ":1: "),
-    ] {
+    for (path, wrong, why) in [(&users, "ann:secret\n", "users"), (&moved, "/was\n", ":1: ")] {
         let whole = fs::read(path).unwrap();
         fs::write(&config, right.replace("X-A: 1", "X-A: 2")).unwrap();
         fs::write(path, wrong).unwrap();
@@ -723,30 +585,15 @@ fn the_start_says_what_the_server_runs_on() {
     let root = folder.path().to_str().unwrap();
     let words = ["--listen", "127.0.0.1:0", "--engine", "fiber:io=epoll"];
     let mut command = weft(&[&["serve", root], &words[..]].concat());
-    let mut child = command
-        .args(["--workers", "1"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let said = BufReader::new(child.stderr.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
+    let mut child = command.args(["--workers", "1"]).stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let lines: Vec<_> = said.take(4).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(
-        lines[0].contains("serving") && lines[0].ends_with(root),
-        "{lines:?}"
-    );
+    assert!(lines[0].contains("serving") && lines[0].ends_with(root), "{lines:?}");
     assert!(lines[1].contains("url      http://127.0.0.1:"), "{lines:?}");
-    assert!(
-        lines[2].contains("engine   fibers on 1 processor, epoll, as asked for"),
-        "{lines:?}"
-    );
-    assert!(
-        lines[3].contains("connections") && lines[3].contains("MiB"),
-        "{lines:?}"
-    );
+    assert!(lines[2].contains("engine   fibers on 1 processor, epoll, as asked for"), "{lines:?}");
+    assert!(lines[3].contains("connections") && lines[3].contains("MiB"), "{lines:?}");
 }
 
 #[test]
@@ -756,27 +603,16 @@ fn a_quiet_server_says_nothing_and_writes_its_pid() {
     let root = folder.path().to_str().unwrap();
     let socket = format!("unix:{root}/socket");
     let mut command = weft(&["serve", root, "--quiet", "--listen", &socket, "--pid-file"]);
-    let child = command
-        .arg(&pid_file)
-        .stderr(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child =
+        command.arg(&pid_file).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let started = || std::os::unix::net::UnixStream::connect(&socket[5..]).is_ok();
     while !started() {
         std::thread::yield_now();
     }
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let pid = child.id();
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     assert_eq!((status.code(), stdout.len()), (Some(0), 0), "process {pid}");
     assert_eq!(String::from_utf8(stderr).unwrap(), "");
-    assert!(
-        !pid_file.exists() && !Path::new(&socket[5..]).exists(),
-        "nothing is left behind"
-    );
+    assert!(!pid_file.exists() && !Path::new(&socket[5..]).exists(), "nothing is left behind");
 }

@@ -21,12 +21,7 @@ impl Cached {
         let [socket, admin] = ["cache", "admin"].map(|name| folder.join(name));
         let admin = format!("unix:{}", admin.display());
         let mut command = weft(&["cache", "-v", "-u", &user(), "--admin", &admin, "-s"]);
-        let mut child = command
-            .arg(socket)
-            .args(engine)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.arg(socket).args(engine).stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
         let is_ready = |line: String| line.contains("listening on");
         assert!(said.map_while(Result::ok).any(is_ready));
@@ -44,17 +39,11 @@ impl Drop for Cached {
 /// Root has to be named; any other user cannot change to another.
 fn user() -> String {
     let uid = rustix::process::geteuid();
-    if uid.is_root() {
-        "root".to_owned()
-    } else {
-        uid.as_raw().to_string()
-    }
+    if uid.is_root() { "root".to_owned() } else { uid.as_raw().to_string() }
 }
 
 fn top(words: &[&str]) -> String {
-    let ran = run(&mut weft(
-        &[&["top", "--interval", "100ms"], words].concat(),
-    ));
+    let ran = run(&mut weft(&[&["top", "--interval", "100ms"], words].concat()));
     assert_eq!((ran.code, &*ran.err), (0, ""));
     ran.out
 }
@@ -123,9 +112,7 @@ fn every_engine_of_serve_is_watched() {
             let of_index = overview["paths"].as_array().unwrap().iter();
             let of_index = of_index.filter(|path| path["path"] == "/index.html");
             seen[0] += rate(&overview["results_per_s"]["4xx"]);
-            seen[1] += of_index
-                .map(|path| rate(&path["replies_per_s"]))
-                .sum::<f64>();
+            seen[1] += of_index.map(|path| rate(&path["replies_per_s"])).sum::<f64>();
             if seen.iter().all(|rate| *rate > 0.0) {
                 break;
             }
@@ -139,14 +126,8 @@ fn every_engine_of_serve_is_watched() {
         // Without a terminal it prints once.
         let pid = served.child.id().to_string();
         let text = top(&[&pid]);
-        assert!(
-            text.starts_with(&format!("weft serve 0.1.0 at process {pid}, up ")),
-            "{text}"
-        );
-        assert!(
-            text.contains("\nrequests ") && !text.contains('\x1b'),
-            "{text}"
-        );
+        assert!(text.starts_with(&format!("weft serve 0.1.0 at process {pid}, up ")), "{text}");
+        assert!(text.contains("\nrequests ") && !text.contains('\x1b'), "{text}");
     }
 }
 
@@ -182,14 +163,8 @@ fn restart_is_survived() {
     let mut lines = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
     assert!(lines.by_ref().any(|line| line["server"] == "serve"));
     drop(served);
-    let gone = lines
-        .by_ref()
-        .find(|line| line.get("error").is_some())
-        .unwrap();
-    assert!(
-        gone["target"].as_str().unwrap().starts_with("unix:"),
-        "{gone}"
-    );
+    let gone = lines.by_ref().find(|line| line.get("error").is_some()).unwrap();
+    assert!(gone["target"].as_str().unwrap().starts_with("unix:"), "{gone}");
     let served = start();
     assert!(lines.by_ref().any(|line| line["server"] == "serve"));
     drop((served, lines));
@@ -212,16 +187,10 @@ fn admin_listener_is_found_by_process() {
     let said = "has no admin listener: start it with --admin 127.0.0.1:9090";
     refused(&format!("top {pid}"), said);
     let chosen = Served::start(&[&root, "--admin", "127.0.0.1:0"]);
-    refused(
-        &format!("top {}", chosen.child.id()),
-        "the kernel chose the admin port",
-    );
+    refused(&format!("top {}", chosen.child.id()), "the kernel chose the admin port");
     let own = std::process::id();
     refused(&format!("top {own}"), "not weft serve or weft cache");
-    refused(
-        "top 4194304",
-        "there is no process 4194304; a port is written :4194304",
-    );
+    refused("top 4194304", "there is no process 4194304; a port is written :4194304");
 }
 
 #[test]
@@ -235,11 +204,7 @@ fn what_is_no_admin_listener_is_said() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap().to_string();
     drop(free);
-    check(
-        &mut weft(&["top", &address, "--json"]),
-        1,
-        "Connection refused",
-    );
+    check(&mut weft(&["top", &address, "--json"]), 1, "Connection refused");
     check(&mut weft(&["top", "unix:/nonexistent"]), 1, "No such file");
     refused("top :9090 --interval 1ms", "from 100ms to 1h");
     refused("top nonsense", "say which port");

@@ -11,42 +11,29 @@ use super::{check, refused, run, weft};
 fn help_has_every_heading_and_examples() {
     let short = run(&mut weft(&["serve", "-h"])).out;
     let long = run(&mut weft(&["serve", "--help"])).out;
-    for heading in [
-        "Site:", "Listen:", "Replies:", "TLS:", "Limits:", "Log:", "Process:", "Engine:",
-    ] {
-        assert!(
-            short.contains(heading) && long.contains(heading),
-            "{heading}"
-        );
+    for heading in
+        ["Site:", "Listen:", "Replies:", "TLS:", "Limits:", "Log:", "Process:", "Engine:"]
+    {
+        assert!(short.contains(heading) && long.contains(heading), "{heading}");
     }
     for flag in ["--listen", "--engine", "--workers", "--access-log"] {
         assert!(short.contains(flag) && long.contains(flag), "{flag}");
     }
     assert!(long.contains("Examples:") && long.contains("Exit status:") && long.contains("SIGHUP"));
-    assert!(
-        long.contains("[key: access_log] [env: WEFT_ACCESS_LOG]"),
-        "{long}"
-    );
+    assert!(long.contains("[key: access_log] [env: WEFT_ACCESS_LOG]"), "{long}");
     assert!(short.len() < long.len() / 2, "the short help is short");
 }
 
 #[test]
 fn the_version_is_said() {
     let ran = run(&mut weft(&["--version"]));
-    assert_eq!(
-        (ran.code, ran.out),
-        (0, format!("weft {}\n", env!("CARGO_PKG_VERSION")))
-    );
+    assert_eq!((ran.code, ran.out), (0, format!("weft {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
 /// Seen: `weft help`, `weft help serve` and `weft version` were unknown commands, with no hint.
 #[test]
 fn help_is_a_command_and_version_a_flag() {
-    for words in [
-        &["help"][..],
-        &["help", "load", "http"],
-        &["load", "help", "http"],
-    ] {
+    for words in [&["help"][..], &["help", "load", "http"], &["load", "help", "http"]] {
         let ran = run(&mut weft(words));
         assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
         assert!(ran.out.contains("Usage: weft"), "{words:?}: {}", ran.out);
@@ -84,19 +71,9 @@ fn manual_pages_are_printed_and_written() {
     assert_eq!(page.code, 0);
     assert!(page.out.contains(".TH WEFT-SERVE 1"), "{}", page.out);
     let folder = tempfile::tempdir().unwrap();
-    let all = run(&mut weft(&[
-        "man",
-        "--dir",
-        folder.path().to_str().unwrap(),
-    ]));
-    assert_eq!(
-        all.out.lines().count(),
-        fs::read_dir(folder.path()).unwrap().count()
-    );
-    assert_eq!(
-        fs::read_to_string(folder.path().join("weft-serve.1")).unwrap(),
-        page.out
-    );
+    let all = run(&mut weft(&["man", "--dir", folder.path().to_str().unwrap()]));
+    assert_eq!(all.out.lines().count(), fs::read_dir(folder.path()).unwrap().count());
+    assert_eq!(fs::read_to_string(folder.path().join("weft-serve.1")).unwrap(), page.out);
 }
 
 /// Seen: an unknown experiment got a list of 25 names, none at all no hint; `lab report --out DIR`
@@ -105,10 +82,7 @@ fn manual_pages_are_printed_and_written() {
 #[test]
 fn the_lab_says_how_to_go_on() {
     refused("lab run", "weft lab list");
-    refused(
-        "lab run rt-yeild",
-        "no experiment is called 'rt-yeild'; did you mean rt-yield?",
-    );
+    refused("lab run rt-yeild", "no experiment is called 'rt-yeild'; did you mean rt-yield?");
     refused("lab list zzzzzz", "weft lab list names them");
     refused(
         "lab compare no such",
@@ -122,23 +96,12 @@ fn the_lab_says_how_to_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().to_str().unwrap();
     for words in ["lab report", "lab report --out"] {
-        refused(
-            &format!("{words} {results}"),
-            &format!("there are no samples in {results}"),
-        );
+        refused(&format!("{words} {results}"), &format!("there are no samples in {results}"));
     }
     // Seen: "there are no samples …: weft lab run makes them", of weft lab run; and after an
     // earlier run in the same folder the old report and exit code 0.
     check(
-        &mut weft(&[
-            "lab",
-            "run",
-            "file-table",
-            "--configurations",
-            "no such",
-            "--out",
-            results,
-        ]),
+        &mut weft(&["lab", "run", "file-table", "--configurations", "no such", "--out", results]),
         2,
         "nothing was measured",
     );
@@ -155,10 +118,7 @@ fn the_doctor_speaks_json() {
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let findings = report["findings"].as_array().unwrap();
     let named = |name: &str| findings.iter().any(|finding| finding["name"] == name);
-    assert!(
-        named("io_uring") && named("open files") && named("accept queue"),
-        "{report}"
-    );
+    assert!(named("io_uring") && named("open files") && named("accept queue"), "{report}");
     let is_bad = findings.iter().any(|finding| finding["verdict"] == "bad");
     assert_eq!(ran.code, i32::from(is_bad));
     for finding in findings.iter().filter(|finding| finding["verdict"] != "ok") {
@@ -169,19 +129,12 @@ fn the_doctor_speaks_json() {
 #[test]
 fn the_doctor_colours_on_a_terminal_or_if_asked() {
     assert!(!run(&mut weft(&["doctor"])).out.contains('\x1b'));
-    assert!(
-        run(&mut weft(&["doctor", "--color", "always"]))
-            .out
-            .contains("\x1b[32mok")
-    );
+    assert!(run(&mut weft(&["doctor", "--color", "always"])).out.contains("\x1b[32mok"));
 }
 
 #[test]
 fn a_reader_who_has_seen_enough_is_no_failure() {
-    let mut child = weft(&["completions", "zsh"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = weft(&["completions", "zsh"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

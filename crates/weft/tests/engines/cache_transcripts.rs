@@ -23,16 +23,11 @@ pub(super) fn every_cache_transcript_plays_as_written(engine: &Engine) {
     let Address::Tcp(address) = listeners[0].address else {
         panic!("{:?} is not TCP", listeners[0].address)
     };
-    let settings = Settings {
-        engine: engine.clone(),
-        listeners,
-        ..Settings::default()
-    };
+    let settings = Settings { engine: engine.clone(), listeners, ..Settings::default() };
     let server = Server::start(settings, |_| transcript::conversation().unwrap()).unwrap();
     let mut failures = Vec::new();
-    for (name, script) in transcript::FILES
-        .iter()
-        .flat_map(|(file, text)| transcript::parse(file, text))
+    for (name, script) in
+        transcript::FILES.iter().flat_map(|(file, text)| transcript::parse(file, text))
     {
         let mut check = |how: &str, replied: &[u8]| {
             if Some(replied) != script.expected() {
@@ -45,10 +40,7 @@ pub(super) fn every_cache_transcript_plays_as_written(engine: &Engine) {
             let mut random = Random(seed);
             let mut cuts = [(); PIECES - 1].map(|()| random.below(script.sent().len() as u64));
             cuts.sort_unstable();
-            check(
-                &format!("cut {cuts:?}"),
-                &play(&server, address, &script, &cuts),
-            );
+            check(&format!("cut {cuts:?}"), &play(&server, address, &script, &cuts));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));

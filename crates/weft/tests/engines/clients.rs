@@ -16,17 +16,11 @@ use super::{GET, LOG, World, read_all, read_reply};
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x08\x7f\0\0\x01\x13\x88\0\x50";
 
 fn loopback() -> Networks {
-    Networks {
-        list: vec!["127.0.0.0/8".parse().unwrap()],
-        has_unix: false,
-    }
+    Networks { list: vec!["127.0.0.0/8".parse().unwrap()], has_unix: false }
 }
 
 fn proxied(limits: &mut Limits) {
-    limits.proxy_protocol = Some(ProxyProtocol {
-        from: loopback(),
-        is_required: true,
-    });
+    limits.proxy_protocol = Some(ProxyProtocol { from: loopback(), is_required: true });
 }
 
 /// A server whose requests name their clients in `X-Forwarded-For`, with a limit of their rate.
@@ -34,10 +28,7 @@ fn world_of_fields(engine: &Engine, burst: u32) -> World {
     let directory = tempfile::tempdir().unwrap();
     transcript::make_site(directory.path()).unwrap();
     let config = ServiceConfig {
-        proxies: Some(Proxies {
-            from: loopback(),
-            field: ForwardedField::XForwardedFor,
-        }),
+        proxies: Some(Proxies { from: loopback(), field: ForwardedField::XForwardedFor }),
         rate_limit: Some(RateLimit {
             requests: 1,
             per: Duration::from_secs(3600),
@@ -97,14 +88,11 @@ pub(super) fn a_malformed_proxy_header_is_closed(engine: &Engine) {
     for input in [GET, b"PROXY TCP4 192.0.2.7 127.0.0.1 5000 80\n"] {
         assert_eq!(world.exchange(input), b"");
     }
-    world.wait_until("both are closed", |server| {
-        server.counters().closed(Closed::ProxyHeader) == 2
-    });
+    world
+        .wait_until("both are closed", |server| server.counters().closed(Closed::ProxyHeader) == 2);
     // A check of health: no header comes, and the connection ends.
     drop(world.connect());
-    world.wait_until("the peer is gone", |server| {
-        server.counters().closed(Closed::Peer) == 1
-    });
+    world.wait_until("the peer is gone", |server| server.counters().closed(Closed::Peer) == 1);
 }
 
 pub(super) fn too_many_connections_of_an_address_are_closed(engine: &Engine) {
@@ -119,18 +107,12 @@ pub(super) fn too_many_connections_of_an_address_are_closed(engine: &Engine) {
     let connect = |client: &str| {
         let mut stream = world.connect();
         let header = format!("PROXY TCP4 {client} 127.0.0.1 5000 80\r\n");
-        stream
-            .write_all(&[header.as_bytes(), GET].concat())
-            .unwrap();
+        stream.write_all(&[header.as_bytes(), GET].concat()).unwrap();
         let mut first = [0];
         let is_open = stream.read(&mut first).is_ok_and(|len| len == 1);
         (stream, is_open)
     };
-    let open = [
-        connect("192.0.2.7"),
-        connect("192.0.2.7"),
-        connect("192.0.2.8"),
-    ];
+    let open = [connect("192.0.2.7"), connect("192.0.2.7"), connect("192.0.2.8")];
     assert!(open.iter().all(|(_, is_open)| *is_open));
     for _ in 0..3 {
         assert!(!connect("192.0.2.7").1);
@@ -176,9 +158,7 @@ pub(super) fn a_distributed_flood_leaves_others_alone(engine: &Engine) {
             let [high, low] = (nth as u16).to_be_bytes();
             format!("198.18.{high}.{low}")
         });
-        stream
-            .write_all(clients.map(|client| request(&client)).concat().as_bytes())
-            .unwrap();
+        stream.write_all(clients.map(|client| request(&client)).concat().as_bytes()).unwrap();
         for _ in 0..2 {
             refused += u32::from(!read_reply(&mut stream).starts_with("HTTP/1.1 200 "));
         }

@@ -37,10 +37,7 @@ pub(super) fn a_load_over_http2_is_answered(engine: &Engine) {
     let world = World::new(engine);
     world.make_large_file();
     let small = plan(&world, &["/hello.txt", "/dir/", "/none"], 3000);
-    let small = Plan {
-        expect: "200,404".parse().unwrap(),
-        ..small
-    };
+    let small = Plan { expect: "200,404".parse().unwrap(), ..small };
     let large = plan(&world, &["/large.bin"], 4);
     for (plan, requests, compared) in [(small, 3000, 2000), (large, 4, 4)] {
         let outcome = load::run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap();

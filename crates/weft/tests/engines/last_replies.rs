@@ -19,11 +19,7 @@ pub(crate) fn a_last_reply_survives_input_behind_it(engine: &Engine) {
     let world = World::new(engine);
     let content: Vec<u8> = (0..MIDDLE_LEN).map(|at| (at % 251) as u8).collect();
     std::fs::write(world.directory.path().join("middle.bin"), &content).unwrap();
-    for (behind, ends) in [
-        ("\r\n", false),
-        ("\r\n", true),
-        ("GET / HTTP/1.1\r\n", false),
-    ] {
+    for (behind, ends) in [("\r\n", false), ("\r\n", true), ("GET / HTTP/1.1\r\n", false)] {
         let mut stream = connect_with_little_room(&world);
         let asked = b"GET /middle.bin HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
         stream.write_all(asked).unwrap();
@@ -52,10 +48,7 @@ fn connect_with_little_room(world: &World) -> TcpStream {
 pub(crate) fn a_long_upload_sees_its_refusal(engine: &Engine) {
     let world = World::new(engine);
     const LEN: usize = 20 << 20;
-    let lengths = [
-        format!("Content-Length: {LEN}"),
-        "Transfer-Encoding: chunked".to_owned(),
-    ];
+    let lengths = [format!("Content-Length: {LEN}"), "Transfer-Encoding: chunked".to_owned()];
     for length in lengths {
         let mut stream = world.connect();
         let head = format!("POST /hello.txt HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n");

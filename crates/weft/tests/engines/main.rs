@@ -128,13 +128,7 @@ impl World {
     /// A world over the site that has settled.
     fn settled(engine: &Engine) -> World {
         let directory = tempfile::tempdir().unwrap();
-        World::over(
-            engine,
-            &SETTLED,
-            directory,
-            Limits::default(),
-            ServiceConfig::default(),
-        )
+        World::over(engine, &SETTLED, directory, Limits::default(), ServiceConfig::default())
     }
 
     fn over(
@@ -145,9 +139,7 @@ impl World {
         config: ServiceConfig,
     ) -> World {
         let bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let Address::Tcp(address) = bound[0].address else {
-            panic!("not a TCP address")
-        };
+        let Address::Tcp(address) = bound[0].address else { panic!("not a TCP address") };
         let handle = transcript::open(site, config).unwrap();
         let log = AccessLog::open(
             Target::File(directory.path().join(LOG)),
@@ -156,18 +148,12 @@ impl World {
         );
         let log = Some(Arc::new(log.unwrap()));
         let server = start(engine, bound, limits, log, handle);
-        World {
-            server,
-            address,
-            directory,
-        }
+        World { server, address, directory }
     }
 
     fn make_large_file(&self) -> Vec<u8> {
         // A prime period: no piece of a round length looks like its neighbour.
-        let pattern: Vec<u8> = (0..99_991)
-            .map(|i: u32| (i / 255) as u8 ^ i as u8)
-            .collect();
+        let pattern: Vec<u8> = (0..99_991).map(|i: u32| (i / 255) as u8 ^ i as u8).collect();
         let mut content = pattern.repeat(LARGE_LEN / pattern.len() + 1);
         content.truncate(LARGE_LEN);
         std::fs::write(self.directory.path().join("large.bin"), &content).unwrap();
@@ -176,9 +162,7 @@ impl World {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
     }
 
@@ -199,11 +183,7 @@ impl World {
     fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Server) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !is_so(&self.server) {
-            assert!(
-                Instant::now() < deadline,
-                "{what}: {:?}",
-                self.server.counters()
-            );
+            assert!(Instant::now() < deadline, "{what}: {:?}", self.server.counters());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -216,18 +196,10 @@ fn start(
     log: Option<Arc<AccessLog>>,
     handle: Arc<Handle>,
 ) -> Server {
-    let settings = Settings {
-        engine: engine.clone(),
-        listeners,
-        limits,
-        log,
-        ..Settings::default()
-    };
+    let settings =
+        Settings { engine: engine.clone(), listeners, limits, log, ..Settings::default() };
     Server::start(settings, move |opening| {
-        Session::new(
-            Arc::clone(&handle),
-            opening.peer.map_or(Peer::Unix, Peer::Tcp),
-        )
+        Session::new(Arc::clone(&handle), opening.peer.map_or(Peer::Unix, Peer::Tcp))
     })
     .unwrap()
 }
@@ -295,12 +267,7 @@ fn every_transcript_plays_as_written(engine: &Engine) {
             failures.push(format!("{} (cut): {why}", transcript.name));
         }
     }
-    assert!(
-        failures.is_empty(),
-        "{} failures:\n{}",
-        failures.len(),
-        failures.join("\n\n")
-    );
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
 }
 
 /// Reads until all expected replies are there, and a moment longer: nothing follows, not even the
@@ -350,10 +317,8 @@ fn as_many_ranges_as_clients_ask_for_arrive_as_parts(engine: &Engine) {
         start..start + 1 + n * n % 5_003
     });
     let ranges: Vec<_> = ranges.collect();
-    let specs: Vec<_> = ranges
-        .iter()
-        .map(|range| format!("{}-{}", range.start, range.end - 1))
-        .collect();
+    let specs: Vec<_> =
+        ranges.iter().map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
     let request = format!(
         "GET /large.bin HTTP/1.1\r\nHost: x\r\nRange: bytes={}\r\nConnection: close\r\n\r\n",
         specs.join(",")
@@ -382,22 +347,16 @@ fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
 }
 
 fn trickling_a_head_does_not_extend_its_time(engine: &Engine) {
-    let world = World::with(engine, |limits| {
-        limits.head_timeout = Duration::from_millis(300)
-    });
+    let world = World::with(engine, |limits| limits.head_timeout = Duration::from_millis(300));
     let mut stream = world.connect();
     let start = Instant::now();
-    for byte in b"GET / HTTP/1.1\r\nX-Very-Long-Header-That-Never-Ends: aaaaaaaaaaaaaaa"
-        .iter()
-        .cycle()
+    for byte in
+        b"GET / HTTP/1.1\r\nX-Very-Long-Header-That-Never-Ends: aaaaaaaaaaaaaaa".iter().cycle()
     {
         if stream.write_all(&[*byte]).is_err() {
             break;
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "it may trickle for ever"
-        );
+        assert!(start.elapsed() < Duration::from_secs(10), "it may trickle for ever");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(start.elapsed() >= Duration::from_millis(300));
@@ -484,9 +443,7 @@ fn draining_serves_those_in_the_listen_queue(engine: &Engine) {
 }
 
 fn draining_cuts_what_does_not_end(engine: &Engine) {
-    let world = World::with(engine, |limits| {
-        limits.drain_deadline = Duration::from_millis(100)
-    });
+    let world = World::with(engine, |limits| limits.drain_deadline = Duration::from_millis(100));
     world.make_large_file();
     let mut stream = world.connect();
     stream.write_all(GET_LARGE).unwrap();
@@ -534,10 +491,7 @@ fn three_times_the_limit_waits_in_the_listen_queue(engine: &Engine) {
         // This client's connection is still open, and of those that are gone none more than say so.
         let accepted = world.server.counters().accepted().max(by_kernel());
         let gone = gone.fetch_add(1, Ordering::SeqCst);
-        assert!(
-            accepted as usize <= gone + LIMIT,
-            "{accepted} parked or accepted, {gone} gone"
-        );
+        assert!(accepted as usize <= gone + LIMIT, "{accepted} parked or accepted, {gone} gone");
         assert!(world.server.connection_count() <= LIMIT);
     };
     // First cold, then with the page in memory.
@@ -596,10 +550,7 @@ fn a_file_that_is_written_to_is_never_passed_off_as_whole(engine: &Engine) {
     stream.read_exact(&mut [0; 4000]).unwrap();
     std::fs::write(&path, vec![b'n'; LARGE_LEN]).unwrap();
     let mut got = vec![0; LARGE_LEN];
-    assert!(
-        stream.read_exact(&mut got).is_err(),
-        "old and new bytes under one ETag"
-    );
+    assert!(stream.read_exact(&mut got).is_err(), "old and new bytes under one ETag");
 }
 
 /// Seen: complete replies of two versions, 105 of 3,054 with fast clients and 656 of 823 with slow
@@ -706,9 +657,8 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
         });
         let get = "GET /large.bin HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
         // More than may wait at once.
-        let clients: Vec<_> = (0..40)
-            .map(|_| scope.spawn(|| world.exchange(get.as_bytes())))
-            .collect();
+        let clients: Vec<_> =
+            (0..40).map(|_| scope.spawn(|| world.exchange(get.as_bytes()))).collect();
         let replies = clients.into_iter().map(|client| client.join().unwrap());
         let replies = replies.collect();
         is_over.store(true, Ordering::Relaxed);
@@ -720,18 +670,12 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         // If the writer was kept from writing for 50 ms, the file had come to rest: one version, or
         // cut.
-        if !transcript::etag_in(&reply[..head_len])
-            .unwrap()
-            .starts_with("W/")
-        {
+        if !transcript::etag_in(&reply[..head_len]).unwrap().starts_with("W/") {
             continue;
         }
         let len = reply.len() - head_len;
         assert!(len >= START_LEN, "{len} bytes");
-        assert!(
-            head.contains(&format!("Content-Length: {len}\r\n")),
-            "{len} bytes: {head}"
-        );
+        assert!(head.contains(&format!("Content-Length: {len}\r\n")), "{len} bytes: {head}");
     }
 }
 
@@ -804,10 +748,7 @@ fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     // come.
     let metric = |name: &str| {
         let mut out = MetricsWriter::default();
-        world
-            .server
-            .counters()
-            .write_durations_to("t", "", &mut out);
+        world.server.counters().write_durations_to("t", "", &mut out);
         let text = String::from_utf8(out.finish()).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().trim().parse::<f64>().unwrap()
@@ -822,8 +763,5 @@ fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     let last = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
     let took: Vec<f64> = log.lines().map(last).collect();
     // What came whole behind it is not charged with the wait. The log has whole microseconds.
-    assert!(
-        took[0] >= slow_s && took[1] <= sum - took[0] + 1e-5,
-        "{log} sum {sum}"
-    );
+    assert!(took[0] >= slow_s && took[1] <= sum - took[0] + 1e-5, "{log} sum {sum}");
 }

@@ -20,11 +20,7 @@ fn start(engine: &Engine) -> (Server, SocketAddr) {
     let Address::Tcp(address) = listeners[0].address else {
         panic!("{:?} is not TCP", listeners[0].address)
     };
-    let settings = Settings {
-        engine: engine.clone(),
-        listeners,
-        ..Settings::default()
-    };
+    let settings = Settings { engine: engine.clone(), listeners, ..Settings::default() };
     let server = Server::start(settings, |_| Mux::default()).unwrap();
     (server, address)
 }
@@ -100,9 +96,7 @@ pub(super) fn input_is_taken_while_output_waits(engine: &Engine) {
     const SLOW_COUNT: usize = 320;
     let (server, address) = start(engine);
     let mut stream = connect(address);
-    stream
-        .write_all(&Mux::frame(1, format!("slow {SLOW_COUNT}").as_bytes()))
-        .unwrap();
+    stream.write_all(&Mux::frame(1, format!("slow {SLOW_COUNT}").as_bytes())).unwrap();
     let mut before = 0;
     wait_until("it is blocked", &server, || {
         let now = server.counters().bytes_sent();

@@ -42,11 +42,7 @@ pub(super) fn a_large_stream_does_not_hold_up_others(engine: &Engine) {
         }
         let len = bodies.get(&1).map_or(0, Vec::len);
         if large_len < 1_000_000 && len >= 1_000_000 {
-            let more = [
-                request(3, "/hello.txt"),
-                frame(PING, 0, 0, &[7; 8]),
-                request(5, "/dir/"),
-            ];
+            let more = [request(3, "/hello.txt"), frame(PING, 0, 0, &[7; 8]), request(5, "/dir/")];
             stream.write_all(&more.concat()).unwrap();
         }
         large_len = len;

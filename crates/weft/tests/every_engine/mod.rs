@@ -93,10 +93,7 @@ pub(crate) fn events(dispatcher: Mechanism, accept: Accept) -> Engine {
 }
 
 pub(crate) fn fibers(processors: usize, backend: BackendChoice) -> Engine {
-    Engine::Fiber {
-        processors,
-        backend,
-    }
+    Engine::Fiber { processors, backend }
 }
 
 /// One thread a stage where everything is narrow, else two.

@@ -28,10 +28,7 @@ fn several_agents_are_one_generator() {
         .map(|agent| agent.join().unwrap());
     let seen = json(&first);
     assert_eq!(seen["offered_rate_per_s"], 300.0);
-    assert_eq!(
-        seen["generator"]["threads"], 3,
-        "all three are in the outcome"
-    );
+    assert_eq!(seen["generator"]["threads"], 3, "all three are in the outcome");
     for member in [second, third] {
         assert!(member.stdout.is_empty(), "only rank 0 speaks");
     }
@@ -69,8 +66,6 @@ fn outcomes_of_files_are_merged() {
         load_to(0, &format!("http {url} --rate 100 -d 300ms --json {file}"));
         replies(&serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap())
     });
-    let merged = json(&load(&format!(
-        "merge {below}/a.json {below}/b.json --json -"
-    )));
+    let merged = json(&load(&format!("merge {below}/a.json {below}/b.json --json -")));
     assert_eq!(replies(&merged), parts[0] + parts[1]);
 }

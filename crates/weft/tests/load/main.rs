@@ -93,9 +93,7 @@ fn load_says(code: i32, words: &str, hint: &str) {
 }
 
 fn said(output: &Output) -> String {
-    [&output.stdout, &output.stderr]
-        .map(|text| String::from_utf8_lossy(text))
-        .concat()
+    [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
 }
 
 fn json(output: &Output) -> serde_json::Value {
@@ -104,10 +102,7 @@ fn json(output: &Output) -> serde_json::Value {
 
 #[test]
 fn a_closed_loop_prints_one_screen() {
-    let text = said(&load_to(
-        0,
-        &format!("http {} --duration 200ms --connections 4", hello()),
-    ));
+    let text = said(&load_to(0, &format!("http {} --duration 200ms --connections 4", hello())));
     for word in ["GET http://", "closed loop, 4 connections", "p99"] {
         assert!(text.contains(word), "{word}: {text}");
     }
@@ -117,16 +112,10 @@ fn a_closed_loop_prints_one_screen() {
 fn the_json_has_what_scripts_ask_for() {
     let url = hello();
     for close in ["", "--close --arrivals poisson"] {
-        let output = load_to(
-            0,
-            &format!("http {url} --rate 200 -d 500ms --json - {close}"),
-        );
+        let output = load_to(0, &format!("http {url} --rate 200 -d 500ms --json - {close}"));
         let seen = json(&output);
         assert_eq!(seen["offered_rate_per_s"], 200.0);
-        assert!(
-            seen["achieved_rate_per_s"].as_f64().unwrap() > 0.0,
-            "{seen}"
-        );
+        assert!(seen["achieved_rate_per_s"].as_f64().unwrap() > 0.0, "{seen}");
         assert!(seen["generator_limited"].is_boolean(), "{seen}");
         assert_eq!(seen["errors"]["refused"], 0, "{seen}");
     }
@@ -137,10 +126,7 @@ fn the_json_has_what_scripts_ask_for() {
 fn report_of_idle_connections() {
     let common = format!("idle {} -c 5 -d 100ms", server(HELLO));
     let text = said(&load_to(0, &common));
-    for part in [
-        "5 of 5 connections open",
-        "the server kept 5 idle connections open to the end",
-    ] {
+    for part in ["5 of 5 connections open", "the server kept 5 idle connections open to the end"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     for part in ["p99.9", "achieved", "replies", "reply"] {
@@ -164,21 +150,14 @@ fn latency_columns_of_each_loop() {
 #[test]
 fn request_count_above_32_bits() {
     let said_of_it = "of 5,000,000,000 requests were sent before the time was over";
-    load_says(
-        0,
-        &format!("http {} -n 5000M -d 100ms", hello()),
-        said_of_it,
-    );
+    load_says(0, &format!("http {} -n 5000M -d 100ms", hello()), said_of_it);
 }
 
 /// Seen: `-n 10` began with "3600s", the longest that such a run may take.
 #[test]
 fn heading_names_request_count() {
     let url = hello();
-    for (more, said) in [
-        ("", "thread, 10 requests\n"),
-        ("-d 30s", "10 requests, 30s at most"),
-    ] {
+    for (more, said) in [("", "thread, 10 requests\n"), ("-d 30s", "10 requests, 30s at most")] {
         let output = load(&format!("http {url} -n 10 --connections 1 {more}"));
         let out = String::from_utf8(output.stdout).unwrap();
         assert!(out.contains(said) && !out.contains("3600"), "{out}");

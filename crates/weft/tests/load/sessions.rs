@@ -33,13 +33,9 @@ fn answer_by_method(mut stream: TcpStream, seen: &Sender<String>) {
         let mut body = vec![0; length];
         lines.read_exact(&mut body).unwrap();
         let asked = first.trim_end().trim_end_matches("HTTP/1.1");
-        seen.send(format!("{asked}{}", String::from_utf8(body).unwrap()))
-            .unwrap();
-        let reply = if first.starts_with("HEAD") {
-            HELLO.strip_suffix(b"hello").unwrap()
-        } else {
-            HELLO
-        };
+        seen.send(format!("{asked}{}", String::from_utf8(body).unwrap())).unwrap();
+        let reply =
+            if first.starts_with("HEAD") { HELLO.strip_suffix(b"hello").unwrap() } else { HELLO };
         if stream.write_all(reply).is_err() {
             return;
         }
@@ -68,23 +64,12 @@ fn list_is_below_the_urls_folder() {
         format!("--sessions {} --rate 20", file("log", "/x\n")),
     ];
     for list in &lists {
-        for (url, path) in [
-            ("/", "/x"),
-            ("", "/x"),
-            ("/base/", "/base/x"),
-            ("/a/b/", "/a/b/x"),
-        ] {
-            load_to(
-                0,
-                &format!("http {host}{url} -d 100ms -c 1 --verify {list}"),
-            );
+        for (url, path) in [("/", "/x"), ("", "/x"), ("/base/", "/base/x"), ("/a/b/", "/a/b/x")] {
+            load_to(0, &format!("http {host}{url} -d 100ms -c 1 --verify {list}"));
             let asked: Vec<String> = asked.try_iter().collect();
             assert!(!asked.is_empty());
             let wanted = format!("GET {path} ");
-            assert!(
-                asked.iter().all(|one| *one == wanted),
-                "{list} {url}: {asked:?}"
-            );
+            assert!(asked.iter().all(|one| *one == wanted), "{list} {url}: {asked:?}");
         }
         for urls in ["/x", "/base/?q=/", "/ URL/"] {
             let urls = urls.replace("URL", &host);
@@ -105,10 +90,7 @@ fn sessions_send_methods_and_bodies() {
     let common = format!("http {host}/ --sessions {} --rate 1", log.display());
     // One that does not think is not cut, however long it takes.
     let report = json(&load_to(0, &format!("{common} -d 200ms --json -")));
-    assert_eq!(
-        (&report["sessions"], &report["errors"]["total"]),
-        (&1.into(), &0.into())
-    );
+    assert_eq!((&report["sessions"], &report["errors"]["total"]), (&1.into(), &0.into()));
     assert_eq!(report["replies"], 5);
     let asked: Vec<String> = asked.try_iter().collect();
     let wanted = [
@@ -141,10 +123,7 @@ fn sets_and_logs_are_made_and_played() {
     let folder = tempfile::tempdir().unwrap();
     let below = folder.path().display();
     load_says(0, &format!("fileset {below}/set --scale 0.002"), "100 %");
-    load_to(
-        0,
-        &format!("traces {below}/set {below}/logs --logs 2 --requests 50"),
-    );
+    load_to(0, &format!("traces {below}/set {below}/logs --logs 2 --requests 50"));
     let sessions = format!("--sessions {below}/logs/session-01.log --rate 50");
     let output = load(&format!("http {} {sessions} -d 300ms --json -", hello()));
     assert!(json(&output)["replies"].as_u64().unwrap() > 0);

@@ -21,29 +21,18 @@ fn no_server_is_an_error() {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let unused = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-    load_says(
-        1,
-        &format!("http http://{unused}/ -d 100ms"),
-        "is the server running?",
-    );
+    load_says(1, &format!("http http://{unused}/ -d 100ms"), "is the server running?");
 }
 
 #[test]
 fn run_without_replies_fails() {
     for (reply, more, why) in [
         (&b""[..], "--timeout 150ms", "client timeout"),
-        (
-            b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-            "",
-            "does not speak this protocol",
-        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "", "does not speak this protocol"),
         (b"", "--rate 0.01 --arrivals poisson", "no request was due"),
     ] {
         let address = server(reply);
-        let output = load_to(
-            1,
-            &format!("http http://{address}/ -d 300ms -c 2 --json - {more}"),
-        );
+        let output = load_to(1, &format!("http http://{address}/ -d 300ms -c 2 --json - {more}"));
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(err.contains(why), "{more}: {err}");
         let why_not = json(&output)["without_replies"].clone();
@@ -51,10 +40,7 @@ fn run_without_replies_fails() {
     }
     // In a sweep, in any of its runs.
     let sweep = "-d 100ms --timeout 50ms --sweep 50,100 --pause 0s";
-    let said = said(&load_to(
-        1,
-        &format!("http http://{}/ {sweep}", server(b"")),
-    ));
+    let said = said(&load_to(1, &format!("http http://{}/ {sweep}", server(b""))));
     assert!(said.contains("at 50/s: no good reply arrived"), "{said}");
     assert!(said.contains("at 100/s: no good reply arrived"), "{said}");
 }
@@ -73,21 +59,11 @@ fn a_run_of_nothing_but_404_has_failed() {
         assert!(!said.contains("was the limit"), "{more}: {said}");
     }
     let seen = json(&load(&format!("{common} --json -")));
-    assert_eq!(
-        (&seen["replies"], &seen["verdict"]["row"]),
-        (&0.into(), &"no_replies".into())
-    );
-    assert_eq!(
-        seen["errors"]["unexpected_status"],
-        seen["replies_by_status"]["4xx"]
-    );
+    assert_eq!((&seen["replies"], &seen["verdict"]["row"]), (&0.into(), &"no_replies".into()));
+    assert_eq!(seen["errors"]["unexpected_status"], seen["replies_by_status"]["4xx"]);
     let fault = seen["faults"][0].as_str().unwrap();
     assert!(fault.contains("--expect"), "{seen}");
-    for more in [
-        "--expect 404",
-        "--expect 2xx,4xx --verify",
-        "--expect 400-404 --rate 50",
-    ] {
+    for more in ["--expect 404", "--expect 2xx,4xx --verify", "--expect 400-404 --rate 50"] {
         let is_compared = more.contains("--verify");
         let said = said(&load_to(is_compared.into(), &format!("{common} {more}")));
         let has_compared_nothing = said.contains("--verify compared nothing");
@@ -102,15 +78,10 @@ fn condition_on_errors_replaces_default() {
     // One path answers well, the other does not.
     let well = server(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let missing = server(MISSING);
-    for (address, condition, code) in [
-        (well, "", 0),
-        (missing, "--fail-if errors>100%", 1),
-        (missing, "--expect 404", 0),
-    ] {
-        load_to(
-            code,
-            &format!("http http://{address}/ {common} {condition}"),
-        );
+    for (address, condition, code) in
+        [(well, "", 0), (missing, "--fail-if errors>100%", 1), (missing, "--expect 404", 0)]
+    {
+        load_to(code, &format!("http http://{address}/ {common} {condition}"));
     }
     // Every second request of a connection.
     let mixed = answer(|at, stream| stream.write_all([HELLO, MISSING][at % 2]));
@@ -124,10 +95,7 @@ fn condition_on_errors_replaces_default() {
     ] {
         let output = load_to(code, &format!("http http://{mixed}/ {common} {condition}"));
         let is_ours = said(&output).contains("were wrong");
-        assert!(
-            code == 0 || condition.contains("errors") || is_ours,
-            "{condition}: {output:?}"
-        );
+        assert!(code == 0 || condition.contains("errors") || is_ours, "{condition}: {output:?}");
     }
 }
 
@@ -152,12 +120,7 @@ fn too_many_connections_are_refused() {
         let output = limited(&words);
         assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");
         let said = said(&output);
-        for part in [
-            "connections need",
-            "the limit is 200",
-            "ulimit -n",
-            "--connections",
-        ] {
+        for part in ["connections need", "the limit is 200", "ulimit -n", "--connections"] {
             assert!(said.contains(part), "{words}: {part}: {said}");
         }
     }
@@ -174,10 +137,7 @@ fn unwritable_file_fails_before_the_run() {
     // A disk that is full at the end: the other files are written.
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("out.csv");
-    let words = format!(
-        "http {url} -d 100ms --json /dev/full --csv {}",
-        csv.display()
-    );
+    let words = format!("http {url} -d 100ms --json /dev/full --csv {}", csv.display());
     load_says(1, &words, "cannot write /dev/full");
     assert!(std::fs::read_to_string(csv).unwrap().lines().count() > 1);
 }

@@ -69,14 +69,8 @@ fn netstack_usage_errors() {
         ("--network netstack", "needs a --device"),
         (&format!("{own} --gateway there"), "invalid IP address"),
         (&format!("{own} --io epoll"), "--io cannot be combined with"),
-        (
-            &format!("{own} --source 10.9.0.2"),
-            "--source cannot be combined",
-        ),
-        (
-            &format!("{own} --agents 2 --rank 0 --rendezvous x:1"),
-            "agents",
-        ),
+        (&format!("{own} --source 10.9.0.2"), "--source cannot be combined"),
+        (&format!("{own} --agents 2 --rank 0 --rendezvous x:1"), "agents"),
         (&format!("{own} --threads 2"), "one thread"),
     ] {
         load_says(2, &format!("http http://10.9.0.1/ {words}"), hint);
@@ -95,26 +89,14 @@ fn bad_address_or_time() {
         (format!("idle {url}"), no_scheme),
         ("cache http://127.0.0.1:9".to_owned(), no_scheme),
         ("cache 127.0.0.1:9/".to_owned(), no_scheme),
-        (
-            format!("http {page}"),
-            "'99999' is not a port; write HOST:PORT",
-        ),
+        (format!("http {page}"), "'99999' is not a port; write HOST:PORT"),
         ("cache [::1]:0".to_owned(), "'0' is not a port"),
         ("idle 127.0.0.1:http".to_owned(), "'http' is not a port"),
         (format!("http {url} -d 0s"), "--duration must be above 0"),
-        (
-            format!("http {url} --interval 0"),
-            "--interval must be above 0",
-        ),
-        (
-            format!("http {url} --threads 0"),
-            "--threads must be above 0",
-        ),
+        (format!("http {url} --interval 0"), "--interval must be above 0"),
+        (format!("http {url} --threads 0"), "--threads must be above 0"),
         (format!("http {url} -n 0"), "--requests must be above 0"),
-        (
-            format!("http {url} --timeout 0"),
-            "--timeout and --connect-timeout must",
-        ),
+        (format!("http {url} --timeout 0"), "--timeout and --connect-timeout must"),
     ] {
         load_says(2, &words, hint);
     }

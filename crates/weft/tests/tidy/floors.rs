@@ -75,23 +75,16 @@ fn findings_of(row: &CrateFloors, files: &[(String, String)]) -> Vec<String> {
         .collect();
     let room_of = |module: &str| {
         let rooms = floor_of.keys().copied();
-        rooms
-            .filter(|room| is_within(module, room))
-            .max_by_key(|room| room.len())
+        rooms.filter(|room| is_within(module, room)).max_by_key(|room| room.len())
     };
     let mut findings = Vec::new();
     let lived_in: BTreeSet<_> = tree.modules.keys().filter_map(|at| room_of(at)).collect();
     for room in floor_of.keys().filter(|room| !lived_in.contains(*room)) {
-        findings.push(format!(
-            "the table has a room `{room}`, and there is no such module"
-        ));
+        findings.push(format!("the table has a room `{room}`, and there is no such module"));
     }
     for module in tree.modules.keys().filter(|at| room_of(at).is_none()) {
         if !module.is_empty() {
-            findings.push(format!(
-                "`{module}` stands on no floor: {}",
-                "add it to the table"
-            ));
+            findings.push(format!("`{module}` stands on no floor: {}", "add it to the table"));
         }
     }
     let mut upward = BTreeMap::new();
@@ -119,9 +112,7 @@ fn findings_of(row: &CrateFloors, files: &[(String, String)]) -> Vec<String> {
             ));
         }
         if reason.is_empty() {
-            findings.push(format!(
-                "`{from}` uses `{to}` for no reason that the list gives"
-            ));
+            findings.push(format!("`{from}` uses `{to}` for no reason that the list gives"));
         }
     }
     findings
@@ -168,17 +159,11 @@ impl Tree {
         }
         let known: BTreeSet<String> = modules.keys().cloned().collect();
         for (name, text) in sources {
-            let tokens: TokenStream = text
-                .parse()
-                .unwrap_or_else(|error| panic!("{name} is not Rust: {error}"));
+            let tokens: TokenStream =
+                text.parse().unwrap_or_else(|error| panic!("{name} is not Rust: {error}"));
             let at = module_of(name);
             let mut module = Module::default();
-            Walk {
-                known: &known,
-                at: at.clone(),
-                module: &mut module,
-            }
-            .items(tokens);
+            Walk { known: &known, at: at.clone(), module: &mut module }.items(tokens);
             modules.insert(at, module);
         }
         Tree { modules }
@@ -200,13 +185,9 @@ impl Tree {
 
     /// The module that defines what a path names.
     fn resolve(&self, path: &[String], depth: usize) -> Option<String> {
-        let len = (0..=path.len())
-            .rev()
-            .find(|&len| self.is_module(path, len))?;
+        let len = (0..=path.len()).rev().find(|&len| self.is_module(path, len))?;
         let at = path[..len].join("/");
-        let import = path
-            .get(len)
-            .and_then(|name| self.modules[&at].imports.get(name));
+        let import = path.get(len).and_then(|name| self.modules[&at].imports.get(name));
         match import {
             Some(import) if depth < 8 && import[..] != path[..] => self.resolve(import, depth + 1),
             // A name that the roof defines itself belongs to no room.
@@ -440,9 +421,7 @@ fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     let words = attribute.split(|c: char| !c.is_alphanumeric());
     let mut words = words.filter(|word| !word.is_empty());
     words.next() == Some("cfg")
-        && words
-            .clone()
-            .any(|word| word == "test" || word == "doctest")
+        && words.clone().any(|word| word == "test" || word == "doctest")
         && !words.any(|word| word == "not" && !attribute.contains("not (loom)"))
 }
 
@@ -452,9 +431,7 @@ fn after_item(tokens: &[TokenTree], from: usize) -> usize {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
         token => is(token, ';') || is(token, ','),
     };
-    (from..tokens.len())
-        .find(ends)
-        .map_or(tokens.len(), |at| at + 1)
+    (from..tokens.len()).find(ends).map_or(tokens.len(), |at| at + 1)
 }
 
 /// Number of tokens of `<..>` at the beginning. The arrow of a bound, `Fn() -> T`, ends none.
@@ -495,36 +472,22 @@ fn is(token: &TokenTree, mark: char) -> bool {
 
 // ---- the test of the test
 
-const SMALL: CrateFloors = CrateFloors {
-    name: "small",
-    floors: "stack\nqueue timer\nprocessor\nnet",
-    upward: &[],
-};
+const SMALL: CrateFloors =
+    CrateFloors { name: "small", floors: "stack\nqueue timer\nprocessor\nnet", upward: &[] };
 
 fn small(files: &[(&str, &str)]) -> Vec<(String, String)> {
     let whole = [
-        (
-            "lib.rs",
-            "mod stack; mod queue; mod timer; mod processor; mod net; pub use net::Socket;",
-        ),
+        ("lib.rs", "mod stack; mod queue; mod timer; mod processor; mod net; pub use net::Socket;"),
         ("stack.rs", "pub(crate) struct Stack;"),
         ("queue.rs", "use crate::stack::Stack;"),
         ("timer.rs", "pub(crate) struct Timer;"),
-        (
-            "processor.rs",
-            "use crate::queue; pub(crate) struct Processor;",
-        ),
+        ("processor.rs", "use crate::queue; pub(crate) struct Processor;"),
         ("net/mod.rs", "mod tcp; pub use tcp::Socket;"),
-        (
-            "net/tcp.rs",
-            "use crate::processor::Processor; pub struct Socket;",
-        ),
+        ("net/tcp.rs", "use crate::processor::Processor; pub struct Socket;"),
     ];
     let changed = |name: &str| files.iter().find(|(other, _)| *other == name).copied();
     let whole = whole.iter().map(|file| changed(file.0).unwrap_or(*file));
-    whole
-        .map(|(name, text)| (name.to_owned(), text.to_owned()))
-        .collect()
+    whole.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
 /// The one upward arrow that is found, as `from -> to`.
@@ -553,20 +516,13 @@ fn an_upward_arrow_is_refused_however_it_is_written() {
         "mod inner { use super::super::processor::Processor; }",
         "#[cfg(all(not(test), unix))] use crate::processor::Processor;",
     ] {
-        assert_eq!(
-            found(&[("queue.rs", text)]),
-            ["queue -> processor"],
-            "{text}"
-        );
+        assert_eq!(found(&[("queue.rs", text)]), ["queue -> processor"], "{text}");
     }
 }
 
 #[test]
 fn a_name_is_followed_through_re_exports() {
-    assert_eq!(
-        found(&[("stack.rs", "use crate::Socket;")]),
-        ["stack -> net"]
-    );
+    assert_eq!(found(&[("stack.rs", "use crate::Socket;")]), ["stack -> net"]);
 }
 
 #[test]
@@ -609,17 +565,11 @@ fn tests_comments_and_texts_may_name_anything() {
 
 #[test]
 fn a_listed_arrow_is_accepted_while_it_exists() {
-    let listed = CrateFloors {
-        upward: &[("queue", "processor", "a reason")],
-        ..SMALL
-    };
+    let listed = CrateFloors { upward: &[("queue", "processor", "a reason")], ..SMALL };
     let upward = small(&[("queue.rs", "use crate::processor::Processor;")]);
     assert_eq!(findings_of(&listed, &upward), Vec::<String>::new());
     let gone = findings_of(&listed, &small(&[]));
-    assert!(
-        gone.len() == 1 && gone[0].contains("no longer uses"),
-        "{gone:?}"
-    );
+    assert!(gone.len() == 1 && gone[0].contains("no longer uses"), "{gone:?}");
 }
 
 #[test]

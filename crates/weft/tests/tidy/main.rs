@@ -24,19 +24,13 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("event", &[], &[]),
     ("netstack", &["timer"], &[]),
     ("sockets", &["fiber", "netstack"], &[]),
-    (
-        "serve",
-        &["session", "timer", "fiber", "event", "netstack"],
-        &["cache", "serve"],
-    ),
+    ("serve", &["session", "timer", "fiber", "event", "netstack"], &["cache", "serve"]),
     ("load", &["netstack"], &[]),
     ("lab", &["load"], &[]),
     ("lab/programs", &["fiber", "event", "netstack", "lab"], &[]),
     (
         "weft",
-        &[
-            "session", "web", "cache", "fiber", "event", "netstack", "serve", "load", "lab",
-        ],
+        &["session", "web", "cache", "fiber", "event", "netstack", "serve", "load", "lab"],
         &[],
     ),
 ];
@@ -54,10 +48,7 @@ fn crates_depend_only_along_the_arrows() {
     crates.push("lab/programs".to_owned());
     for name in &crates {
         let Some((_, allowed, in_tests)) = ARROWS.iter().find(|(from, ..)| from == name) else {
-            findings.add(
-                format!("crates/{name}"),
-                "has no row in the table of arrows",
-            );
+            findings.add(format!("crates/{name}"), "has no row in the table of arrows");
             continue;
         };
         let manifest = format!("crates/{name}/Cargo.toml");
@@ -78,16 +69,11 @@ fn crates_depend_only_along_the_arrows() {
 fn workspace_dependencies(manifest: &toml::Table, crates: &[String]) -> Vec<(String, String)> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let per_target = targets.into_iter().flat_map(toml::Table::values);
-    let tables = per_target
-        .filter_map(toml::Value::as_table)
-        .chain([manifest]);
+    let tables = per_target.filter_map(toml::Value::as_table).chain([manifest]);
     let mut found = Vec::new();
     for table in tables {
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
-            let names = table
-                .get(section)
-                .and_then(toml::Value::as_table)
-                .into_iter();
+            let names = table.get(section).and_then(toml::Value::as_table).into_iter();
             for name in names.flat_map(toml::Table::keys) {
                 let name = name.trim_start_matches("weftwork-");
                 if crates.iter().any(|known| known == name) {
@@ -103,10 +89,7 @@ fn workspace_dependencies(manifest: &toml::Table, crates: &[String]) -> Vec<(Str
 fn safe_crates_forbid_unsafe_code() {
     for name in SAFE_CRATES {
         let lib = read(&root().join(format!("crates/{name}/src/lib.rs")));
-        assert!(
-            lib.contains("#![forbid(unsafe_code)]"),
-            "crates/{name}/src/lib.rs allows unsafe"
-        );
+        assert!(lib.contains("#![forbid(unsafe_code)]"), "crates/{name}/src/lib.rs allows unsafe");
     }
 }
 
@@ -172,19 +155,13 @@ fn protocols_have_no_sockets_and_no_clock() {
     const ALLOWED: &[(&str, &str)] = &[
         // What drivers read the clocks with, and the time that the replay harness makes up.
         ("crates/session/src/session.rs", "::now()"),
-        (
-            "crates/session/src/replay.rs",
-            "LazyLock::new(Instant::now)",
-        ),
+        ("crates/session/src/replay.rs", "LazyLock::new(Instant::now)"),
         // The site is opened, which no conversation does.
         ("crates/web/src/site.rs", "let now = Now::read();"),
         // It waits, in `work`, for a file to be left alone.
         ("crates/web/src/site/quiet.rs", "std::thread::sleep(left);"),
         // `watch` waits, in `work`, until there is something to say.
-        (
-            "crates/cache/src/service/watch.rs",
-            "wait_timeout_while(queue, timeout, nothing)",
-        ),
+        ("crates/cache/src/service/watch.rs", "wait_timeout_while(queue, timeout, nothing)"),
         // A store that is full waits for readers that are off their processor, a little.
         ("crates/cache/src/store/pool/patience.rs", "Instant::now()"),
         ("crates/cache/src/store/pool/patience.rs", "began.elapsed()"),
@@ -245,9 +222,7 @@ fn lines_outside_tests(text: &str) -> Vec<(usize, &str)> {
 fn code_lines(text: &str) -> usize {
     let lines = lines_outside_tests(text).into_iter();
     let lines = lines.map(|(_, line)| line.trim_start());
-    lines
-        .filter(|line| !line.is_empty() && !line.starts_with("//"))
-        .count()
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
 /// True if a line is `#[cfg(test)]`, or the like with `all`.
@@ -355,11 +330,7 @@ fn rows_of_a_table_have_as_many_cells_as_its_head() {
             }
             next = at + 1;
             if cells != in_head {
-                findings.add_line(
-                    &file,
-                    at,
-                    format!("{cells} cells, and {in_head} in the head"),
-                );
+                findings.add_line(&file, at, format!("{cells} cells, and {in_head} in the head"));
             }
         }
     }
@@ -382,22 +353,10 @@ fn links(markdown: &str) -> Vec<(usize, String)> {
 fn anchors(markdown: &str) -> BTreeSet<String> {
     let headings = prose_lines(markdown).filter(|(_, line)| line.starts_with('#'));
     let slug = |text: &str| -> String {
-        let kept = text
-            .trim()
-            .chars()
-            .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
-        kept.map(|c| {
-            if c == ' ' {
-                '-'
-            } else {
-                c.to_ascii_lowercase()
-            }
-        })
-        .collect()
+        let kept = text.trim().chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
     };
-    headings
-        .map(|(_, line)| slug(line.trim_start_matches('#')))
-        .collect()
+    headings.map(|(_, line)| slug(line.trim_start_matches('#'))).collect()
 }
 
 fn prose_lines(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -428,11 +387,8 @@ fn every_golden_file_is_used() {
         let stem = format!("\"{}\"", within.trim_end_matches(".txt"));
         let package = rust.iter().filter(|file| file.name.starts_with(package));
         let mut loaders = package.filter(|file| file.text.contains("transcripts"));
-        let names_it = |text: &str| {
-            [within, &stem, "read_dir"]
-                .iter()
-                .any(|name| text.contains(name))
-        };
+        let names_it =
+            |text: &str| [within, &stem, "read_dir"].iter().any(|name| text.contains(name));
         if !loaders.any(|file| names_it(&file.text)) {
             findings.add(&name, "no test loads it");
         }
@@ -446,10 +402,7 @@ fn source_files_stay_readable() {
     for file in rust_files() {
         let lines = file.text.lines().count();
         if lines > RUST_LINES_MAX {
-            findings.add(
-                &file.name,
-                format!("{lines} lines, more than {RUST_LINES_MAX}"),
-            );
+            findings.add(&file.name, format!("{lines} lines, more than {RUST_LINES_MAX}"));
         }
     }
     findings.assert_none();
@@ -465,11 +418,7 @@ fn drivers_weigh_what_their_page_says() {
     let (_, section) = text.split_once("\n## What the drivers weigh\n").unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();
     let sources = rust_files();
-    for row in section
-        .lines()
-        .filter(|line| line.starts_with("| "))
-        .skip(1)
-    {
+    for row in section.lines().filter(|line| line.starts_with("| ")).skip(1) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [_, said, places] = cells[..] else {
             panic!("{row}: part, lines, and where");
@@ -496,9 +445,7 @@ fn drivers_weigh_what_their_page_says() {
 #[test]
 fn lines_have_no_tabs_and_no_trailing_blanks() {
     let mut findings = Findings::default();
-    for file in files(&[
-        "rs", "toml", "md", "py", "sh", "html", "css", "svg", "json", "lua",
-    ]) {
+    for file in files(&["rs", "toml", "md", "py", "sh", "html", "css", "svg", "json", "lua"]) {
         for (at, line) in file.text.lines().enumerate() {
             if line.contains('\t') {
                 findings.add_line(&file, at, "a tab");
@@ -517,13 +464,7 @@ fn lines_have_no_tabs_and_no_trailing_blanks() {
 #[test]
 fn nothing_is_left_undone() {
     // Put together here, so that this file does not find itself.
-    let marks = [
-        ["TO", "DO"],
-        ["FIX", "ME"],
-        ["XX", "X"],
-        ["dbg", "!("],
-        ["todo", "!("],
-    ];
+    let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["dbg", "!("], ["todo", "!("]];
     let marks = marks.map(|halves| halves.concat());
     let mut findings = Findings::default();
     for file in files(&["rs", "toml", "md", "py", "sh", "html", "css", "lua"]) {
@@ -538,17 +479,10 @@ fn nothing_is_left_undone() {
 
 #[test]
 fn no_path_of_anybodys_machine() {
-    let homes = [
-        ["/ho", "me/"],
-        ["/ro", "ot/"],
-        ["/wo", "rk/"],
-        ["/tmp/", "target"],
-    ];
+    let homes = [["/ho", "me/"], ["/ro", "ot/"], ["/wo", "rk/"], ["/tmp/", "target"]];
     let homes = homes.map(|halves| halves.concat());
     let mut findings = Findings::default();
-    for file in files(&[
-        "rs", "toml", "md", "py", "sh", "html", "css", "svg", "json", "lua",
-    ]) {
+    for file in files(&["rs", "toml", "md", "py", "sh", "html", "css", "svg", "json", "lua"]) {
         for (at, line) in file.text.lines().enumerate() {
             if let Some(home) = homes.iter().find(|home| has_path(line, home)) {
                 findings.add_line(&file, at, format!("a path under {home}"));
@@ -561,18 +495,12 @@ fn no_path_of_anybodys_machine() {
 #[test]
 fn one_word_for_one_idea() {
     // A fiber is a fiber. The FAQ may say what it is not; code spans name other people's things.
-    let banned = [
-        ["corou", "tine"],
-        ["green ", "thread"],
-        ["light", "weight thread"],
-    ];
+    let banned = [["corou", "tine"], ["green ", "thread"], ["light", "weight thread"]];
     let banned = banned.map(|halves| halves.concat());
     let mut findings = Findings::default();
     for file in files(&["rs", "md"]) {
         for (at, line) in file.text.lines().enumerate() {
-            let is_doc = ["//!", "///"]
-                .iter()
-                .any(|mark| line.trim_start().starts_with(mark));
+            let is_doc = ["//!", "///"].iter().any(|mark| line.trim_start().starts_with(mark));
             if !is_doc && !file.name.ends_with(".md") {
                 continue;
             }
@@ -584,11 +512,7 @@ fn one_word_for_one_idea() {
             let in_runtime = is_doc && file.name.starts_with("crates/fiber/");
             let prose = prose.replace("task-work", "").replace("task work", "");
             if in_runtime && (has_word(&prose, "task") || has_word(&prose, "tasks")) {
-                findings.add_line(
-                    &file,
-                    at,
-                    "'task' is not our word: fiber, job or kernel thread",
-                );
+                findings.add_line(&file, at, "'task' is not our word: fiber, job or kernel thread");
             }
         }
     }
@@ -604,10 +528,7 @@ struct Source {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 fn is_test_file(name: &str) -> bool {
@@ -630,28 +551,16 @@ fn files(extensions: &[&str]) -> Vec<Source> {
         if name.starts_with("crates/lab/peers/") || name.starts_with("examples/libraries/") {
             return false;
         }
-        let extension = Path::new(name)
-            .extension()
-            .and_then(|extension| extension.to_str());
+        let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
         extensions.contains(&extension.unwrap_or(if name == ".ci/run" { "sh" } else { "" }))
     };
-    let source = |name: String| Source {
-        text: read(&root().join(&name)),
-        name,
-    };
+    let source = |name: String| Source { text: read(&root().join(&name)), name };
     all_files().into_iter().filter(wanted).map(source).collect()
 }
 
 /// Every file of the workspace that is not made by a build or a tool, in order.
 fn all_files() -> Vec<String> {
-    const MADE: &[&str] = &[
-        "target",
-        ".git",
-        "__pycache__",
-        "corpus",
-        "artifacts",
-        "coverage",
-    ];
+    const MADE: &[&str] = &["target", ".git", "__pycache__", "corpus", "artifacts", "coverage"];
     let (root, mut found, mut open) = (root(), Vec::new(), vec![root()]);
     while let Some(directory) = open.pop() {
         for entry in fs::read_dir(directory).unwrap() {
@@ -673,9 +582,7 @@ fn all_files() -> Vec<String> {
 fn subdirectories(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
     let directories = entries.filter(|entry| entry.path().is_dir());
-    directories
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect()
+    directories.map(|entry| entry.file_name().into_string().unwrap()).collect()
 }
 
 fn read(path: &Path) -> String {
@@ -685,8 +592,7 @@ fn read(path: &Path) -> String {
 /// True if a path in `line` begins with `start`: `a/home/b` is relative, and no one's home.
 fn has_path(line: &str, start: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || "._-}".contains(c);
-    line.match_indices(start)
-        .any(|(at, _)| !line[..at].chars().next_back().is_some_and(is_inner))
+    line.match_indices(start).any(|(at, _)| !line[..at].chars().next_back().is_some_and(is_inner))
 }
 
 /// True if `word` stands in `line` by itself, not inside a longer word.
@@ -713,11 +619,6 @@ impl Findings {
 
     fn assert_none(self) {
         let Findings(findings) = self;
-        assert!(
-            findings.is_empty(),
-            "{} findings\n{}",
-            findings.len(),
-            findings.join("\n")
-        );
+        assert!(findings.is_empty(), "{} findings\n{}", findings.len(), findings.join("\n"));
     }
 }

@@ -6,9 +6,8 @@ use super::words::package_of;
 use super::{Findings, Source, rust_files};
 
 /// Words that begin a clause where a reader expects a thing or a verb.
-const CLAUSE_WORDS: &[&str] = &[
-    "As", "How", "It", "Of", "So", "Those", "What", "When", "Where", "Whether", "Which", "Why",
-];
+const CLAUSE_WORDS: &[&str] =
+    &["As", "How", "It", "Of", "So", "Those", "What", "When", "Where", "Whether", "Which", "Why"];
 
 /// Share of the doc comments of a crate that may begin with one of [`CLAUSE_WORDS`].
 const CLAUSE_PERCENT_MAX: usize = 5;
@@ -22,10 +21,7 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
     let files = rust_files();
     let mut by_package: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.name.contains("/src/")) {
-        by_package
-            .entry(package_of(&file.name))
-            .or_default()
-            .push(file);
+        by_package.entry(package_of(&file.name)).or_default().push(file);
     }
     for files in by_package.into_values() {
         let mut count = 0;
@@ -55,12 +51,7 @@ fn doc_comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(move |(index, line)| {
         let is_first = doc(line) && !is_inside;
         is_inside = doc(line);
-        is_first.then(|| {
-            (
-                index,
-                line.trim_start().trim_start_matches('/').trim_start(),
-            )
-        })
+        is_first.then(|| (index, line.trim_start().trim_start_matches('/').trim_start()))
     })
 }
 
@@ -72,9 +63,7 @@ fn predicates_ask_and_change_nothing() {
             let Some((_, item)) = line.split_once("fn ") else {
                 continue;
             };
-            let asks = ["is_", "has_", "are_"]
-                .iter()
-                .any(|start| item.starts_with(start));
+            let asks = ["is_", "has_", "are_"].iter().any(|start| item.starts_with(start));
             if asks && item.contains("(&mut self") && !line.trim_start().starts_with("//") {
                 findings.add_line(
                     &file,
@@ -123,16 +112,12 @@ fn each_let_defines_one_thing() {
 
 /// True for `let (a, b) = (x, y);` where neither side takes anything apart.
 fn pairs_two_things(code: &str) -> bool {
-    let Some((names, values)) = code
-        .strip_prefix("let (")
-        .and_then(|rest| rest.split_once(") = ("))
+    let Some((names, values)) =
+        code.strip_prefix("let (").and_then(|rest| rest.split_once(") = ("))
     else {
         return false;
     };
-    let names: Vec<&str> = names
-        .split(", ")
-        .map(|name| name.trim_start_matches("mut "))
-        .collect();
+    let names: Vec<&str> = names.split(", ").map(|name| name.trim_start_matches("mut ")).collect();
     let is_name = |name: &&str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
     let first = values.split(", ").next().unwrap_or_default();
     names.len() == 2

@@ -9,84 +9,39 @@ use super::{
 
 /// Public type names that stand in more than one place, and why that is one idea.
 const SHARED_NAMES: &[(&str, &str)] = &[
-    (
-        "Malformed",
-        "bytes that break the rules of their protocol: cache's, netstack's",
-    ),
-    (
-        "Peer",
-        "the other end, as web and cache name it in their logs",
-    ),
-    (
-        "Progress",
-        "what a run of load or lab tells of itself as it goes on",
-    ),
-    (
-        "Random",
-        "a seeded generator; load shares no code with what it measures",
-    ),
+    ("Malformed", "bytes that break the rules of their protocol: cache's, netstack's"),
+    ("Peer", "the other end, as web and cache name it in their logs"),
+    ("Progress", "what a run of load or lab tells of itself as it goes on"),
+    ("Random", "a seeded generator; load shares no code with what it measures"),
     ("Receiver", "of a channel, as in std: one consumer, or many"),
     ("Select", "select(2) in event, the select! macro in fiber"),
     ("Sender", "of a channel, as in std: one consumer, or many"),
     ("Session", "the trait, and the two protocols that are one"),
     ("Settings", "what a thing is started with"),
-    (
-        "TcpListener",
-        "as in std: fiber's is the kernel's, sockets' a netstack's",
-    ),
-    (
-        "TcpStream",
-        "as in std: fiber's is the kernel's, sockets' a netstack's",
-    ),
+    ("TcpListener", "as in std: fiber's is the kernel's, sockets' a netstack's"),
+    ("TcpStream", "as in std: fiber's is the kernel's, sockets' a netstack's"),
     ("Tls", "with the feature `tls` and without"),
-    (
-        "Work",
-        "what a session hands out (session, web, cache); the work of an experiment (lab)",
-    ),
+    ("Work", "what a session hands out (session, web, cache); the work of an experiment (lab)"),
 ];
 
 /// Names of types that stand in more than one place of a crate, and why that is one idea.
 const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ("event", "Entry", "a descriptor's row, in FDM and in LAP"),
-    (
-        "event",
-        "Place",
-        "where a descriptor is polled, in FDM and in LAP",
-    ),
-    (
-        "event",
-        "Watched",
-        "a descriptor's row, of signals and of the ring",
-    ),
+    ("event", "Place", "where a descriptor is polled, in FDM and in LAP"),
+    ("event", "Watched", "a descriptor's row, of signals and of the ring"),
     ("fiber", "Short", "under loom and otherwise"),
     ("fiber", "Who", "under loom and otherwise"),
     ("lab/programs", "Connection", "a connection of a ceiling"),
-    (
-        "load",
-        "Read",
-        "progress of HTTP's reader, and of memcached's",
-    ),
+    ("load", "Read", "progress of HTTP's reader, and of memcached's"),
     ("load", "Reader", "HTTP's, memcached's, and either"),
     ("load", "Reply", "HTTP's, memcached's, and either"),
-    (
-        "serve",
-        "Acceptor",
-        "of sockets, and of a netstack's listeners",
-    ),
+    ("serve", "Acceptor", "of sockets, and of a netstack's listeners"),
     ("serve", "Connection", "a connection as its engine keeps it"),
     ("serve", "Connections", "of one loop, and of the registry"),
     ("serve", "EventLoop", "over sockets, and over a netstack"),
     ("serve", "Listener", "as its engine accepts from it"),
-    (
-        "serve",
-        "TlsConnection",
-        "with the feature `tls` and without",
-    ),
-    (
-        "weft",
-        "Prepared",
-        "a web server and a cache before they run",
-    ),
+    ("serve", "TlsConnection", "with the feature `tls` and without"),
+    ("weft", "Prepared", "a web server and a cache before they run"),
     ("weft", "Running", "a web server and a cache that run"),
     ("weft", "Terminal", "standard error of either server"),
 ];
@@ -96,11 +51,7 @@ const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
     ("cache", "Session", "it is one"),
     ("load", "Page", "of a web server, to request"),
     ("load", "Stage", "of a course of rates"),
-    (
-        "netstack",
-        "Offload",
-        "a device offload, in the module of devices",
-    ),
+    ("netstack", "Offload", "a device offload, in the module of devices"),
     ("web", "Session", "it is one"),
     ("web", "Transcript", "tests of several crates read it"),
 ];
@@ -160,10 +111,7 @@ fn assert_listed(
     }
     for (package, name, _) in listed {
         if !found.contains_key(&((*package).to_owned(), (*name).to_owned())) {
-            findings.add(
-                "tidy/words.rs",
-                format!("{name} of {package} is listed in vain"),
-            );
+            findings.add("tidy/words.rs", format!("{name} of {package} is listed in vain"));
         }
     }
     findings.assert_none();
@@ -195,14 +143,10 @@ pub(super) fn package_of(place: &str) -> &str {
 /// The name of the type that a line defines, if it begins with one of these.
 fn type_of<'a>(line: &'a str, visibilities: &[&str]) -> Option<&'a str> {
     let code = line.trim_start();
-    let item = visibilities
-        .iter()
-        .find_map(|start| code.strip_prefix(start))?;
+    let item = visibilities.iter().find_map(|start| code.strip_prefix(start))?;
     let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
     let rest = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
-    let name = rest
-        .split(|c: char| !c.is_alphanumeric() && c != '_')
-        .next()?;
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
     // Associated types are their trait's, and the alias of a file names what another file defines.
     let is_seen_widely = code.starts_with("pub ") || code.starts_with("pub(crate) ");
     let is_alias = item.starts_with("type ") && (line.starts_with(' ') || !is_seen_widely);
@@ -253,15 +197,10 @@ struct Term {
 fn terms() -> Vec<Term> {
     let glossary = read(&root().join("docs/glossary.md"));
     let mut terms = Vec::new();
-    for row in glossary
-        .lines()
-        .filter_map(|line| line.strip_prefix("| **"))
-    {
+    for row in glossary.lines().filter_map(|line| line.strip_prefix("| **")) {
         let (names, rest) = row.split_once("** |").expect("a term and its meaning");
-        let (meaning, home) = rest
-            .trim_end_matches(['|', ' '])
-            .rsplit_once('|')
-            .unwrap_or_default();
+        let (meaning, home) =
+            rest.trim_end_matches(['|', ' ']).rsplit_once('|').unwrap_or_default();
         terms.extend(names.split(", ").map(|name| Term {
             name: name.to_lowercase(),
             meaning: meaning.to_owned(),
@@ -284,16 +223,8 @@ fn in_words(name: &str) -> String {
 }
 
 /// Words for persons. Threads, sockets and code are "it".
-const PERSONS: &[&str] = &[
-    "anybody",
-    "everybody",
-    "herself",
-    "himself",
-    "nobody",
-    "somebody",
-    "whoever",
-    "whomever",
-];
+const PERSONS: &[&str] =
+    &["anybody", "everybody", "herself", "himself", "nobody", "somebody", "whoever", "whomever"];
 
 #[test]
 fn things_are_it() {
@@ -359,14 +290,8 @@ fn comments_fit_into_100_columns() {
             let fence = comment.starts_with("//") && comment.contains("```");
             is_drawing = comment.starts_with("//") && (is_drawing ^ fence);
             // A table's row cannot be broken.
-            let is_row = ["//! |", "/// |"]
-                .iter()
-                .any(|start| comment.starts_with(start));
-            let columns_max = if is_drawing {
-                DRAWING_COLUMNS_MAX
-            } else {
-                COMMENT_COLUMNS_MAX
-            };
+            let is_row = ["//! |", "/// |"].iter().any(|start| comment.starts_with(start));
+            let columns_max = if is_drawing { DRAWING_COLUMNS_MAX } else { COMMENT_COLUMNS_MAX };
             let columns = line.chars().count();
             let has_comment = comment.starts_with("//") || line.contains(" // ");
             if has_comment && !is_row && columns > columns_max {

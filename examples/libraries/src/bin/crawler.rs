@@ -74,33 +74,21 @@ fn duration(timeout: NextTimeout) -> Duration {
 }
 
 fn failure(error: std::io::Error, reason: Timeout) -> Error {
-    if error.kind() == ErrorKind::TimedOut {
-        Error::Timeout(reason)
-    } else {
-        error.into()
-    }
+    if error.kind() == ErrorKind::TimedOut { Error::Timeout(reason) } else { error.into() }
 }
 
 fn main() {
-    let root = std::env::args()
-        .nth(1)
-        .expect("usage: crawler http://ADDRESS");
+    let root = std::env::args().nth(1).expect("usage: crawler http://ADDRESS");
     let root = root.trim_end_matches('/').to_owned();
     fiber::run(move || {
-        let config = Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(10)))
-            .build();
+        let config = Agent::config_builder().timeout_global(Some(Duration::from_secs(10))).build();
         let agent = Agent::with_parts(config, FiberConnector, DefaultResolver::default());
         let mut known = BTreeSet::from(["/".to_owned()]);
         let mut waiting = vec!["/".to_owned()];
         let (mut fetched, mut len, mut broken) = (0, 0, 0);
         let mut at_work = JoinSet::new();
         loop {
-            while let Some(path) = if at_work.len() < AT_ONCE {
-                waiting.pop()
-            } else {
-                None
-            } {
+            while let Some(path) = if at_work.len() < AT_ONCE { waiting.pop() } else { None } {
                 let (agent, url) = (agent.clone(), format!("{root}{path}"));
                 at_work.spawn(move || (fetch(&agent, &url), path));
             }
@@ -155,10 +143,6 @@ fn without_dots(path: &str) -> String {
             segment => segments.push(segment),
         }
     }
-    let slash = if path.ends_with("/.") || path.ends_with("/..") {
-        "/"
-    } else {
-        ""
-    };
+    let slash = if path.ends_with("/.") || path.ends_with("/..") { "/" } else { "" };
     format!("/{}{slash}", segments.join("/")).replace("//", "/")
 }

@@ -26,9 +26,7 @@ fn main() {
 fn wire(address: &str) {
     let sum = sum_of(|number| {
         let mut connection = Wire::connect(address).unwrap();
-        connection
-            .ask(&format!("select pg_sleep(0.1), {number} * 2"))
-            .unwrap()[0][1]
+        connection.ask(&format!("select pg_sleep(0.1), {number} * 2")).unwrap()[0][1]
             .parse()
             .unwrap()
     });
@@ -43,10 +41,7 @@ struct Wire {
 impl Wire {
     fn connect(address: &str) -> io::Result<Wire> {
         let stream = TcpStream::connect(address)?;
-        let mut wire = Wire {
-            stream,
-            input: BytesMut::new(),
-        };
+        let mut wire = Wire { stream, input: BytesMut::new() };
         let mut hello = BytesMut::new();
         frontend::startup_message([("user", "postgres")], &mut hello)?;
         wire.exchange(&hello)?;
@@ -104,9 +99,7 @@ fn offloaded(parameters: &str) {
     let connect =
         |_| fiber::offload(|| postgres::Client::connect(parameters, postgres::NoTls).unwrap());
     let (back, free) = fiber::sync::mpmc::bounded(8);
-    (0..8)
-        .map(connect)
-        .for_each(|client| back.send(client).unwrap());
+    (0..8).map(connect).for_each(|client| back.send(client).unwrap());
     let sum = sum_of(|number| {
         let mut client = free.recv().unwrap();
         let row = fiber::offload(|| client.query_one("select $1::int * 2", &[&number]).unwrap());
@@ -122,29 +115,25 @@ fn futures(parameters: &str) {
     let (started, handle) = mpsc::sync_channel(1);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let tokio = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         started.send(runtime.handle().clone()).unwrap();
         runtime.block_on(stopped).ok();
     });
     let handle = handle.recv().unwrap();
     let parameters = parameters.to_owned();
     let (client, connection) = wait_for(&handle, async move {
-        tokio_postgres::connect(&parameters, tokio_postgres::NoTls)
-            .await
-            .unwrap()
+        tokio_postgres::connect(&parameters, tokio_postgres::NoTls).await.unwrap()
     });
     handle.spawn(connection);
     let client = std::sync::Arc::new(client);
-    let sum = sum_of(|number| {
-        let client = std::sync::Arc::clone(&client);
-        let row = wait_for(&handle, async move {
-            client.query_one("select $1::int * 2", &[&number]).await
+    let sum =
+        sum_of(|number| {
+            let client = std::sync::Arc::clone(&client);
+            let row = wait_for(&handle, async move {
+                client.query_one("select $1::int * 2", &[&number]).await
+            });
+            row.unwrap().get(0)
         });
-        row.unwrap().get(0)
-    });
     println!("futures: {sum}");
     drop((client, stop));
     fiber::offload(|| tokio.join()).unwrap();

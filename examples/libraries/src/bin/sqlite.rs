@@ -17,9 +17,7 @@ fn main() {
         connection
             .create_scalar_function("next_word", 0, FunctionFlags::SQLITE_UTF8, next)
             .unwrap();
-        connection
-            .execute("create table words (word integer)", ())
-            .unwrap();
+        connection.execute("create table words (word integer)", ()).unwrap();
         let database = Mutex::new(connection);
         fiber::scope(|scope| {
             scope.spawn(|| {
@@ -28,9 +26,7 @@ fn main() {
                     // Not Sync, but Send: an exclusive borrow may go to another thread.
                     let connection = &mut *connection;
                     fiber::offload(move || {
-                        connection
-                            .execute("insert into words values (next_word())", ())
-                            .unwrap()
+                        connection.execute("insert into words values (next_word())", ()).unwrap()
                     });
                 }
             });
@@ -42,9 +38,7 @@ fn main() {
         let connection = database.into_inner().unwrap();
         let sum = fiber::offload(move || {
             connection
-                .query_row("select sum(word) from words", (), |row| {
-                    row.get::<_, i64>(0)
-                })
+                .query_row("select sum(word) from words", (), |row| row.get::<_, i64>(0))
                 .unwrap()
         });
         assert_eq!(sum, 5050);

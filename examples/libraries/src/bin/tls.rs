@@ -19,21 +19,14 @@ fn main() {
     let provider = Arc::new(default_provider());
     let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions();
-    let server = server
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.clone()], key);
+    let server =
+        server.unwrap().with_no_client_auth().with_single_cert(vec![certificate.clone()], key);
     let server = Arc::new(server.unwrap());
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
     let client =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let client = Arc::new(
-        client
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth(),
-    );
+    let client = Arc::new(client.unwrap().with_root_certificates(roots).with_no_client_auth());
     fiber::run(move || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

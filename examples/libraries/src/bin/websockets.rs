@@ -44,20 +44,13 @@ fn serve(count: &str) {
         let own = std::env::current_exe().unwrap();
         let mut clients = fiber::process::Command::new(own);
         let (stdin, stdout) = (std::process::Stdio::piped(), std::process::Stdio::piped());
-        let mut clients = clients
-            .args([&count, &address])
-            .stdin(stdin)
-            .stdout(stdout)
-            .spawn()
-            .unwrap();
+        let mut clients =
+            clients.args([&count, &address]).stdin(stdin).stdout(stdout).spawn().unwrap();
         let mut lines = BufReader::new(clients.stdout.take().unwrap()).lines();
         println!("{}", lines.next().expect("the clients are there").unwrap());
         let open = open.load(Ordering::Relaxed);
         assert_eq!(open.to_string(), count);
-        println!(
-            "server: {open} idle WebSockets, {} bytes each",
-            (resident() - before) / open
-        );
+        println!("server: {open} idle WebSockets, {} bytes each", (resident() - before) / open);
         clients.stdin.take().unwrap().write_all(b"go\n").unwrap();
         assert!(clients.wait().unwrap().success());
     });

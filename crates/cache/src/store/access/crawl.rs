@@ -55,13 +55,7 @@ impl Store {
                 seen += 1;
                 add(checked);
                 if clock.is_dead(&pool.arena, chunk) {
-                    pool.take_out_dead(
-                        Victim {
-                            chunk,
-                            is_dead: true,
-                        },
-                        clock,
-                    );
+                    pool.take_out_dead(Victim { chunk, is_dead: true }, clock);
                 } else if visit(&Item::new(self, chunk)).is_break() {
                     return None;
                 }

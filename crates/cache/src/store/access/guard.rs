@@ -71,9 +71,8 @@ impl<'s> Guard<'s> {
     /// Finds an item, marks it as used and sets its expiry time (`gat`).
     pub fn get_and_touch(&self, key: &[u8], exptime: Seconds) -> Result<Item<'_>, Miss> {
         self.pin();
-        let chunk = self
-            .touch_found(key, exptime)
-            .inspect_err(|miss| self.stripe().count_miss(*miss))?;
+        let chunk =
+            self.touch_found(key, exptime).inspect_err(|miss| self.stripe().count_miss(*miss))?;
         self.count_hit(self.pool().owners.class_of(chunk));
         Ok(Item::hit(self.store, chunk, self.now))
     }
@@ -124,9 +123,7 @@ impl<'s> Guard<'s> {
         // Before the lock: see `Pool::clock`.
         let clock = self.clock();
         let locked = pool.index.lock(pool.hash(key));
-        let found = locked
-            .find(|chunk| pool.key(chunk) == key)
-            .ok_or(Miss::NotFound);
+        let found = locked.find(|chunk| pool.key(chunk) == key).ok_or(Miss::NotFound);
         match found.and_then(|(_, chunk)| self.alive(chunk, clock)) {
             Ok(chunk) => {
                 pool.arena.header(chunk).exptime.store(exptime, Relaxed);
@@ -146,12 +143,8 @@ impl<'s> Guard<'s> {
     pub(crate) fn find(&self, key: &[u8], hash: u64) -> Result<Chunk, Miss> {
         self.pin();
         let pool = self.pool();
-        let chunk = pool
-            .index
-            .find(hash, |chunk| pool.key(chunk) == key)
-            .ok_or(Miss::NotFound)?;
-        self.alive(chunk, self.clock())
-            .inspect_err(|_| self.take_out_dead(chunk))
+        let chunk = pool.index.find(hash, |chunk| pool.key(chunk) == key).ok_or(Miss::NotFound)?;
+        self.alive(chunk, self.clock()).inspect_err(|_| self.take_out_dead(chunk))
     }
 
     #[cold]
@@ -163,12 +156,8 @@ impl<'s> Guard<'s> {
         if let Some((at, _)) = locked.find(|found| found == chunk)
             && clock.is_dead(&pool.arena, chunk)
         {
-            let dead = Victim {
-                chunk,
-                is_dead: true,
-            };
-            pool.class_of(chunk)
-                .count_victim(&pool.arena, dead, self.now);
+            let dead = Victim { chunk, is_dead: true };
+            pool.class_of(chunk).count_victim(&pool.arena, dead, self.now);
             pool.remove(&locked, at, chunk);
         }
     }
@@ -179,11 +168,7 @@ impl<'s> Guard<'s> {
         if clock.is_flushed(header) {
             return Err(Miss::Flushed);
         }
-        if clock.is_expired(header.exptime.load(Relaxed)) {
-            Err(Miss::Expired)
-        } else {
-            Ok(chunk)
-        }
+        if clock.is_expired(header.exptime.load(Relaxed)) { Err(Miss::Expired) } else { Ok(chunk) }
     }
 
     #[inline]
@@ -245,8 +230,6 @@ impl Drop for Guard<'_> {
 
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("now", &self.now)
-            .finish_non_exhaustive()
+        f.debug_struct("Guard").field("now", &self.now).finish_non_exhaustive()
     }
 }

@@ -63,8 +63,6 @@ impl AsRef<Pool> for Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store")
-            .field("config", self.config())
-            .finish_non_exhaustive()
+        f.debug_struct("Store").field("config", self.config()).finish_non_exhaustive()
     }
 }

@@ -42,12 +42,7 @@ impl<'t> Item<'t> {
         let header = store.pool().arena.header(chunk);
         let state = header.state.load(Relaxed);
         let last_access = header.last_access.load(Relaxed);
-        Item {
-            store,
-            chunk,
-            state,
-            last_access,
-        }
+        Item { store, chunk, state, last_access }
     }
 
     /// The same, marked as used.
@@ -59,12 +54,7 @@ impl<'t> Item<'t> {
         if last_access != now {
             header.last_access.store(now, Relaxed);
         }
-        Item {
-            store,
-            chunk,
-            state,
-            last_access,
-        }
+        Item { store, chunk, state, last_access }
     }
 
     fn pool(&self) -> &'t Pool {
@@ -99,10 +89,7 @@ impl<'t> Item<'t> {
         let held = Held::take(self.store.clone(), self.chunk, READERS_MAX)?;
         let layout = Layout::of(&self.pool().arena, self.chunk);
         let held = Arc::new(held);
-        let piece = move |at| Piece {
-            held: held.clone(),
-            at,
-        };
+        let piece = move |at| Piece { held: held.clone(), at };
         Some((0..layout.pieces()).map(move |at| Bytes::from_owner(piece(at))))
     }
 
@@ -173,10 +160,7 @@ impl<'t> Item<'t> {
 impl fmt::Debug for Item<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = String::from_utf8_lossy(self.key());
-        f.debug_struct("Item")
-            .field("key", &key)
-            .field("len", &self.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Item").field("key", &key).field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -202,10 +186,6 @@ impl<S: AsRef<Pool>> Drop for Held<S> {
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
         let pool = self.held.pool.pool();
-        pool.piece(
-            self.held.chunk,
-            &Layout::of(&pool.arena, self.held.chunk),
-            self.at,
-        )
+        pool.piece(self.held.chunk, &Layout::of(&pool.arena, self.held.chunk), self.at)
     }
 }

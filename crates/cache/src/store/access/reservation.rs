@@ -34,10 +34,7 @@ impl Reservation {
     /// then drop the reservation and skip the rest.
     pub fn space(&mut self) -> Result<&mut [u8], StoreError> {
         let clock = self.clock;
-        let raw = self
-            .raw
-            .as_mut()
-            .expect("a reservation is whole until it is committed");
+        let raw = self.raw.as_mut().expect("a reservation is whole until it is committed");
         raw.space(self.store.pool(), clock)
     }
 
@@ -46,26 +43,18 @@ impl Reservation {
     /// # Panics
     /// If `len` is longer than the space.
     pub fn filled(&mut self, len: usize) {
-        self.raw
-            .as_mut()
-            .expect("a reservation is whole until it is committed")
-            .filled(len);
+        self.raw.as_mut().expect("a reservation is whole until it is committed").filled(len);
     }
 
     /// Copies as much of `input` as is still missing; returns how much.
     pub fn fill(&mut self, input: &[u8]) -> Result<usize, StoreError> {
         let clock = self.clock;
-        let raw = self
-            .raw
-            .as_mut()
-            .expect("a reservation is whole until it is committed");
+        let raw = self.raw.as_mut().expect("a reservation is whole until it is committed");
         raw.fill(self.store.pool(), input, clock)
     }
 
     fn raw(&self) -> &RawReservation {
-        self.raw
-            .as_ref()
-            .expect("a reservation is whole until it is committed")
+        self.raw.as_ref().expect("a reservation is whole until it is committed")
     }
 }
 
@@ -79,8 +68,6 @@ impl Drop for Reservation {
 
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("raw", &self.raw)
-            .finish_non_exhaustive()
+        f.debug_struct("Reservation").field("raw", &self.raw).finish_non_exhaustive()
     }
 }

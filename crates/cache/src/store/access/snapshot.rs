@@ -114,17 +114,12 @@ impl Store {
         let file = options.mode(0o600).open(path)?;
         let mut blocks = BlockWriter::new(BufWriter::new(file));
         let flush_at = pool.flush_due();
-        blocks
-            .file
-            .write_all(&head(time, pool.last_cas(), flush_at))?;
+        blocks.file.write_all(&head(time, pool.last_cas(), flush_at))?;
         let _pinned = pool.pin();
         let mut saved = Snapshot::default();
         for id in pool.class_ids() {
             let chunks = pool.class(id).oldest_first(&pool.arena);
-            for chunk in chunks
-                .into_iter()
-                .filter(|chunk| !clock.is_dead(&pool.arena, *chunk))
-            {
+            for chunk in chunks.into_iter().filter(|chunk| !clock.is_dead(&pool.arena, *chunk)) {
                 self.write_item(&mut blocks, chunk)?;
                 saved.items += 1;
             }
@@ -144,9 +139,7 @@ impl Store {
         let key = pool.key(chunk);
         let state = header.state.load(Relaxed);
         let marks = MARKS.iter().enumerate();
-        let marks = marks
-            .map(|(bit, mark)| u8::from(state & mark != 0) << bit)
-            .sum::<u8>();
+        let marks = marks.map(|(bit, mark)| u8::from(state & mark != 0) << bit).sum::<u8>();
         // What is in the main queue has been used twice.
         let used = mark::used(state).max(if pool.uses(chunk) == Use::Main { 2 } else { 0 });
         let mut record = Vec::with_capacity(RECORD_HEAD_LEN + key.len());
@@ -168,10 +161,7 @@ impl Store {
         let head = Head::parse(&check(path)?);
         let file_len = fs::metadata(path)?.len();
         let mut records = Records::open(path)?;
-        let mut restored = Snapshot {
-            file_len,
-            ..Snapshot::default()
-        };
+        let mut restored = Snapshot { file_len, ..Snapshot::default() };
         let away = Away::new(head, time);
         while let Some(record) = records.next()? {
             self.install(&mut records, record, away, &mut restored)?;
@@ -216,10 +206,7 @@ impl Store {
             let filled = room.len();
             reservation.filled(filled);
         }
-        let rule = Rule {
-            new_cas: Some(record.cas),
-            ..Mode::Set.into()
-        };
+        let rule = Rule { new_cas: Some(record.cas), ..Mode::Set.into() };
         match guard.commit(reservation, rule) {
             Ok(_) => restored.items += 1,
             Err(_) => restored.refused += 1,
@@ -236,13 +223,9 @@ impl Store {
             let header = pool.arena.header(chunk);
             let marks = MARKS.iter().enumerate();
             let marks = marks.filter(|(bit, _)| record.marks >> bit & 1 == 1);
-            header
-                .state
-                .fetch_or(marks.map(|(_, mark)| mark).sum::<u32>(), Relaxed);
+            header.state.fetch_or(marks.map(|(_, mark)| mark).sum::<u32>(), Relaxed);
             mark::set_use(&header.state, u32::from(record.used));
-            header
-                .last_access
-                .store(away.past(record.last_access), Relaxed);
+            header.last_access.store(away.past(record.last_access), Relaxed);
         }
     }
 }
@@ -259,11 +242,7 @@ struct Away {
 impl Away {
     fn new(head: Head, time: SnapshotTime) -> Away {
         let seconds = time.unix.saturating_sub(head.unix);
-        Away {
-            saved_now: head.now,
-            now: time.now,
-            seconds,
-        }
+        Away { saved_now: head.now, now: time.now, seconds }
     }
 
     /// A time to come, in this server's seconds. None when it has passed.
@@ -276,9 +255,7 @@ impl Away {
     /// A time that has passed, in this server's seconds: not before it began.
     fn past(&self, then: Seconds) -> Seconds {
         let age = u64::from(self.saved_now.saturating_sub(then)) + self.seconds;
-        self.now
-            .saturating_sub(Seconds::try_from(age).unwrap_or(Seconds::MAX))
-            .max(1)
+        self.now.saturating_sub(Seconds::try_from(age).unwrap_or(Seconds::MAX)).max(1)
     }
 }
 
@@ -300,21 +277,14 @@ fn head(time: SnapshotTime, last_cas: u64, flush_at: Seconds) -> [u8; HEAD_LEN] 
     bytes.extend(flush_at.to_le_bytes());
     bytes.extend([0; 12]);
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    bytes
-        .try_into()
-        .expect("the fields of a head are its length")
+    bytes.try_into().expect("the fields of a head are its length")
 }
 
 impl Head {
     fn parse(bytes: &[u8; HEAD_LEN]) -> Head {
         let u32_at = |at| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        Head {
-            unix: u64_at(12),
-            now: u32_at(20),
-            last_cas: u64_at(24),
-            flush_at: u32_at(32),
-        }
+        Head { unix: u64_at(12), now: u32_at(20), last_cas: u64_at(24), flush_at: u32_at(32) }
     }
 }
 
@@ -325,10 +295,7 @@ struct BlockWriter {
 
 impl BlockWriter {
     fn new(file: BufWriter<File>) -> BlockWriter {
-        BlockWriter {
-            file,
-            block: Vec::with_capacity(BLOCK_LEN_MAX),
-        }
+        BlockWriter { file, block: Vec::with_capacity(BLOCK_LEN_MAX) }
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -345,10 +312,8 @@ impl BlockWriter {
 
     fn flush_block(&mut self) -> io::Result<()> {
         if !self.block.is_empty() {
-            self.file
-                .write_all(&(self.block.len() as u32).to_le_bytes())?;
-            self.file
-                .write_all(&crc32fast::hash(&self.block).to_le_bytes())?;
+            self.file.write_all(&(self.block.len() as u32).to_le_bytes())?;
+            self.file.write_all(&crc32fast::hash(&self.block).to_le_bytes())?;
             self.file.write_all(&self.block)?;
             self.block.clear();
         }
@@ -379,9 +344,7 @@ impl BlockReader {
     fn open(path: &Path) -> Result<(BlockReader, [u8; HEAD_LEN]), RestoreError> {
         // A FIFO without a writer would block the open, and a device may never end.
         let mut options = File::options();
-        options
-            .read(true)
-            .custom_flags(OFlags::NONBLOCK.bits() as i32);
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
         let file = options.open(path)?;
         if !file.metadata()?.is_file() {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
@@ -403,16 +366,7 @@ impl BlockReader {
             return Err(RestoreError::Torn(0));
         }
         let offset = HEAD_LEN as u64;
-        Ok((
-            BlockReader {
-                file,
-                offset,
-                block: Vec::new(),
-                at: 0,
-                end: None,
-            },
-            head,
-        ))
+        Ok((BlockReader { file, offset, block: Vec::new(), at: 0, end: None }, head))
     }
 
     /// Reads the next block. False at the end.
@@ -475,9 +429,7 @@ struct Record {
 
 impl Records {
     fn open(path: &Path) -> Result<Records, RestoreError> {
-        Ok(Records {
-            blocks: BlockReader::open(path)?.0,
-        })
+        Ok(Records { blocks: BlockReader::open(path)?.0 })
     }
 
     /// The next record, up to its value, which the caller reads or skips.
@@ -529,11 +481,7 @@ fn check(path: &Path) -> Result<[u8; HEAD_LEN], RestoreError> {
     }
     let blocks = &mut records.blocks;
     let is_whole = blocks.end == Some(items) && blocks.file.read(&mut [0])? == 0;
-    if is_whole {
-        Ok(head)
-    } else {
-        Err(RestoreError::Torn(blocks.offset))
-    }
+    if is_whole { Ok(head) } else { Err(RestoreError::Torn(blocks.offset)) }
 }
 
 fn read_or_torn(file: &mut impl Read, into: &mut [u8], offset: u64) -> Result<(), RestoreError> {

@@ -41,9 +41,7 @@ impl Store {
     /// Figures of `stats items` and `stats slabs`: the classes that own a page.
     pub fn class_stats(&self, now: Seconds) -> Vec<ClassStats> {
         let pool = self.pool();
-        let with_page = pool
-            .class_ids()
-            .filter(|id| pool.class(*id).page_count() > 0);
+        let with_page = pool.class_ids().filter(|id| pool.class(*id).page_count() > 0);
         with_page
             .map(|id| ClassStats {
                 get_hits: pool.get_hits(id),
@@ -66,8 +64,7 @@ impl Store {
     pub fn reset_stats(&self) {
         let pool = self.pool();
         pool.counters.reset();
-        pool.class_ids()
-            .for_each(|id| pool.class(id).counts = ClassStats::default());
+        pool.class_ids().for_each(|id| pool.class(id).counts = ClassStats::default());
     }
 }
 
@@ -91,13 +88,11 @@ impl Stats {
 
 impl Pool {
     fn get_hits(&self, id: u8) -> u64 {
-        self.counters
-            .sum(|stripe| &stripe.get_hits[usize::from(id) - 1])
+        self.counters.sum(|stripe| &stripe.get_hits[usize::from(id) - 1])
     }
 
     fn touch_hits(&self, id: u8) -> u64 {
-        self.counters
-            .sum(|stripe| &stripe.touch_hits[usize::from(id) - 1])
+        self.counters.sum(|stripe| &stripe.touch_hits[usize::from(id) - 1])
     }
 }
 
@@ -117,15 +112,10 @@ mod tests {
             let _ = guard.store(key.as_bytes(), &value, 0, exptime, rule);
         };
         let any = Rule::from(Mode::Set);
-        let with_cas = |cas| Rule {
-            cas: Some(cas),
-            ..any
-        };
+        let with_cas = |cas| Rule { cas: Some(cas), ..any };
         set("flushed", 10, NEVER, any);
         store.flush(NOW, NOW);
-        for key in [
-            "a", "b", "c", "d", "gone-1", "gone-2", "old", "older", "oldest",
-        ] {
+        for key in ["a", "b", "c", "d", "gone-1", "gone-2", "old", "older", "oldest"] {
             let exptime = if key.starts_with("old") { 5 } else { NEVER };
             set(key, 10, exptime, any);
         }
@@ -146,13 +136,8 @@ mod tests {
         for key in ["gone-1", "gone-2", "none", "none-2", "none-3"] {
             guard.delete(key.as_bytes(), DeleteRule::default());
         }
-        let by = |direction| Arithmetic {
-            direction,
-            delta: 1,
-            cas: None,
-            new_cas: None,
-            exptime: None,
-        };
+        let by =
+            |direction| Arithmetic { direction, delta: 1, cas: None, new_cas: None, exptime: None };
         for (key, direction, times) in [
             ("c", Direction::Up, 8),
             ("none", Direction::Up, 9),

@@ -58,11 +58,7 @@ impl<'s> Guard<'s> {
         self.unpin();
         let pool = self.pool();
         let raw = pool.begin_upload(key, value_len, flags, exptime, clock)?;
-        Ok(Reservation {
-            store: self.store.clone(),
-            raw: Some(raw),
-            clock,
-        })
+        Ok(Reservation { store: self.store.clone(), raw: Some(raw), clock })
     }
 
     /// Publishes a full reservation as the item, if the rule allows.
@@ -79,15 +75,9 @@ impl<'s> Guard<'s> {
             "committed a reservation that misses {} bytes",
             reservation.missing()
         );
-        assert!(
-            std::ptr::eq(reservation.store.pool(), self.pool()),
-            "committed to another store"
-        );
+        assert!(std::ptr::eq(reservation.store.pool(), self.pool()), "committed to another store");
         self.unpin();
-        let mut raw = reservation
-            .raw
-            .take()
-            .expect("a reservation is whole until it is committed");
+        let mut raw = reservation.raw.take().expect("a reservation is whole until it is committed");
         raw.end_upload(self.pool());
         self.commit_raw(raw, rule)
     }
@@ -105,9 +95,8 @@ impl<'s> Guard<'s> {
         let hash = pool.hash_of(raw.chunk);
         let mut locked = pool.index.lock(hash);
         let found = locked.find(|chunk| pool.key(chunk) == pool.key(raw.chunk));
-        let live = found
-            .map(|(_, chunk)| chunk)
-            .filter(|chunk| !clock.is_dead(&pool.arena, *chunk));
+        let live =
+            found.map(|(_, chunk)| chunk).filter(|chunk| !clock.is_dead(&pool.arena, *chunk));
         let stale = match self.permit(live, rule) {
             Ok(stale) => stale,
             Err(refused) => {
@@ -118,11 +107,7 @@ impl<'s> Guard<'s> {
             }
         };
         // The get that makes an item also fetches it.
-        let mut marks = if rule.win_taken {
-            mark::WIN | mark::FETCHED
-        } else {
-            0
-        };
+        let mut marks = if rule.win_taken { mark::WIN | mark::FETCHED } else { 0 };
         if let (true, Some(live)) = (stale, live) {
             // A stale value keeps the time of what it replaces, and a winner stays one.
             let old = pool.arena.header(live);
@@ -135,13 +120,7 @@ impl<'s> Guard<'s> {
             &mut locked,
             found,
             &raw,
-            NewVersion {
-                hash,
-                marks,
-                cas,
-                clock,
-                in_set: true,
-            },
+            NewVersion { hash, marks, cas, clock, in_set: true },
         );
         drop(locked);
         pool.index.grow(|chunk| pool.hash_of(chunk));
@@ -202,11 +181,7 @@ impl<'s> Guard<'s> {
             let Some(old) = old else {
                 if rule.vivify && rule.cas.is_none() {
                     // Only if nothing was put there meanwhile.
-                    let add = Rule {
-                        mode: Mode::Add,
-                        vivify: false,
-                        ..rule
-                    };
+                    let add = Rule { mode: Mode::Add, vivify: false, ..rule };
                     return Ok(self.commit_whole(raw, add));
                 }
                 let refused = self.permit(None, rule).err();
@@ -224,13 +199,8 @@ impl<'s> Guard<'s> {
                 Ok(joined) => joined,
                 Err(error) => break Err(error),
             };
-            let change = Change {
-                seen,
-                marks: 0,
-                new_cas: rule.new_cas,
-                exptime: None,
-                in_set: true,
-            };
+            let change =
+                Change { seen, marks: 0, new_cas: rule.new_cas, exptime: None, in_set: true };
             if let Some(cas) = self.publish_over(&old, joined, change) {
                 break Ok(StoreOutcome::Stored { cas });
             }
@@ -272,24 +242,11 @@ impl<'s> Guard<'s> {
         }
         let header = pool.arena.header(new.chunk);
         let exptime = pool.arena.header(old.chunk).exptime.load(Relaxed);
-        header
-            .exptime
-            .store(change.exptime.unwrap_or(exptime), Relaxed);
+        header.exptime.store(change.exptime.unwrap_or(exptime), Relaxed);
         let cas = change.new_cas.unwrap_or_else(|| pool.next_cas());
         let marks = change.marks;
         let in_set = change.in_set;
-        pool.publish(
-            &mut locked,
-            found,
-            &new,
-            NewVersion {
-                hash,
-                marks,
-                cas,
-                clock,
-                in_set,
-            },
-        );
+        pool.publish(&mut locked, found, &new, NewVersion { hash, marks, cas, clock, in_set });
         Some(cas)
     }
 
@@ -365,13 +322,7 @@ impl<'s> Guard<'s> {
         // What has no value any more is not the old value that others may still use.
         let marks = if rule.invalidate { mark::STALE } else { 0 };
         let exptime = Some(rule.exptime.unwrap_or(NEVER));
-        let change = Change {
-            seen,
-            marks,
-            new_cas: rule.new_cas,
-            exptime,
-            in_set: false,
-        };
+        let change = Change { seen, marks, new_cas: rule.new_cas, exptime, in_set: false };
         let done = self.publish_over(&old, empty, change).is_some();
         if done {
             pool.class_of(old.chunk).counts.delete_hits += 1;
@@ -425,20 +376,10 @@ impl<'s> Guard<'s> {
             }
             let fetched = header.state.load(Relaxed) & mark::FETCHED;
             // A longer number is a new item in memcached, and a new one begins without marks.
-            let marks = if value.len() > text.len() {
-                0
-            } else {
-                seen.marks | fetched
-            };
+            let marks = if value.len() > text.len() { 0 } else { seen.marks | fetched };
             let new_cas = by.new_cas;
             let exptime = by.exptime;
-            let change = Change {
-                seen,
-                marks,
-                new_cas,
-                exptime,
-                in_set: false,
-            };
+            let change = Change { seen, marks, new_cas, exptime, in_set: false };
             if let Some(cas) = self.publish_over(&old, new, change) {
                 let mut class = pool.class_of(old.chunk);
                 match by.direction {

@@ -146,13 +146,7 @@ impl Arena {
         let arena = Arena::map(pages_wanted).or_else(|_| Arena::map(pages_needed))?;
         if huge_pages {
             // SAFETY: the range is ours, and advice changes no contents.
-            unsafe {
-                madvise(
-                    arena.base.as_ptr().cast(),
-                    arena.len(),
-                    Advice::LinuxHugepage,
-                )?
-            };
+            unsafe { madvise(arena.base.as_ptr().cast(), arena.len(), Advice::LinuxHugepage)? };
         }
         Ok(arena)
     }

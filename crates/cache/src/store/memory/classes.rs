@@ -62,19 +62,13 @@ mod tests {
     #[test]
     fn item_goes_to_the_smallest_class() {
         let lens = ChunkLens::new(&Config::default());
-        assert_eq!(
-            (lens.class_for(1), lens.class_for(88), lens.class_for(89)),
-            (1, 1, 2)
-        );
+        assert_eq!((lens.class_for(1), lens.class_for(88), lens.class_for(89)), (1, 1, 2));
         assert_eq!(lens.class_for(CHUNK_LEN_MAX * 9), lens.last());
     }
 
     #[test]
     fn small_factor_is_bounded() {
-        let config = Config {
-            chunk_growth: 1.02,
-            ..Config::default()
-        };
+        let config = Config { chunk_growth: 1.02, ..Config::default() };
         assert_eq!(ChunkLens::new(&config).as_slice().len(), CLASSES_MAX);
     }
 }

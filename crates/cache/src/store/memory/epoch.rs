@@ -42,14 +42,9 @@ pub(crate) struct Pin {
 
 impl Epochs {
     pub(crate) fn new(stripe_count: usize) -> Epochs {
-        let stripe = |_| PinStripe {
-            pins: [0, 0, 0].map(AtomicU64::new),
-        };
+        let stripe = |_| PinStripe { pins: [0, 0, 0].map(AtomicU64::new) };
         // The first epoch is 3: stamps are compared with the epoch less 2.
-        Epochs {
-            epoch: AtomicU64::new(3),
-            stripes: (0..stripe_count).map(stripe).collect(),
-        }
+        Epochs { epoch: AtomicU64::new(3), stripes: (0..stripe_count).map(stripe).collect() }
     }
 
     #[inline]
@@ -103,9 +98,7 @@ impl Epochs {
         }
         let next = epoch + 1;
         // Whether this thread or another moved it, it moved.
-        let _ = self
-            .epoch
-            .compare_exchange(epoch, next, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.epoch.compare_exchange(epoch, next, Ordering::AcqRel, Ordering::Relaxed);
         true
     }
 }

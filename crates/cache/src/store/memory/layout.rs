@@ -27,13 +27,7 @@ impl Layout {
         if HEADER_LEN + key_len + value_len <= CHUNK_LEN_MAX {
             let table_at = key_len;
             let value_at = key_len;
-            return Layout {
-                value_len,
-                table_at,
-                value_at,
-                first_len: value_len,
-                parts: 0,
-            };
+            return Layout { value_len, table_at, value_at, first_len: value_len, parts: 0 };
         }
         let table_at = key_len.next_multiple_of(8);
         let first_space = PART_LEN_MAX - table_at;
@@ -41,13 +35,7 @@ impl Layout {
         // empty.
         let parts = (value_len - first_space).div_ceil(PART_LEN_MAX - 8);
         let value_at = table_at + 8 * parts;
-        Layout {
-            value_len,
-            table_at,
-            value_at,
-            first_len: PART_LEN_MAX - value_at,
-            parts,
-        }
+        Layout { value_len, table_at, value_at, first_len: PART_LEN_MAX - value_at, parts }
     }
 
     pub(crate) fn of(arena: &Arena, chunk: Chunk) -> Layout {
@@ -74,10 +62,7 @@ impl Layout {
         match at.checked_sub(self.first_len) {
             None => (None, 0..self.first_len),
             Some(_) if self.parts == 0 => (None, 0..self.first_len),
-            Some(behind) => (
-                Some(behind / PART_LEN_MAX),
-                self.part(behind / PART_LEN_MAX),
-            ),
+            Some(behind) => (Some(behind / PART_LEN_MAX), self.part(behind / PART_LEN_MAX)),
         }
     }
 
@@ -108,10 +93,7 @@ mod tests {
             for part in 0..layout.parts {
                 let range = layout.part(part);
                 assert_eq!(range.start, at, "{value_len}");
-                assert!(
-                    !range.is_empty() && range.len() <= PART_LEN_MAX,
-                    "{value_len}: {range:?}"
-                );
+                assert!(!range.is_empty() && range.len() <= PART_LEN_MAX, "{value_len}: {range:?}");
                 assert_eq!(layout.piece_at(range.start), (Some(part), range.clone()));
                 assert_eq!(layout.piece_at(range.end - 1), (Some(part), range.clone()));
                 at = range.end;

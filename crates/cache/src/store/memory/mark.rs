@@ -146,10 +146,7 @@ mod tests {
         assert!(is_referenced(state.load(Relaxed)) && !is_referenced(before));
         let copy = inherited(state.load(Relaxed));
         assert_eq!(copy, before);
-        assert_eq!(
-            (used(copy), generation(copy), copy & marks),
-            (2, 777, marks)
-        );
+        assert_eq!((used(copy), generation(copy), copy & marks), (2, 777, marks));
         assert_eq!(used(with_use(copy, 0)), 0);
         assert_eq!(with_use(with_use(copy, 9), 2), copy);
     }
@@ -166,10 +163,7 @@ mod tests {
         let state = AtomicU32::new(fresh(9) | FETCHED | WIN | 5);
         set_use(&state, 3);
         set_use(&state, 1);
-        assert_eq!(
-            state.load(Relaxed),
-            fresh(9) | FETCHED | WIN | 5 | 1 << USE_SHIFT
-        );
+        assert_eq!(state.load(Relaxed), fresh(9) | FETCHED | WIN | 5 | 1 << USE_SHIFT);
         hit(&state);
         assert_eq!(used(state.load(Relaxed)), 2);
     }

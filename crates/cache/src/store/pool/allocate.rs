@@ -96,11 +96,7 @@ impl Pool {
         }
         if limbo == Reaped::Later && tries.looks < LOOKS_MAX {
             tries.looks += 1;
-            return if self.advance() {
-                Tried::Progress
-            } else {
-                Tried::Held
-            };
+            return if self.advance() { Tried::Progress } else { Tried::Held };
         }
         let mut evicted = self.config.evicts && self.evict_some(id, clock, false);
         if !evicted && self.config.evicts {
@@ -195,13 +191,7 @@ impl Pool {
     /// Reaps in a class without long items.
     fn reap_short(&self, class: &mut Class, count_max: usize) {
         let mut none_long = Vec::new();
-        class.reap(
-            &self.arena,
-            &self.owners,
-            &self.epochs,
-            count_max,
-            &mut none_long,
-        );
+        class.reap(&self.arena, &self.owners, &self.epochs, count_max, &mut none_long);
     }
 
     /// Reaps what may be long, after which chunks of any class may be free.
@@ -209,13 +199,7 @@ impl Pool {
         const REAP_AT_ONCE: usize = 4;
         let limbo_len = class.limbo_len();
         let mut long = Vec::new();
-        let reaped = class.reap(
-            &self.arena,
-            &self.owners,
-            &self.epochs,
-            REAP_AT_ONCE,
-            &mut long,
-        );
+        let reaped = class.reap(&self.arena, &self.owners, &self.epochs, REAP_AT_ONCE, &mut long);
         drop(class);
         long.into_iter().for_each(|chunk| self.free_item(chunk));
         match (reaped, limbo_len) {
@@ -246,13 +230,7 @@ impl Pool {
         drop(class);
         for chunk in &dead {
             let is_dead = true;
-            self.evict(
-                Victim {
-                    chunk: *chunk,
-                    is_dead,
-                },
-                clock,
-            );
+            self.evict(Victim { chunk: *chunk, is_dead }, clock);
         }
         drop(pinned);
         !dead.is_empty()
@@ -270,11 +248,7 @@ impl Pool {
         let waits = class.limbo_len() > 64 + class.items() / 8;
         // Each item is passed over once: in a class of few the most used would soon look unused.
         let mut steps = EVICT_STEPS_MAX.min(class.items().max(1) as u32);
-        for (at, victim) in victims
-            .iter_mut()
-            .take(if waits { 0 } else { limit })
-            .enumerate()
-        {
+        for (at, victim) in victims.iter_mut().take(if waits { 0 } else { limit }).enumerate() {
             let hash_of = |chunk| self.hash_of(chunk);
             *victim = class.pick(&self.arena, clock, (&mut steps, must && at == 0), hash_of);
         }
@@ -321,8 +295,7 @@ impl Pool {
     /// Takes an item out of its locked bucket, and sets it aside.
     pub(crate) fn remove(&self, locked: &Locked<'_>, at: At<'_>, chunk: Chunk) {
         locked.remove(at);
-        self.class_of(chunk)
-            .retire(&self.arena, chunk, &self.epochs);
+        self.class_of(chunk).retire(&self.arena, chunk, &self.epochs);
     }
 }
 

@@ -62,17 +62,11 @@ impl StoreCounters {
     }
 
     pub(crate) fn sum(&self, counter: impl Fn(&CounterStripe) -> &AtomicU64) -> u64 {
-        self.0
-            .iter()
-            .map(|stripe| counter(stripe).load(Relaxed))
-            .sum()
+        self.0.iter().map(|stripe| counter(stripe).load(Relaxed)).sum()
     }
 
     pub(crate) fn reset(&self) {
-        self.0
-            .iter()
-            .flat_map(CounterStripe::all)
-            .for_each(|counter| counter.store(0, Relaxed));
+        self.0.iter().flat_map(CounterStripe::all).for_each(|counter| counter.store(0, Relaxed));
     }
 }
 

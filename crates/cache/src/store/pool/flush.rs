@@ -54,10 +54,7 @@ impl Pool {
             self.settle_flush(now);
             return self.clock_as_is(now);
         }
-        Clock {
-            now,
-            generation: flush.generation(),
-        }
+        Clock { now, generation: flush.generation() }
     }
 
     pub(crate) fn clock_as_is(&self, now: Seconds) -> Clock {
@@ -91,11 +88,7 @@ impl Pool {
     /// Flushes at the time `at`; at once when that is not in the future.
     pub(crate) fn flush_at(&self, at: Seconds, now: Seconds) {
         self.settle_flush(now);
-        if at <= now {
-            self.flush_now(0)
-        } else {
-            self.delay_flush(at)
-        }
+        if at <= now { self.flush_now(0) } else { self.delay_flush(at) }
     }
 
     #[cold]
@@ -128,9 +121,7 @@ impl Pool {
     fn delay_flush(&self, at: Seconds) {
         let _sweep = self.lock_sweep();
         let delay = |word| Some(u64::from(at) << 16 | word & 0xffff);
-        self.flush
-            .fetch_update(AcqRel, Acquire, delay)
-            .expect("the closure returns Some");
+        self.flush.fetch_update(AcqRel, Acquire, delay).expect("the closure returns Some");
     }
 
     fn lock_sweep(&self) -> MutexGuard<'_, Sweep> {
@@ -194,9 +185,7 @@ mod tests {
 
     fn set(store: &Store, key: &str) {
         let mut guard = store.access(NOW);
-        guard
-            .store(key.as_bytes(), b"v", 0, NEVER, Mode::Set.into())
-            .unwrap();
+        guard.store(key.as_bytes(), b"v", 0, NEVER, Mode::Set.into()).unwrap();
     }
 
     #[test]
@@ -242,10 +231,7 @@ mod tests {
         });
         set(&store, "a");
         store.flush(NOW + 9, NOW);
-        assert_eq!(
-            (pool.flush_due(), pool.clock(NOW + 8).generation),
-            (NOW + 9, 5)
-        );
+        assert_eq!((pool.flush_due(), pool.clock(NOW + 8).generation), (NOW + 9, 5));
         assert!(store.access(NOW + 8).get(b"a").is_ok());
         // A later one replaces it.
         store.flush(NOW + 7, NOW);

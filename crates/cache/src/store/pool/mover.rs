@@ -131,15 +131,9 @@ impl Pool {
         let is_above = self.pages_in_use() > self.pages_limit();
         let free_pages = |id: &u8| {
             let class = self.class(*id);
-            (
-                class.free_len() / u64::from(class.per_page),
-                class.page_count(),
-            )
+            (class.free_len() / u64::from(class.per_page), class.page_count())
         };
-        let most = self
-            .class_ids()
-            .max_by_key(free_pages)
-            .expect("there are classes");
+        let most = self.class_ids().max_by_key(free_pages).expect("there are classes");
         let (free, pages) = free_pages(&most);
         let is_surplus = (is_above && pages > 0) || (free > FREE_PAGES_MAX && pages > 1);
         is_surplus && self.begin_move(mover, most, None, is_above)
@@ -192,14 +186,7 @@ impl Pool {
 
     fn set_out(&self, mover: &mut Mover, page: u32, from: u8, to: Option<u8>) {
         self.class(from).set_leaving(&self.owners, page, true);
-        mover.current = Some(Move {
-            page,
-            from,
-            to,
-            at: 0,
-            rounds: 0,
-            room: 0,
-        });
+        mover.current = Some(Move { page, from, to, at: 0, rounds: 0, room: 0 });
         self.is_moving.store(true, Relaxed);
     }
 
@@ -287,9 +274,7 @@ impl Pool {
             return MoveStep::GaveUp;
         };
         let chunk_len = self.class(current.from).chunk_len;
-        let carved = self
-            .class(current.from)
-            .set_leaving(&self.owners, current.page, true);
+        let carved = self.class(current.from).set_leaving(&self.owners, current.page, true);
         let mut steps = 0;
         while current.at < carved && steps < budget {
             let chunk = Chunk::new(current.page, current.at as usize * chunk_len);
@@ -331,10 +316,7 @@ impl Pool {
     }
 
     fn hand_over(&self, done: Move) {
-        match done
-            .to
-            .filter(|_| self.pages_in_use() <= self.pages_limit())
-        {
+        match done.to.filter(|_| self.pages_in_use() <= self.pages_limit()) {
             Some(to) => {
                 self.class(to).add_page(&self.owners, done.page);
                 add(&self.counters.stripe(thread_stripe()).pages_moved);
@@ -347,13 +329,8 @@ impl Pool {
     fn reap_some(&self, id: u8) -> bool {
         const REAP_AT_ONCE: usize = 256;
         let mut long = Vec::new();
-        let reaped = self.class(id).reap(
-            &self.arena,
-            &self.owners,
-            &self.epochs,
-            REAP_AT_ONCE,
-            &mut long,
-        );
+        let reaped =
+            self.class(id).reap(&self.arena, &self.owners, &self.epochs, REAP_AT_ONCE, &mut long);
         long.into_iter().for_each(|chunk| self.free_item(chunk));
         reaped > 0
     }
@@ -396,13 +373,7 @@ impl Pool {
             pinned = self.pin();
         }
         if self.class_of(item).take_in_hand(&self.arena, item) {
-            self.evict(
-                Victim {
-                    chunk: item,
-                    is_dead,
-                },
-                clock,
-            );
+            self.evict(Victim { chunk: item, is_dead }, clock);
         }
         drop(pinned);
     }
@@ -432,9 +403,7 @@ impl Pool {
                 return false;
             }
             let hash_of = |chunk| self.hash_of(chunk);
-            let cold = self
-                .class(to)
-                .take_cold(&self.arena, clock, current.page, hash_of);
+            let cold = self.class(to).take_cold(&self.arena, clock, current.page, hash_of);
             let Some(cold) = cold else { continue };
             self.evict(cold, clock);
             current.room += 1;
@@ -466,16 +435,9 @@ impl Pool {
         };
         let key = self.key(chunk);
         let value = self.piece(chunk, &layout, 0);
-        let (flags, clock) = (
-            header.flags.load(Relaxed),
-            Clock {
-                now: 0,
-                generation: 0,
-            },
-        );
+        let (flags, clock) = (header.flags.load(Relaxed), Clock { now: 0, generation: 0 });
         let mut copy = RawReservation::new(self, new, key, value.len(), flags, 0);
-        copy.fill(self, value, clock)
-            .expect("one chunk, and it is there");
+        copy.fill(self, value, clock).expect("one chunk, and it is there");
         let locked = self.index.lock(self.hash_of(chunk));
         let Some((at, _)) = locked.find(|found| found == chunk) else {
             drop(locked);
@@ -486,13 +448,9 @@ impl Pool {
         // it.
         let copied = arena.header(new);
         set_generation(copied, generation(header, header.state.load(Relaxed)));
-        copied
-            .state
-            .store(mark::inherited(header.state.load(Relaxed)), Relaxed);
+        copied.state.store(mark::inherited(header.state.load(Relaxed)), Relaxed);
         copied.exptime.store(header.exptime.load(Relaxed), Relaxed);
-        copied
-            .last_access
-            .store(header.last_access.load(Relaxed), Relaxed);
+        copied.last_access.store(header.last_access.load(Relaxed), Relaxed);
         copied.cas.store(header.cas.load(Relaxed), Relaxed);
         locked.replace(at, new);
         let mut class = self.class(from);
@@ -544,19 +502,14 @@ mod tests {
         // Seen: fifty clients died in the middle of a long set, and fifty long items that were not
         // asked for since were gone. Cause: the pages that uploads had filled were spare, and to
         // give one back its items were evicted.
-        let config = Config {
-            memory_max: 256 << 20,
-            ..Config::default()
-        };
+        let config = Config { memory_max: 256 << 20, ..Config::default() };
         let store = Store::new(config).unwrap();
         let mut guard = store.access(2);
         for (len, name) in [(900_000, "long"), (300_000, "middle"), (50_000, "short")] {
             for at in 0..30 {
                 let key = format!("{name}{at}");
                 let value = vec![b'x'; len];
-                guard
-                    .store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into())
-                    .unwrap();
+                guard.store(key.as_bytes(), &value, 0, NEVER, Mode::Set.into()).unwrap();
             }
             let reservations = (0..100).map(|at| {
                 let key = format!("upload{at}");

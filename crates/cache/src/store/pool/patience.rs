@@ -23,10 +23,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     pub(crate) fn new() -> Patience {
-        Patience {
-            began: Instant::now(),
-            spent: AtomicU64::new(0),
-        }
+        Patience { began: Instant::now(), spent: AtomicU64::new(0) }
     }
 
     /// Lets other threads run. False, at once, when stores have waited long enough in this period.
@@ -51,11 +48,7 @@ impl Patience {
     fn spend(&self, at: Duration, waited: Duration) {
         let waited = u32::try_from(waited.as_nanos()).unwrap_or(u32::MAX);
         let add = |spent: u64| {
-            let before = if spent >> 32 == period(at) {
-                spent as u32
-            } else {
-                0
-            };
+            let before = if spent >> 32 == period(at) { spent as u32 } else { 0 };
             Some(period(at) << 32 | u64::from(before.saturating_add(waited)))
         };
         let _ = self.spent.fetch_update(Relaxed, Relaxed, add);

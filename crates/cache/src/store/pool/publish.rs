@@ -60,10 +60,7 @@ impl Pool {
             }
             _ => 0,
         };
-        header.state.store(
-            mark::with_use(mark::fresh(generation) | new.marks, used),
-            Relaxed,
-        );
+        header.state.store(mark::with_use(mark::fresh(generation) | new.marks, used), Relaxed);
         header.cas.store(new.cas, Relaxed);
         header.last_access.store(new.clock.now, Relaxed);
         match found {
@@ -99,14 +96,7 @@ impl Pool {
     fn retire_old(&self, old: Chunk, is_dead: bool, now: Seconds) -> Use {
         let mut class = self.class_of(old);
         if is_dead {
-            class.count_victim(
-                &self.arena,
-                Victim {
-                    chunk: old,
-                    is_dead,
-                },
-                now,
-            );
+            class.count_victim(&self.arena, Victim { chunk: old, is_dead }, now);
         }
         class.retire(&self.arena, old, &self.epochs)
     }
@@ -127,9 +117,7 @@ impl Pool {
         if let Some(exptime) = rule.exptime.filter(|_| rule.invalidate) {
             header.exptime.store(exptime, Relaxed);
         }
-        header
-            .cas
-            .store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
+        header.cas.store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
     }
 
     /// Builds an item with the key and flags of `like` from the values of `parts`. The caller holds

@@ -47,14 +47,7 @@ impl RawReservation {
         // SAFETY: the chunk was allocated for this reservation alone; its class is for this length.
         unsafe { pool.arena.bytes_mut(chunk, 0, key.len()) }.copy_from_slice(key);
         let layout = Layout::new(key.len(), value_len);
-        RawReservation {
-            chunk,
-            layout,
-            value_len,
-            filled: 0,
-            parts_made: 0,
-            share: None,
-        }
+        RawReservation { chunk, layout, value_len, filled: 0, parts_made: 0, share: None }
     }
 
     pub(crate) fn missing(&self) -> usize {
@@ -167,9 +160,7 @@ impl Pool {
         self.check_len(key, value_len)?;
         let layout = Layout::new(key.len(), value_len);
         let chunk = self.allocate(self.lens.class_for(layout.first_chunk_len()), clock)?;
-        Ok(RawReservation::new(
-            self, chunk, key, value_len, flags, exptime,
-        ))
+        Ok(RawReservation::new(self, chunk, key, value_len, flags, exptime))
     }
 
     /// The same for a value that comes in pieces, in the uploads' share of the memory.
@@ -186,10 +177,7 @@ impl Pool {
         let share = self.take_share(self.lens.class_for(item_len))?;
         let begun = self.begin(key, value_len, flags, exptime, clock);
         match begun {
-            Ok(raw) => Ok(RawReservation {
-                share: Some(share),
-                ..raw
-            }),
+            Ok(raw) => Ok(RawReservation { share: Some(share), ..raw }),
             Err(error) => {
                 self.upload_len.fetch_sub(share, Relaxed);
                 Err(error)
@@ -238,11 +226,7 @@ impl Pool {
     pub(crate) fn piece(&self, chunk: Chunk, layout: &Layout, at: usize) -> &[u8] {
         let value_len = self.arena.header(chunk).value_len.load(Relaxed) as usize;
         let (chunk, start, len) = match at.checked_sub(1) {
-            None => (
-                chunk,
-                layout.value_at,
-                layout.piece_at(0).1.len().min(value_len),
-            ),
+            None => (chunk, layout.value_at, layout.piece_at(0).1.len().min(value_len)),
             Some(part) => (self.part(chunk, part), 0, layout.part(part).len()),
         };
         // SAFETY: the value was written before the item was published and is not written again;

@@ -27,11 +27,7 @@ pub(crate) struct Move {
 
 impl Mover {
     pub(crate) fn new(classes: usize) -> Mover {
-        Mover {
-            current: None,
-            next_page: vec![0; classes + 1],
-            evicted_since_move: 0,
-        }
+        Mover { current: None, next_page: vec![0; classes + 1], evicted_since_move: 0 }
     }
 }
 

@@ -60,9 +60,7 @@ mod tests {
     use super::*;
 
     fn hash(key: u64) -> u64 {
-        key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-            .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
     #[test]
@@ -82,16 +80,11 @@ mod tests {
         let mut ghosts = Ghosts::default();
         ghosts.fit(64);
         (0..16).for_each(|key| ghosts.insert(hash(key)));
-        let before = (0..16)
-            .filter(|key| ghosts.buckets[hash(*key) as usize & 15] != 0)
-            .count();
+        let before = (0..16).filter(|key| ghosts.buckets[hash(*key) as usize & 15] != 0).count();
         ghosts.fit(4096);
         let after = (0..16).filter(|key| ghosts.remove(hash(*key))).count();
         assert_eq!((before, ghosts.buckets.len()), (16, 1024));
-        assert!(
-            after >= 14,
-            "a bucket of more than four may have lost some: {after}"
-        );
+        assert!(after >= 14, "a bucket of more than four may have lost some: {after}");
     }
 
     #[test]

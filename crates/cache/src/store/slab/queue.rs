@@ -84,10 +84,7 @@ mod tests {
     }
 
     fn ats(queue: &Queue, arena: &Arena) -> Vec<usize> {
-        queue
-            .tail_first(arena)
-            .map(|chunk| chunk.offset_in_page() / 64)
-            .collect()
+        queue.tail_first(arena).map(|chunk| chunk.offset_in_page() / 64).collect()
     }
 
     #[test]

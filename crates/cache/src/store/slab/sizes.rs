@@ -21,11 +21,7 @@ impl Sizes {
     pub(crate) fn new(len_below: usize, chunk_len: usize) -> Sizes {
         let base = len_below as u64 / STEP;
         let steps = (chunk_len as u64).div_ceil(STEP) - base + 1;
-        Sizes {
-            base,
-            short: vec![0; steps as usize],
-            long: BTreeMap::new(),
-        }
+        Sizes { base, short: vec![0; steps as usize], long: BTreeMap::new() }
     }
 
     #[inline]
@@ -44,9 +40,7 @@ impl Sizes {
 
     fn count(&mut self, size: u64) -> &mut u64 {
         let steps = size.div_ceil(STEP);
-        let short = steps
-            .checked_sub(self.base)
-            .and_then(|at| self.short.get_mut(at as usize));
+        let short = steps.checked_sub(self.base).and_then(|at| self.short.get_mut(at as usize));
         short.unwrap_or_else(|| self.long.entry(steps).or_default())
     }
 

@@ -14,9 +14,7 @@ fn page_with_space_is_noted_once() {
     for round in 0..2_000 {
         let reservations = (0..round % 3 + 1).map(|_| guard.reserve(b"k", 10, 0, NEVER).unwrap());
         drop(reservations.collect::<Vec<_>>());
-        guard
-            .store(b"k", b"value", 0, NEVER, Mode::Set.into())
-            .unwrap();
+        guard.store(b"k", b"value", 0, NEVER, Mode::Set.into()).unwrap();
     }
     for id in store.pool().class_ids() {
         let class = store.pool().class(id);
@@ -30,10 +28,7 @@ fn page_with_space_is_noted_once() {
 }
 
 const CHUNK_LEN: usize = 8192;
-const CLOCK: Clock = Clock {
-    now: 100,
-    generation: 5,
-};
+const CLOCK: Clock = Clock { now: 100, generation: 5 };
 
 struct Random(u64);
 
@@ -122,10 +117,7 @@ impl Model {
         let taken = self.class.take_free(&self.arena, &self.owners);
         assert_eq!(taken.is_some(), self.free > 0);
         let chunk = taken?;
-        assert_eq!(
-            (chunk.page() as usize * PAGE_LEN + chunk.offset_in_page()) % CHUNK_LEN,
-            0
-        );
+        assert_eq!((chunk.page() as usize * PAGE_LEN + chunk.offset_in_page()) % CHUNK_LEN, 0);
         assert_eq!(Use::of(&self.arena, chunk), Use::Reserved);
         self.free -= 1;
         let key_len = 1 + self.random.below(9);
@@ -197,9 +189,7 @@ impl Model {
     }
 
     fn retire(&mut self, name: u64, expected: Use) {
-        let place = self
-            .class
-            .retire(&self.arena, Self::chunk(name), &self.epochs);
+        let place = self.class.retire(&self.arena, Self::chunk(name), &self.epochs);
         assert_eq!(place, expected);
         assert_eq!(Use::of(&self.arena, Self::chunk(name)), Use::Limbo);
         self.expected.mem_requested -= self.known[&name].len;
@@ -222,11 +212,7 @@ impl Model {
             let all = self.small.len() + self.main.len();
             let is_small_due = self.small.len() * 10 >= all;
             let from_small = !self.small.is_empty() && (is_small_due || self.main.is_empty());
-            let name = if from_small {
-                self.small.pop_front()?
-            } else {
-                self.main.pop_front()?
-            };
+            let name = if from_small { self.small.pop_front()? } else { self.main.pop_front()? };
             let known = self.known.get_mut(&name).unwrap();
             let stays = known.used > u32::from(from_small);
             if known.is_dead() {
@@ -242,11 +228,7 @@ impl Model {
             if !known.is_held && coldest.is_none_or(|(least, _)| known.used < least) {
                 coldest = Some((known.used, name));
             }
-            known.used = if from_small {
-                0
-            } else {
-                known.used.saturating_sub(1)
-            };
+            known.used = if from_small { 0 } else { known.used.saturating_sub(1) };
             self.expected.promoted += u64::from(from_small);
             self.main.push_back(name);
             if *steps == 0 && must {
@@ -264,9 +246,7 @@ impl Model {
         let mut steps_of_model = steps;
         let known = &self.known;
         let hash_of = |chunk: Chunk| known[&chunk.units()].hash;
-        let victim = self
-            .class
-            .pick(&self.arena, CLOCK, (&mut steps, must), hash_of);
+        let victim = self.class.pick(&self.arena, CLOCK, (&mut steps, must), hash_of);
         let expected = self.next_victim(&mut steps_of_model, must);
         let found = victim.map(|victim| (victim.chunk.units(), victim.is_dead));
         assert_eq!((found, steps), (expected, steps_of_model));
@@ -313,11 +293,7 @@ impl Model {
         let len = self.small.len();
         self.small.retain(|other| *other != name);
         self.main.retain(|other| *other != name);
-        if self.small.len() < len {
-            Use::Small
-        } else {
-            Use::Main
-        }
+        if self.small.len() < len { Use::Small } else { Use::Main }
     }
 
     fn delete(&mut self, name: u64) {
@@ -343,10 +319,7 @@ impl Model {
             self.small.push_back(new);
         }
         for queue in [&mut self.small, &mut self.main] {
-            queue
-                .iter_mut()
-                .filter(|name| **name == old)
-                .for_each(|name| *name = new);
+            queue.iter_mut().filter(|name| **name == old).for_each(|name| *name = new);
         }
         self.class.replace(&self.arena, old_chunk, new_chunk);
         self.count_in(new);
@@ -366,16 +339,10 @@ impl Model {
         let mut long = Vec::new();
         let arena = &self.arena;
         let owners = &self.owners;
-        let reaped = self
-            .class
-            .reap(arena, owners, &self.epochs, count_max, &mut long);
+        let reaped = self.class.reap(arena, owners, &self.epochs, count_max, &mut long);
         assert_eq!((reaped, long.len()), (expected, 0));
         for name in self.ripe.drain(..expected).collect::<Vec<_>>() {
-            if self.known[&name].is_held {
-                self.held_retired.push(name)
-            } else {
-                self.forget(name)
-            }
+            if self.known[&name].is_held { self.held_retired.push(name) } else { self.forget(name) }
         }
         assert_eq!(self.class.limbo_len(), self.limbo_len());
     }
@@ -465,15 +432,8 @@ fn generation_and_use_are_independent() {
     let arena = Arena::reserve(1, 1, false).unwrap();
     let chunk = Chunk::new(1, 0);
     let header = arena.header(chunk);
-    let uses = [
-        Use::Free,
-        Use::Reserved,
-        Use::Small,
-        Use::Main,
-        Use::Floating,
-        Use::Limbo,
-        Use::Part,
-    ];
+    let uses =
+        [Use::Free, Use::Reserved, Use::Small, Use::Main, Use::Floating, Use::Limbo, Use::Part];
     assert_eq!(GENERATIONS, 1 << 15);
     for at in (0..GENERATIONS).step_by(37).chain([GENERATIONS - 1]) {
         set_generation(header, at);
@@ -531,14 +491,7 @@ fn page_owner_until_it_leaves() {
 }
 
 fn pace(id: u8, pages: usize, bytes_a_page: f64, ghost_hits: f64) -> Pace {
-    Pace {
-        id,
-        pages,
-        bytes_a_page,
-        ghost_hits,
-        tail_age: 30,
-        victim_age: 50,
-    }
+    Pace { id, pages, bytes_a_page, ghost_hits, tail_age: 30, victim_age: 50 }
 }
 
 #[test]
@@ -561,40 +514,21 @@ fn page_moves_for_more_hits() {
 #[test]
 fn idle_class_gives_older_pages() {
     let to = pace(1, 3, 160.0, 0.0);
-    let from = |pages, bytes_a_page, tail_age| Pace {
-        tail_age,
-        ..pace(2, pages, bytes_a_page, 0.0)
-    };
+    let from =
+        |pages, bytes_a_page, tail_age| Pace { tail_age, ..pace(2, pages, bytes_a_page, 0.0) };
     for (from, gives, why) in [
         (from(2, 9.0, 30), true, "as old as what would go"),
         (from(2, 9.0, 29), false, "younger"),
         (from(2, 10.0, 30), false, "not idle: a sixteenth"),
-        (
-            Pace {
-                ghost_hits: 1.0,
-                ..from(2, 9.0, 30)
-            },
-            false,
-            "not idle: something comes back",
-        ),
+        (Pace { ghost_hits: 1.0, ..from(2, 9.0, 30) }, false, "not idle: something comes back"),
         (from(1, 9.0, 31), true, "its last page, and older"),
         (from(1, 9.0, 30), false, "its last page, and not older"),
-        (
-            Pace {
-                id: 1,
-                ..from(2, 9.0, 30)
-            },
-            false,
-            "the same class",
-        ),
+        (Pace { id: 1, ..from(2, 9.0, 30) }, false, "the same class"),
     ] {
         assert_eq!(from.gives_idle_page_to(&to), gives, "{why}");
     }
     // What went last was younger than what would go: that is enough.
-    let to = Pace {
-        victim_age: 20,
-        ..to
-    };
+    let to = Pace { victim_age: 20, ..to };
     assert!(from(2, 9.0, 20).gives_idle_page_to(&to) && !from(2, 9.0, 19).gives_idle_page_to(&to));
 }
 
@@ -616,10 +550,7 @@ fn pace_counts_evicted_chunks() {
     assert!(model.class.is_balance_due());
     let bytes = (32 * CHUNK_LEN) as f64;
     let found = pace(&model.class, &model.arena);
-    assert_eq!(
-        (found.id, found.pages, found.bytes_a_page),
-        (3, 2, bytes / 2.0)
-    );
+    assert_eq!((found.id, found.pages, found.bytes_a_page), (3, 2, bytes / 2.0));
     assert_eq!(found.victim_age, model.expected.evicted_time);
     let age = model.class.tail_age(&model.arena, CLOCK.now);
     assert_eq!(Some(found.tail_age), age);

@@ -101,12 +101,7 @@ pub struct OffloadCounters {
 
 impl fmt::Display for OffloadCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OffloadCounters {
-            active,
-            threads_max,
-            waiting,
-            ..
-        } = self;
+        let OffloadCounters { active, threads_max, waiting, .. } = self;
         write!(
             f,
             "{active} of {threads_max} threads busy (longest {:?}), {waiting} calls in line \
@@ -279,10 +274,8 @@ impl Pool {
                 continue;
             }
             state.idle += 1;
-            let (woken, timeout) = self
-                .work
-                .wait_timeout(state, IDLE_MAX)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (woken, timeout) =
+                self.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
             let too_many = state.threads > state.limit();

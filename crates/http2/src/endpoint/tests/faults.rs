@@ -17,9 +17,7 @@ fn world(cut: usize) -> World {
     world.open(get(3));
     world.open(post(5));
     let seven = world.open(post(7));
-    world
-        .endpoint
-        .reset(seven, ErrorCode::CANCEL, &mut world.out);
+    world.endpoint.reset(seven, ErrorCode::CANCEL, &mut world.out);
     world.open(post(9));
     world.send(&frame(kind::RST_STREAM, 0, 9, &8_u32.to_be_bytes()));
     let last = world.open(post(15));
@@ -36,14 +34,8 @@ fn check(section: &str, frames: &[u8], expected: &str) {
         let events = world.send(frames);
         let said = world.said().join(", ");
         assert_eq!(said, expected, "{section}, {cut} bytes at a time");
-        let is_over = events
-            .iter()
-            .any(|event| matches!(event, StreamEvent::Failed { .. }));
-        assert_eq!(
-            is_over,
-            expected.contains("GOAWAY"),
-            "{section}: {events:?}"
-        );
+        let is_over = events.iter().any(|event| matches!(event, StreamEvent::Failed { .. }));
+        assert_eq!(is_over, expected.contains("GOAWAY"), "{section}: {events:?}");
         let counters = world.endpoint.take_counters();
         let all = (events, counters);
         assert_eq!(&all, whole.get_or_insert(all.clone()), "{section}");
@@ -77,10 +69,7 @@ fn preface() {
         assert_eq!(failed, is_fault, "{}", bytes.escape_ascii());
     }
     // RFC 9113 3.4: SETTINGS is the first frame.
-    for first in [
-        frame(kind::PING, 0, 0, &[0; 8]),
-        frame(kind::SETTINGS, flag::ACK, 0, b""),
-    ] {
+    for first in [frame(kind::PING, 0, 0, &[0; 8]), frame(kind::SETTINGS, flag::ACK, 0, b"")] {
         let mut out = Vec::new();
         let now = Instant::now();
         let limits = Arc::new(EndpointLimits::default());
@@ -142,66 +131,22 @@ fn frame_sizes() {
     check("4.2 DATA", &frame(kind::DATA, 0, 5, &[0; 16_385]), size);
     check("4.2 unknown", &frame(99, 0, 5, &[0; 16_385]), size);
     check("4.2 the longest", &frame(99, 0, 5, &[0; 16_384]), "");
-    check(
-        "6.1 padding",
-        &frame(kind::DATA, flag::PADDED, 5, b""),
-        size,
-    );
-    check(
-        "6.1 padding",
-        &frame(kind::DATA, flag::PADDED, 5, b"\x02x"),
-        protocol,
-    );
-    check(
-        "6.1 padding",
-        &frame(kind::DATA, flag::PADDED, 5, b"\x01\x00"),
-        "",
-    );
-    check(
-        "6.2 padding",
-        &frame(kind::HEADERS, flag::PADDED, 17, b""),
-        size,
-    );
-    check(
-        "6.2 padding",
-        &frame(kind::HEADERS, flag::PADDED, 17, b"\x01"),
-        protocol,
-    );
-    check(
-        "6.2 priority",
-        &frame(kind::HEADERS, flag::PRIORITY, 17, b"four"),
-        size,
-    );
+    check("6.1 padding", &frame(kind::DATA, flag::PADDED, 5, b""), size);
+    check("6.1 padding", &frame(kind::DATA, flag::PADDED, 5, b"\x02x"), protocol);
+    check("6.1 padding", &frame(kind::DATA, flag::PADDED, 5, b"\x01\x00"), "");
+    check("6.2 padding", &frame(kind::HEADERS, flag::PADDED, 17, b""), size);
+    check("6.2 padding", &frame(kind::HEADERS, flag::PADDED, 17, b"\x01"), protocol);
+    check("6.2 priority", &frame(kind::HEADERS, flag::PRIORITY, 17, b"four"), size);
     let four = frame(kind::PRIORITY, 0, 5, b"four");
     check("6.3 PRIORITY", &four, "RST_STREAM 5 FRAME_SIZE_ERROR");
-    check(
-        "6.3 PRIORITY, idle",
-        &frame(kind::PRIORITY, 0, 17, b"four"),
-        size,
-    );
-    check(
-        "6.4 RST_STREAM",
-        &frame(kind::RST_STREAM, 0, 5, b"123"),
-        size,
-    );
+    check("6.3 PRIORITY, idle", &frame(kind::PRIORITY, 0, 17, b"four"), size);
+    check("6.4 RST_STREAM", &frame(kind::RST_STREAM, 0, 5, b"123"), size);
     check("6.5 SETTINGS", &frame(kind::SETTINGS, 0, 0, b"12345"), size);
-    check(
-        "6.5 SETTINGS, ACK",
-        &frame(kind::SETTINGS, flag::ACK, 0, b"123456"),
-        size,
-    );
+    check("6.5 SETTINGS, ACK", &frame(kind::SETTINGS, flag::ACK, 0, b"123456"), size);
     check("6.7 PING", &frame(kind::PING, 0, 0, b"1234567"), size);
     check("6.8 GOAWAY", &frame(kind::GOAWAY, 0, 0, b"1234567"), size);
-    check(
-        "6.9 WINDOW_UPDATE",
-        &frame(kind::WINDOW_UPDATE, 0, 5, b"12345"),
-        size,
-    );
-    check(
-        "9218 7.1",
-        &frame(kind::PRIORITY_UPDATE, 0, 0, b"123"),
-        size,
-    );
+    check("6.9 WINDOW_UPDATE", &frame(kind::WINDOW_UPDATE, 0, 5, b"12345"), size);
+    check("9218 7.1", &frame(kind::PRIORITY_UPDATE, 0, 0, b"123"), size);
 }
 
 #[test]
@@ -212,34 +157,14 @@ fn frames_on_the_wrong_stream() {
     check("6.3", &frame(kind::PRIORITY, 0, 0, &[0; 5]), protocol);
     check("6.4", &frame(kind::RST_STREAM, 0, 0, &[0; 4]), protocol);
     check("6.5", &frame(kind::SETTINGS, 0, 5, b""), protocol);
-    check(
-        "6.6",
-        &frame(kind::PUSH_PROMISE, flag::END_HEADERS, 5, &[0; 4]),
-        protocol,
-    );
+    check("6.6", &frame(kind::PUSH_PROMISE, flag::END_HEADERS, 5, &[0; 4]), protocol);
     check("6.7", &frame(kind::PING, 0, 5, &[0; 8]), protocol);
     check("6.8", &frame(kind::GOAWAY, 0, 5, &[0; 8]), protocol);
     check("6.10", &frame(kind::CONTINUATION, 0, 0, b""), protocol);
-    check(
-        "9218 7.1",
-        &frame(kind::PRIORITY_UPDATE, 0, 5, b"\0\0\0\x05u=1"),
-        protocol,
-    );
-    check(
-        "9218 7.1, 0",
-        &frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\0u=1"),
-        protocol,
-    );
-    check(
-        "9218 7.1, even",
-        &frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x02u=1"),
-        protocol,
-    );
-    check(
-        "9218 7.1, closed",
-        &frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1"),
-        "",
-    );
+    check("9218 7.1", &frame(kind::PRIORITY_UPDATE, 0, 5, b"\0\0\0\x05u=1"), protocol);
+    check("9218 7.1, 0", &frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\0u=1"), protocol);
+    check("9218 7.1, even", &frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x02u=1"), protocol);
+    check("9218 7.1, closed", &frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1"), "");
 }
 
 #[test]
@@ -250,43 +175,15 @@ fn values_of_settings() {
     let known = "SETTINGS ACK";
     check("6.5.2 push", &one(setting::ENABLE_PUSH, 2), protocol);
     check("6.5.2 push", &one(setting::ENABLE_PUSH, 1), known);
-    check(
-        "6.5.2 window",
-        &one(setting::INITIAL_WINDOW_SIZE, 1 << 31),
-        window,
-    );
-    check(
-        "6.5.2 window",
-        &one(setting::INITIAL_WINDOW_SIZE, U31_MAX),
-        known,
-    );
-    check(
-        "6.5.2 frame",
-        &one(setting::MAX_FRAME_SIZE, 16_383),
-        protocol,
-    );
-    check(
-        "6.5.2 frame",
-        &one(setting::MAX_FRAME_SIZE, 1 << 24),
-        protocol,
-    );
-    check(
-        "6.5.2 frame",
-        &one(setting::MAX_FRAME_SIZE, (1 << 24) - 1),
-        known,
-    );
+    check("6.5.2 window", &one(setting::INITIAL_WINDOW_SIZE, 1 << 31), window);
+    check("6.5.2 window", &one(setting::INITIAL_WINDOW_SIZE, U31_MAX), known);
+    check("6.5.2 frame", &one(setting::MAX_FRAME_SIZE, 16_383), protocol);
+    check("6.5.2 frame", &one(setting::MAX_FRAME_SIZE, 1 << 24), protocol);
+    check("6.5.2 frame", &one(setting::MAX_FRAME_SIZE, (1 << 24) - 1), known);
     check("6.5.2 unknown", &one(0xaaaa, 7), known);
-    check(
-        "9218 2.1",
-        &one(setting::NO_RFC7540_PRIORITIES, 2),
-        protocol,
-    );
+    check("9218 2.1", &one(setting::NO_RFC7540_PRIORITIES, 2), protocol);
     // RFC 9113 6.9.2: the change makes a window too large.
-    let both = [
-        super::window(5, 1),
-        one(setting::INITIAL_WINDOW_SIZE, U31_MAX),
-    ]
-    .concat();
+    let both = [super::window(5, 1), one(setting::INITIAL_WINDOW_SIZE, U31_MAX)].concat();
     check("6.9.2", &both, window);
 }
 
@@ -296,11 +193,7 @@ fn windows() {
     check("6.9 by 0", &window(0, 0), protocol);
     check("6.9 by 0", &window(5, 0), "RST_STREAM 5 PROTOCOL_ERROR");
     check("6.9.1", &window(0, U31_MAX), "GOAWAY 15 FLOW_CONTROL_ERROR");
-    check(
-        "6.9.1",
-        &window(5, U31_MAX),
-        "RST_STREAM 5 FLOW_CONTROL_ERROR",
-    );
+    check("6.9.1", &window(5, U31_MAX), "RST_STREAM 5 FLOW_CONTROL_ERROR");
     check("6.9.1", &window(5, U31_MAX - 65_535), "");
     check("6.9 the reserved bit", &window(5, 1 << 31 | 1), "");
 }
@@ -330,11 +223,7 @@ fn header_blocks_are_contiguous() {
     check("6.10 alone", &continuation(5), protocol);
     check("6.10 another stream", &then(continuation(5)), protocol);
     check("4.3 another frame", &then(priority(17)), protocol);
-    check(
-        "4.3 an unknown frame",
-        &then(frame(99, 0, 17, b"")),
-        protocol,
-    );
+    check("4.3 an unknown frame", &then(frame(99, 0, 17, b"")), protocol);
     check("4.3 HEADERS again", &then(open.clone()), protocol);
     let after = [get(17), continuation(17)].concat();
     check("6.10 after its end", &after, "GOAWAY 17 PROTOCOL_ERROR");
@@ -351,42 +240,18 @@ fn malformed_requests_are_reset() {
     let reset = "RST_STREAM 17 PROTOCOL_ERROR";
     check("8.2.1", &headers(17, true, &[("Upper", "x")]), reset);
     check("8.2.1", &headers(17, true, &[("x", "a\nb")]), reset);
-    check(
-        "8.2.2",
-        &headers(17, true, &[("connection", "close")]),
-        reset,
-    );
+    check("8.2.2", &headers(17, true, &[("connection", "close")]), reset);
     check("8.2.2", &headers(17, true, &[("te", "gzip")]), reset);
     check("8.3", &headers(17, true, &[(":path", "/")]), reset);
     check("8.3", &headers(17, true, &[(":x", "/")]), reset);
-    check(
-        "8.3.1",
-        &fields(17, true, &[(":method", "GET"), (":path", "/")]),
-        reset,
-    );
-    check(
-        "8.1.1",
-        &headers(17, true, &[("content-length", "1")]),
-        reset,
-    );
-    check(
-        "8.1.1",
-        &headers(17, true, &[("content-length", "x")]),
-        reset,
-    );
+    check("8.3.1", &fields(17, true, &[(":method", "GET"), (":path", "/")]), reset);
+    check("8.1.1", &headers(17, true, &[("content-length", "1")]), reset);
+    check("8.1.1", &headers(17, true, &[("content-length", "x")]), reset);
     let reset = "RST_STREAM 5 PROTOCOL_ERROR";
     check("8.1 trailers", &fields(5, true, &[(":path", "/")]), reset);
     check("8.1 trailers", &fields(5, true, &[("X", "/")]), reset);
-    check(
-        "8.1 trailers",
-        &fields(5, true, &[("connection", "x")]),
-        reset,
-    );
-    check(
-        "8.1 trailers without an end",
-        &fields(5, false, &[("x", "y")]),
-        reset,
-    );
+    check("8.1 trailers", &fields(5, true, &[("connection", "x")]), reset);
+    check("8.1 trailers without an end", &fields(5, false, &[("x", "y")]), reset);
     check("8.1 trailers", &fields(5, true, &[("x", "y")]), "");
     let own = frame(kind::PRIORITY, 0, 5, &[0, 0, 0, 5, 0]);
     check("RFC 7540 5.3.1", &own, reset);
@@ -413,8 +278,5 @@ fn forgotten_streams() {
     let mut history = History::default();
     history.open(1);
     history.open(1001);
-    assert_eq!(
-        (history.of(1), history.of(999)),
-        (Past::Forgotten, Past::Skipped)
-    );
+    assert_eq!((history.of(1), history.of(999)), (Past::Forgotten, Past::Skipped));
 }

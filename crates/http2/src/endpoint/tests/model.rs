@@ -59,24 +59,14 @@ impl Client {
     fn act(&mut self, act: Act) {
         match act {
             Act::Request(len, urgency, is_incremental) => {
-                let priority = Priority {
-                    urgency,
-                    is_incremental,
-                }
-                .to_string();
+                let priority = Priority { urgency, is_incremental }.to_string();
                 let bytes = headers(self.next_id, true, &[("priority", &priority)]);
                 let key = self.world.open(bytes);
                 self.world.answer(key, len);
                 let window = i64::from(self.initial_window);
                 let taken = 0;
                 let is_ended = false;
-                let asked = Asked {
-                    key,
-                    len,
-                    taken,
-                    window,
-                    is_ended,
-                };
+                let asked = Asked { key, len, taken, window, is_ended };
                 self.streams.insert(self.next_id, asked);
                 self.next_id += 2;
             }
@@ -94,8 +84,7 @@ impl Client {
                 for stream in self.streams.values_mut() {
                     stream.window += change;
                 }
-                self.world
-                    .send(&settings(&[(setting::INITIAL_WINDOW_SIZE, value)]));
+                self.world.send(&settings(&[(setting::INITIAL_WINDOW_SIZE, value)]));
             }
             Act::Cancel(at) => {
                 if let Some(&id) = self.streams.keys().nth(at) {
@@ -152,10 +141,7 @@ impl Client {
             stream.taken += len;
             stream.window -= len as i64;
             self.window -= len as i64;
-            assert!(
-                len == 0 || (stream.window >= 0 && self.window >= 0),
-                "{line}"
-            );
+            assert!(len == 0 || (stream.window >= 0 && self.window >= 0), "{line}");
             assert!(stream.taken <= stream.len);
             stream.is_ended = words.contains(&"END_STREAM");
             assert_eq!(stream.is_ended, stream.taken == stream.len);

@@ -74,10 +74,7 @@ impl World {
 
     /// Replies with a head.
     pub(super) fn answer(&mut self, stream: StreamKey, body_len: u64) -> bool {
-        let head = ReplyHead {
-            status: 200,
-            ..ReplyHead::default()
-        };
+        let head = ReplyHead { status: 200, ..ReplyHead::default() };
         self.endpoint.reply(stream, &head, body_len, &mut self.out)
     }
 
@@ -123,16 +120,8 @@ impl World {
 fn line(head: FrameHead, payload: &[u8]) -> String {
     let id = head.stream;
     let ack = if head.has(flag::ACK) { " ACK" } else { "" };
-    let end = if head.has(flag::END_STREAM) {
-        " END_STREAM"
-    } else {
-        ""
-    };
-    let open = if head.has(flag::END_HEADERS) {
-        ""
-    } else {
-        " open"
-    };
+    let end = if head.has(flag::END_STREAM) { " END_STREAM" } else { "" };
+    let open = if head.has(flag::END_HEADERS) { "" } else { " open" };
     let code = |at: usize| ErrorCode(frame::u32_at(&payload[at..]));
     match head.kind {
         kind::DATA => format!("DATA {id} {}{end}", head.len),
@@ -156,26 +145,14 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// A request with further fields.
 pub(super) fn headers(id: u32, ends: bool, more: &[(&str, &str)]) -> Vec<u8> {
-    let usual = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":path", "/"),
-        (":authority", "a"),
-    ];
+    let usual = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
     fields(id, ends, &[&usual[..], more].concat())
 }
 
 pub(super) fn fields(id: u32, ends: bool, fields: &[(&str, &str)]) -> Vec<u8> {
-    let bytes = fields
-        .iter()
-        .map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let bytes = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     let ends = if ends { flag::END_STREAM } else { 0 };
-    frame(
-        kind::HEADERS,
-        flag::END_HEADERS | ends,
-        id,
-        &encode_literals(bytes),
-    )
+    frame(kind::HEADERS, flag::END_HEADERS | ends, id, &encode_literals(bytes))
 }
 
 pub(super) fn get(id: u32) -> Vec<u8> {

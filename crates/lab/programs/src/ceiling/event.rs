@@ -52,11 +52,7 @@ pub(super) fn serve(listener: &TcpListener, mut replies: Replies) -> io::Result<
             let waits = connection.sent < connection.output.len();
             if waits != connection.waits_to_send {
                 connection.waits_to_send = waits;
-                let wanted = if waits {
-                    EventFlags::OUT
-                } else {
-                    EventFlags::IN
-                };
+                let wanted = if waits { EventFlags::OUT } else { EventFlags::IN };
                 epoll::modify(&poll, &connection.stream, EventData::new_u64(at), wanted)?;
             }
         }
@@ -115,11 +111,7 @@ impl Connection {
         }
         self.output.clear();
         self.sent = 0;
-        if self.closes {
-            Err(ErrorKind::ConnectionAborted.into())
-        } else {
-            Ok(())
-        }
+        if self.closes { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     fn answer(&mut self, replies: &mut Replies, read: &[u8]) {

@@ -102,9 +102,7 @@ fn cache(value: &mut Vec<u8>, input: &[u8], output: &mut Vec<u8>) -> Answered {
                     b"set" => (3, &b"STORED\r\n"[..]),
                     _ => (1, &b"HD\r\n"[..]),
                 };
-                let bytes = words
-                    .nth(at)
-                    .and_then(|word| str::from_utf8(word).ok()?.parse().ok());
+                let bytes = words.nth(at).and_then(|word| str::from_utf8(word).ok()?.parse().ok());
                 let bytes: usize = bytes.unwrap_or(0);
                 let Some(data) = input.get(next..next + bytes + 2) else {
                     break;
@@ -118,10 +116,7 @@ fn cache(value: &mut Vec<u8>, input: &[u8], output: &mut Vec<u8>) -> Answered {
         }
         used = next;
     }
-    Answered {
-        used,
-        closes: false,
-    }
+    Answered { used, closes: false }
 }
 
 fn find(text: &[u8], what: &[u8]) -> Option<usize> {

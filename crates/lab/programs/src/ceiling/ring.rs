@@ -39,11 +39,7 @@ struct Server {
 pub(super) fn serve(listener: &TcpListener, replies: Replies) -> io::Result<Infallible> {
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
-    let mut server = Server {
-        ring: builder.build(ENTRIES)?,
-        connections: Vec::new(),
-        replies,
-    };
+    let mut server = Server { ring: builder.build(ENTRIES)?, connections: Vec::new(), replies };
     let listener = listener.as_raw_fd();
     server.accept(listener)?;
     let mut done = Vec::new();
@@ -119,9 +115,7 @@ impl Server {
         connection.filled += result as usize;
         let input = &connection.input[..connection.filled];
         let answered = self.replies.answer(input, &mut connection.output);
-        connection
-            .input
-            .copy_within(answered.used..connection.filled, 0);
+        connection.input.copy_within(answered.used..connection.filled, 0);
         connection.filled -= answered.used;
         connection.closes = answered.closes;
         if connection.filled > REQUEST_BYTES_MAX {
@@ -132,11 +126,7 @@ impl Server {
         if connection.filled == connection.input.len() {
             connection.input.resize(2 * connection.filled, 0);
         }
-        if connection.output.is_empty() {
-            self.receive(at)
-        } else {
-            self.send(at)
-        }
+        if connection.output.is_empty() { self.receive(at) } else { self.send(at) }
     }
 
     fn send(&mut self, at: usize) -> io::Result<()> {

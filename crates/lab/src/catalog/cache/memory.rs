@@ -11,16 +11,8 @@ pub(in crate::catalog) const CACHE_MEMORY: Experiment = Experiment {
     page: page!("cache-memory"),
     measures: &[PER_UNIT],
     configurations,
-    systems: &[
-        "weft cache",
-        "weft cache event",
-        "weft cache thread",
-        "memcached",
-    ],
-    work: Work::Server(ServerWork {
-        queues_by_itself: true,
-        ..ServerWork::new(take)
-    }),
+    systems: &["weft cache", "weft cache event", "weft cache thread", "memcached"],
+    work: Work::Server(ServerWork { queues_by_itself: true, ..ServerWork::new(take) }),
     figures: &[bars(0)],
     expectations,
 };

@@ -16,10 +16,7 @@ pub(in crate::catalog) const CACHE_ROWS: Experiment = Experiment {
     ],
     configurations,
     systems: super::CACHES,
-    work: Work::Server(ServerWork {
-        full_seconds: 0.8,
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { full_seconds: 0.8, ..ServerWork::new(take) }),
     figures: &[bars(0), bars(1)],
     expectations,
 };
@@ -35,11 +32,7 @@ const ROWS: &[(&str, Parameters, f64)] = &[
     ("15,360 connections", &[("connections", 15_360)], 1.4),
     (DEEP, &[("depth", 16)], 7.0),
     (DEEP_META, &[("depth", 16), ("meta", 1)], 1.7),
-    (
-        "1,024 connections, depth 16",
-        &[("connections", 1024), ("depth", 16)],
-        6.5,
-    ),
+    ("1,024 connections, depth 16", &[("connections", 1024), ("depth", 16)], 6.5),
     (
         "1,024 connections, depth 16, meta",
         &[("connections", 1024), ("depth", 16), ("meta", 1)],
@@ -60,8 +53,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let quick = [SOME, DEEP, DEEP_META];
     let is_wanted = |label: &&str| !breadth.quick || quick.contains(label);
     let rows = ROWS.iter().filter(|(label, ..)| is_wanted(label));
-    rows.map(|&(label, parameters, _)| Configuration::new(label, "cache", parameters))
-        .collect()
+    rows.map(|&(label, parameters, _)| Configuration::new(label, "cache", parameters)).collect()
 }
 
 fn take(

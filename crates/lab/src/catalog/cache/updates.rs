@@ -10,10 +10,7 @@ pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
     configurations,
     systems: &["weft cache", "weft cache event", "memcached"],
-    work: Work::Server(ServerWork {
-        scaled_by: Some("memcached"),
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { scaled_by: Some("memcached"), ..ServerWork::new(take) }),
     figures: &[
         Figure::over_rate(0, false, true, Some(("panel", ""))),
         Figure::over_rate(1, true, false, Some(("panel", ""))),
@@ -53,6 +50,5 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let few = label(PANELS[0].0, 100);
     let many = [PANELS[3].0, PANELS[4].0].map(|panel| label(panel, 100));
-    many.map(|configuration| judge.within(&configuration, &few, "weft cache", 1.1))
-        .into()
+    many.map(|configuration| judge.within(&configuration, &few, "weft cache", 1.1)).into()
 }

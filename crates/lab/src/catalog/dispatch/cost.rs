@@ -21,18 +21,8 @@ pub(in crate::catalog) const COST: Experiment = Experiment {
     expectations,
 };
 
-const KINDS: &[&str] = &[
-    "bare",
-    "epoll",
-    "epoll-edge",
-    "uring",
-    "lap",
-    "fdm",
-    "fdm-8",
-    "rtsig",
-    "poll",
-    "select",
-];
+const KINDS: &[&str] =
+    &["bare", "epoll", "epoll-edge", "uring", "lap", "fdm", "fdm-8", "rtsig", "poll", "select"];
 
 /// Numbers of ready descriptors, each with numbers of idle ones.
 const ALL: &[(u64, &[u64])] = &[(1, IDLE), (10, IDLE), (100, IDLE)];

@@ -8,13 +8,7 @@ pub(in crate::catalog) const RATE: Experiment = Experiment {
     name: "dispatch-rate",
     about: "reply rate and response time of one server on each dispatcher, with idle connections",
     page: page!("dispatch-rate"),
-    measures: &[
-        Measure::RATE,
-        Measure::P50,
-        Measure::P99,
-        Measure::CPU_US,
-        Measure::ERRORS,
-    ],
+    measures: &[Measure::RATE, Measure::P50, Measure::P99, Measure::CPU_US, Measure::ERRORS],
     configurations,
     systems: &[
         "event epoll-edge",
@@ -70,10 +64,7 @@ fn take(
     system: &System,
 ) -> Result<Sample, Fault> {
     let site = web::site(bench, "kilobyte", &[1024])?;
-    let limits = ServerLimits {
-        signals: queue_of(&system.kind),
-        ..ServerLimits::default()
-    };
+    let limits = ServerLimits { signals: queue_of(&system.kind), ..ServerLimits::default() };
     let mut server = bench.start(system, &site, limits)?;
     let url = server.url("/1024.html");
     let idle = configuration.get("idle", 0);
@@ -81,9 +72,7 @@ fn take(
         Some(rate) => format!("-c 1000 --rate {rate} --arrivals poisson"),
         None => "-c 64".to_owned(),
     };
-    let load = words(&format!(
-        "http {url} --close --warm-up 300ms --idle {idle} {how}"
-    ));
+    let load = words(&format!("http {url} --close --warm-up 300ms --idle {idle} {how}"));
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 

@@ -41,7 +41,5 @@ fn take(
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&LAG_P99);
-    [SLOW, FAST]
-        .map(|configuration| judge.at_most(configuration, "weft load", 100.0))
-        .into()
+    [SLOW, FAST].map(|configuration| judge.at_most(configuration, "weft load", 100.0)).into()
 }

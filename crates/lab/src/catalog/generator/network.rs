@@ -10,17 +10,10 @@ pub(in crate::catalog) const NETWORK: Experiment = Experiment {
     page: page!("generator-network"),
     measures: &[SESSIONS, super::cpu::GENERATOR_CPU, Measure::RATE],
     configurations: |_| {
-        vec![Configuration::new(
-            CONFIGURATION,
-            "http",
-            [("connections", 64), ("close", 1)],
-        )]
+        vec![Configuration::new(CONFIGURATION, "http", [("connections", 64), ("close", 1)])]
     },
     systems: &["weft load", NETSTACK, "wrk"],
-    work: Work::Server(ServerWork {
-        needs_link: true,
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { needs_link: true, ..ServerWork::new(take) }),
     figures: &[bars(0)],
     expectations,
 };
@@ -41,11 +34,8 @@ fn take(
     system: &System,
 ) -> Result<Sample, Fault> {
     let site = super::site(bench)?;
-    let plan = LinkPlan {
-        wire: Wire::Veth { has_offloads: true },
-        mtu: 1500,
-        kernel: Some("cubic"),
-    };
+    let plan =
+        LinkPlan { wire: Wire::Veth { has_offloads: true }, mtu: 1500, kernel: Some("cubic") };
     let forms = weft_forms(bench.generator, "");
     let event = forms.iter().find(|form| form.kind == "weft event");
     let event = event.expect("a form of weft");

@@ -29,11 +29,8 @@ pub(in crate::catalog) const TRUTH: Experiment = Experiment {
 
 const MEAN: Measure = less("mean_us", "mean latency", "µs");
 
-const CLOSED: [(&str, u64); 3] = [
-    ("1 connection", 1),
-    ("64 connections", 64),
-    ("1,000 connections", 1000),
-];
+const CLOSED: [(&str, u64); 3] =
+    [("1 connection", 1), ("64 connections", 64), ("1,000 connections", 1000)];
 const OPEN: [(&str, u64); 2] = [("100 per second", 100), ("1,000 per second", 1000)];
 const GZIP: &str = "Accept-Encoding: gzip";
 
@@ -98,22 +95,14 @@ fn take(
     } else {
         (number("Requests/sec:")?, number("Latency")?)
     };
-    Ok(Sample {
-        noise: watched.noise,
-        ..Sample::of([("rate_per_s", rate), ("mean_us", mean)])
-    })
+    Ok(Sample { noise: watched.noise, ..Sample::of([("rate_per_s", rate), ("mean_us", mean)]) })
 }
 
 /// 16 KB of words.
 fn make(site: &Path) -> io::Result<()> {
-    let words = [
-        "warp", "weft", "loom", "reed", "heddle", "shuttle", "selvedge",
-    ];
+    let words = ["warp", "weft", "loom", "reed", "heddle", "shuttle", "selvedge"];
     let chosen = super::super::web::body(16, 4000);
-    let text: Vec<&str> = chosen
-        .iter()
-        .map(|&byte| words[byte as usize % words.len()])
-        .collect();
+    let text: Vec<&str> = chosen.iter().map(|&byte| words[byte as usize % words.len()]).collect();
     fs::write(site.join("page.html"), &text.join(" ")[..16 * 1024])
 }
 

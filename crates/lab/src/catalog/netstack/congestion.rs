@@ -58,16 +58,9 @@ fn take(
     let site = web::site(bench, "long", &[BYTES, BYTES_LOSSY])?;
     let is_kernel = system.kind == KERNEL;
     let loss_per_mille = configuration.get("loss", 0);
-    let bytes = if loss_per_mille < 10 {
-        BYTES
-    } else {
-        BYTES_LOSSY
-    };
+    let bytes = if loss_per_mille < 10 { BYTES } else { BYTES_LOSSY };
     let plan = LinkPlan {
-        wire: Wire::Bad {
-            loss_per_mille,
-            delay_ms: DELAY_MS,
-        },
+        wire: Wire::Bad { loss_per_mille, delay_ms: DELAY_MS },
         mtu: 1500,
         kernel: is_kernel.then_some(configuration.either("reno", "reno", "cubic")),
     };

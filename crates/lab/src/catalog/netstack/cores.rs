@@ -8,13 +8,7 @@ pub(in crate::catalog) const CORES: Experiment = Experiment {
     name: "netstack-cores",
     about: "what it costs to divide a host into shards",
     page: page!("netstack-cores"),
-    measures: &[
-        Measure::CPU_US,
-        Measure::MACHINE_US,
-        Measure::RATE,
-        Measure::BUSY,
-        Measure::P99,
-    ],
+    measures: &[Measure::CPU_US, Measure::MACHINE_US, Measure::RATE, Measure::BUSY, Measure::P99],
     configurations: |_| {
         [ONE, TWO]
             .map(|(label, shards)| Configuration::new(label, "http", [("shards", shards)]))

@@ -7,20 +7,10 @@ pub(in crate::catalog) const MTU: Experiment = Experiment {
     name: "netstack-mtu",
     about: "web pages over our TCP/IP and over the kernel's, by the longest packet",
     page: page!("netstack-mtu"),
-    measures: &[
-        Measure::GBIT,
-        Measure::MACHINE_US,
-        Measure::CPU_US,
-        Measure::RATE,
-        Measure::BUSY,
-    ],
+    measures: &[Measure::GBIT, Measure::MACHINE_US, Measure::CPU_US, Measure::RATE, Measure::BUSY],
     configurations,
     systems: &[KERNEL, XDP, PACKET],
-    work: Work::Server(ServerWork {
-        lasts: LASTS,
-        needs_link: true,
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { lasts: LASTS, needs_link: true, ..ServerWork::new(take) }),
     figures: &[over_mtu(0), over_mtu(1), over_mtu(2)],
     expectations,
 };
@@ -40,21 +30,13 @@ const fn over_mtu(measure: usize) -> Figure {
 const LASTS: f64 = 2.0;
 
 /// MTUs, and Rusty's goodput divided by that of Linux.
-const MTUS: &[(u64, f64)] = &[
-    (128, 2.0),
-    (256, 1.9),
-    (512, 1.8),
-    (1500, 1.5),
-    (3000, 2.6),
-    (6000, 3.3),
-    (9000, 3.5),
-];
+const MTUS: &[(u64, f64)] =
+    &[(128, 2.0), (256, 1.9), (512, 1.8), (1500, 1.5), (3000, 2.6), (6000, 3.3), (9000, 3.5)];
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let mtus = MTUS.iter().map(|&(mtu, _)| mtu);
     let mtus = mtus.filter(|mtu| !breadth.quick || [256, 1500].contains(mtu));
-    mtus.map(|mtu| Configuration::new(label(mtu), "http", [("mtu", mtu)]))
-        .collect()
+    mtus.map(|mtu| Configuration::new(label(mtu), "http", [("mtu", mtu)])).collect()
 }
 
 fn label(mtu: u64) -> String {
@@ -77,12 +59,8 @@ fn expectations(rows: &Rows) -> Expectations {
     let goodput = rows.by(&Measure::GBIT);
     let cpu = rows.by(&Measure::MACHINE_US);
     // The paper's ratios, and at 1500 this project's goal.
-    let shape = MTUS
-        .iter()
-        .map(|&(mtu, times)| goodput.beats(&label(mtu), XDP, &[KERNEL], times));
-    shape
-        .chain([cpu.near(&label(1500), XDP, 0.7, KERNEL)])
-        .collect()
+    let shape = MTUS.iter().map(|&(mtu, times)| goodput.beats(&label(mtu), XDP, &[KERNEL], times));
+    shape.chain([cpu.near(&label(1500), XDP, 0.7, KERNEL)]).collect()
 }
 
 #[cfg(test)]

@@ -39,12 +39,8 @@ const BYTES: Measure = Measure {
 
 const ALONE: &str = "pairs, no idle connections";
 const CROWD: &str = "pairs, 100,000 idle";
-const PAIRS: [(&str, u64); 4] = [
-    (ALONE, 0),
-    ("pairs, 100 idle", 100),
-    ("pairs, 10,000 idle", 10_000),
-    (CROWD, 100_000),
-];
+const PAIRS: [(&str, u64); 4] =
+    [(ALONE, 0), ("pairs, 100 idle", 100), ("pairs, 10,000 idle", 10_000), (CROWD, 100_000)];
 const CONNECTIONS: &str = "connections";
 
 fn configurations(_: &Breadth) -> Vec<Configuration> {
@@ -63,10 +59,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let crowds = PAIRS[1..].iter();
     let does_not_grow = crowds.map(|(label, _)| cost.within(label, ALONE, NETSTACK, 1.1));
     let memory = rows.by(&BYTES).at_most(CROWD, NETSTACK, 1024.0);
-    [pairs, connections, memory]
-        .into_iter()
-        .chain(does_not_grow)
-        .collect()
+    [pairs, connections, memory].into_iter().chain(does_not_grow).collect()
 }
 
 #[cfg(test)]

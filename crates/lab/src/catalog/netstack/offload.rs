@@ -8,13 +8,7 @@ pub(in crate::catalog) const OFFLOAD: Experiment = Experiment {
     name: "netstack-offload",
     about: "short connections and a long stream, with frames of many packets",
     page: page!("netstack-offload"),
-    measures: &[
-        Measure::CPU_US,
-        Measure::GBIT,
-        Measure::MACHINE_US,
-        Measure::RATE,
-        Measure::BUSY,
-    ],
+    measures: &[Measure::CPU_US, Measure::GBIT, Measure::MACHINE_US, Measure::RATE, Measure::BUSY],
     configurations: |_| {
         vec![
             Configuration::new(SHORT, "http", [("size", SHORT_BYTES), ("connections", 64)]),
@@ -23,11 +17,7 @@ pub(in crate::catalog) const OFFLOAD: Experiment = Experiment {
         ]
     },
     systems: &[KERNEL, TAP],
-    work: Work::Server(ServerWork {
-        lasts: LASTS,
-        needs_link: true,
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { lasts: LASTS, needs_link: true, ..ServerWork::new(take) }),
     figures: &[bars(0), bars(1), bars(2)],
     expectations,
 };
@@ -51,11 +41,8 @@ fn take(
         None => super::pages(bench, system, plan)?,
         Some(size) => {
             let site = web::site(bench, "short-and-long", &[SHORT_BYTES, BULK_BYTES])?;
-            let more: &[&str] = if system.kind == TAP {
-                &["--memory-file-max", "128M"]
-            } else {
-                &[]
-            };
+            let more: &[&str] =
+                if system.kind == TAP { &["--memory-file-max", "128M"] } else { &[] };
             let server = bench.start_on(plan, system, &site, 1, more)?;
             let url = server.url(&format!("/{size}.html"));
             let close = if size == BULK_BYTES { "" } else { "--close" };
@@ -72,8 +59,5 @@ fn take(
 fn expectations(rows: &Rows) -> Expectations {
     let cpu = rows.by(&Measure::CPU_US);
     let goodput = rows.by(&Measure::GBIT);
-    vec![
-        cpu.near(SHORT, TAP, 0.8, KERNEL),
-        goodput.beats(BULK, TAP, &[KERNEL], 0.8),
-    ]
+    vec![cpu.near(SHORT, TAP, 0.8, KERNEL), goodput.beats(BULK, TAP, &[KERNEL], 0.8)]
 }

@@ -30,15 +30,7 @@ pub(in crate::catalog) const PROFILE: Experiment = Experiment {
         queues_by_itself: true,
         ..ServerWork::new(take)
     }),
-    figures: &[
-        bars(0),
-        bars(1),
-        bars(2),
-        bars(3),
-        bars(4),
-        bars(5),
-        bars(6),
-    ],
+    figures: &[bars(0), bars(1), bars(2), bars(3), bars(4), bars(5), bars(6)],
     expectations,
 };
 
@@ -66,26 +58,14 @@ const COPY: Part = part("copy_percent", "copies", "memcpy memmove memset");
 const CHECKSUM: Part = part("checksum_percent", "checksums", "checksum");
 const DEVICE: Part = part("device_percent", "the device's driver", "netstack::device");
 const TCP: Part = part("tcp_percent", "TCP, IP and neighbours", "netstack::");
-const HTTP: Part = part(
-    "http_percent",
-    "HTTP and the engine",
-    "web:: session:: serve::",
-);
+const HTTP: Part = part("http_percent", "HTTP and the engine", "web:: session:: serve::");
 const KERNEL_PART: Part = part("kernel_percent", "the kernel", "[k]");
 /// Every name has this in it.
 const OTHER: Part = part("other_percent", "the rest", "");
 
 /// In the order in which a function is tried.
-const PARTS: [&Part; 8] = [
-    &KERNEL_PART,
-    &ALLOCATION,
-    &COPY,
-    &CHECKSUM,
-    &DEVICE,
-    &HTTP,
-    &TCP,
-    &OTHER,
-];
+const PARTS: [&Part; 8] =
+    [&KERNEL_PART, &ALLOCATION, &COPY, &CHECKSUM, &DEVICE, &HTTP, &TCP, &OTHER];
 
 fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
     let perf = in_path("perf").ok_or("perf is not installed: apt-get install linux-perf")?;
@@ -107,9 +87,7 @@ fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sam
     let mut sample = bench.drive(&mut server, &[load])?.sound()?.sample();
     bench.see_end(&mut recorder, &log)?;
     let said = Command::new(perf)
-        .args(words(
-            "report --stdio --no-children -q -F overhead,sym -t | --percent-limit 0 -i",
-        ))
+        .args(words("report --stdio --no-children -q -F overhead,sym -t | --percent-limit 0 -i"))
         .arg(&file)
         .output()?;
     let shares = shares(&String::from_utf8_lossy(&said.stdout)).ok_or_else(|| {

@@ -34,10 +34,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS_PER_OPERATION);
     let one = "park: 1 processor, many";
     let two = "park: 2 processors, many";
-    let mut expected = vec![
-        judge.at_most(one, "weft", 60.0),
-        judge.within(two, one, "weft", 2.0),
-    ];
+    let mut expected = vec![judge.at_most(one, "weft", 60.0), judge.within(two, one, "weft", 2.0)];
     for way in ["semaphore", "park"] {
         let configurations = FOUR.map(|configuration| format!("{way}: {configuration}"));
         expected.extend(ahead(judge, &configurations.each_ref().map(String::as_str)));

@@ -13,12 +13,7 @@ pub(in crate::catalog) const HAND_OVER: Experiment = Experiment {
     systems: &["pinned", "threads"],
     work: Work::Program,
     figures: BARS,
-    expectations: |rows| {
-        vec![
-            rows.by(&Measure::NANOS)
-                .at_most(CONFIGURATION, "weft", 1000.0),
-        ]
-    },
+    expectations: |rows| vec![rows.by(&Measure::NANOS).at_most(CONFIGURATION, "weft", 1000.0)],
 };
 
 pub(in crate::catalog) const WAKE: Experiment = Experiment {
@@ -27,21 +22,10 @@ pub(in crate::catalog) const WAKE: Experiment = Experiment {
     page: page!("rt-wake"),
     measures: &[Measure::NANOS],
     configurations: |_| vec![configuration(0)],
-    systems: &[
-        "pinned",
-        "futex",
-        "eventfd",
-        "msg-ring",
-        "msg-ring register",
-    ],
+    systems: &["pinned", "futex", "eventfd", "msg-ring", "msg-ring register"],
     work: Work::Program,
     figures: BARS,
-    expectations: |rows| {
-        vec![
-            rows.by(&Measure::NANOS)
-                .near(CONFIGURATION, "weft", 1.1, "futex"),
-        ]
-    },
+    expectations: |rows| vec![rows.by(&Measure::NANOS).near(CONFIGURATION, "weft", 1.1, "futex")],
 };
 
 const CONFIGURATION: &str = "2 processors";

@@ -22,9 +22,7 @@ const CPU: Measure = Measure {
             configuration.get("ms", 0) as f64 / configuration.get("period_ms", 1) as f64;
         let due = configuration.get("threads", 0) as f64 * per_period;
         let is_done = *values.get("ops")? >= 0.9 * due;
-        is_done
-            .then(|| Measure::CPU_PERCENT.figure(configuration, values))
-            .flatten()
+        is_done.then(|| Measure::CPU_PERCENT.figure(configuration, values)).flatten()
     }),
     ..Measure::CPU_PERCENT
 };
@@ -35,11 +33,7 @@ const SECONDS: &str = "100,000, each wakes every 10 s";
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let ms = breadth.pick(1_000, 3_000);
-    let programs = [
-        (NO_FIBERS, 0, 1),
-        (MINUTE, 100_000, 60_000),
-        (SECONDS, 100_000, 10_000),
-    ];
+    let programs = [(NO_FIBERS, 0, 1), (MINUTE, 100_000, 60_000), (SECONDS, 100_000, 10_000)];
     let configurations = programs.map(|(label, threads, period_ms)| {
         let time = [("ms", ms), ("period_ms", period_ms)];
         let sizes = [("processors", 2), ("threads", threads)];

@@ -21,11 +21,7 @@ const TWO: &str = "2 processors, all on one";
 
 fn configurations(_: &Breadth) -> Vec<Configuration> {
     let configuration = |label, processors| {
-        let sizes = [
-            ("processors", processors),
-            ("threads", 64),
-            ("rounds", 50_000),
-        ];
+        let sizes = [("processors", processors), ("threads", 64), ("rounds", 50_000)];
         Configuration::new(label, "imbalance", sizes)
     };
     vec![configuration(ONE, 1), configuration(TWO, 2)]

@@ -25,11 +25,8 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
         .collect()
 }
 
-const COUNTS: [(&str, u64); 3] = [
-    ("10,000 fibers", 10_000),
-    ("100,000 fibers", 100_000),
-    (MILLION, 1_000_000),
-];
+const COUNTS: [(&str, u64); 3] =
+    [("10,000 fibers", 10_000), ("100,000 fibers", 100_000), (MILLION, 1_000_000)];
 const MILLION: &str = "1,000,000 fibers";
 
 /// Time to start all fibers.
@@ -38,10 +35,7 @@ const START: Measure = Measure {
     ..operation("start_s", "time to start all", "s")
 };
 /// And ending them.
-const END: Measure = Measure {
-    is_told: true,
-    ..less("end_seconds", "time to end all", "s")
-};
+const END: Measure = Measure { is_told: true, ..less("end_seconds", "time to end all", "s") };
 /// Address space of each: it costs nothing until it is touched, but a process has a limit.
 const VIRTUAL: Measure = Measure {
     of: Some(|_, values| Some(values.get("virtual_bytes")? / values.get("ops")?)),

@@ -37,20 +37,13 @@ const COLD: Measure = more("cold_per_s", "replies of cold files", "per second");
 const HOT: Measure = more("hot_per_s", "replies of hot files", "per second");
 const HOT_P50: Measure = less("hot_p50_us", "median latency of hot files", "µs");
 const HOT_P99: Measure = less("hot_p99_us", "p99 latency of hot files", "µs");
-const FROM_DISK: Measure = less(
-    "from_disk_percent",
-    "read from disk, of the cold bytes",
-    "%",
-);
+const FROM_DISK: Measure = less("from_disk_percent", "read from disk, of the cold bytes", "%");
 
 fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
     let site = bench.folder("cold", make)?;
     super::demand_disk(&site)?;
     super::cool(&site)?;
-    let limits = ServerLimits {
-        memory_bytes: Some(MEMORY_BYTES),
-        ..ServerLimits::default()
-    };
+    let limits = ServerLimits { memory_bytes: Some(MEMORY_BYTES), ..ServerLimits::default() };
     let mut server = bench.start(system, &site, limits)?;
     // This also warms the hot ones.
     for file in 0..HOT_FILES {
@@ -92,9 +85,6 @@ fn make(site: &Path) -> io::Result<()> {
 
 fn expectations(rows: &Rows) -> Expectations {
     let reference = &["nginx threads"];
-    let by = |measure, times| {
-        rows.by(measure)
-            .beats(CONFIGURATION, "weft", reference, times)
-    };
+    let by = |measure, times| rows.by(measure).beats(CONFIGURATION, "weft", reference, times);
     vec![by(&COLD, 1.2), by(&HOT, 8.0), by(&HOT_P99, 5.0)]
 }

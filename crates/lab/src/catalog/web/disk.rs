@@ -8,16 +8,7 @@ pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
     name: "web-disk",
     about: "the thesis's file set in a tenth of its memory, on the disk as it is and on a slow one",
     page: page!("web-disk"),
-    measures: &[
-        SET,
-        HOT_P99,
-        P99,
-        HOT,
-        FROM_DISK,
-        PER_READ,
-        ERRORS,
-        Measure::BUSY,
-    ],
+    measures: &[SET, HOT_P99, P99, HOT, FROM_DISK, PER_READ, ERRORS, Measure::BUSY],
     configurations: |_| {
         vec![
             Configuration::new(AS_IT_IS, "disk", []),
@@ -57,32 +48,16 @@ const UNITS: f64 = 3.0;
 /// On the slow disk, at least: in this time it reads each file once.
 const SLOW_WARM_UP_S: f64 = 6.5;
 
-const SET: Measure = Measure {
-    title: "replies of the file set",
-    ..Measure::RATE
-};
+const SET: Measure = Measure { title: "replies of the file set", ..Measure::RATE };
 const HOT: Measure = more("hot_per_s", "replies of files in memory", "per second");
 /// The p99 of the file set, whose generator is the first.
-const P99: Measure = Measure {
-    is_told: true,
-    ..Measure::P99
-};
-const ERRORS: Measure = Measure {
-    is_told: true,
-    ..Measure::ERRORS
-};
+const P99: Measure = Measure { is_told: true, ..Measure::P99 };
+const ERRORS: Measure = Measure { is_told: true, ..Measure::ERRORS };
 const HOT_P99: Measure = less("hot_p99_us", "p99 latency of files in memory", "µs");
-const FROM_DISK: Measure = less(
-    "disk_kib_per_reply",
-    "read from disk",
-    "KiB per reply of the set",
-);
+const FROM_DISK: Measure = less("disk_kib_per_reply", "read from disk", "KiB per reply of the set");
 /// On the slow disk only: where there is no limit, nothing counts reads.
-const PER_READ: Measure = more(
-    "replies_per_read",
-    "replies of the file set at equal reads",
-    "per read of the disk",
-);
+const PER_READ: Measure =
+    more("replies_per_read", "replies of the file set at equal reads", "per read of the disk");
 
 fn take(
     bench: &mut Bench<'_>,
@@ -135,9 +110,8 @@ fn take(
 
 /// The file set below `set`, the hot files below `hot`, and a list of their paths.
 fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
-    let site = bench.folder("disk", |site| {
-        super::make_listed(site, "hot", 0..HOT_FILES, HOT_BYTES)
-    })?;
+    let site =
+        bench.folder("disk", |site| super::make_listed(site, "hot", 0..HOT_FILES, HOT_BYTES))?;
     let set = site.join("set");
     if !set.exists() {
         super::make_fileset(bench, &set, &["--scale", SCALE])?;

@@ -11,11 +11,7 @@ pub(in crate::catalog) const FILE_TABLE: Experiment = Experiment {
     measures: &[DIFFERS, MEMORY, THESIS],
     configurations,
     systems: &["weft load"],
-    work: Work::Server(ServerWork {
-        lasts: 0.0,
-        queues_by_itself: true,
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { lasts: 0.0, queues_by_itself: true, ..ServerWork::new(take) }),
     figures: &[figure(0, false), figure(1, true)],
     expectations,
 };
@@ -56,12 +52,7 @@ fn label(files: &str, requests: u64) -> String {
 
 fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<Sample, Fault> {
     let scale = configuration.get("scale", 1000) as f64 / 1e3;
-    let set = FileSet::plan(Recipe {
-        model: Model::Thesis,
-        scale,
-        seed: 1,
-        exponent: 1.0,
-    });
+    let set = FileSet::plan(Recipe { model: Model::Thesis, scale, seed: 1, exponent: 1.0 });
     let table = set?.table();
     let requests = configuration.get("requests", 100) as f64;
     let mut columns = table.iter();
@@ -82,10 +73,7 @@ fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&DIFFERS);
-    let configurations = SCALES
-        .iter()
-        .flat_map(|&(_, files)| COLUMNS.map(|requests| label(files, requests)));
-    configurations
-        .map(|configuration| judge.at_most(&configuration, "weft load", 10.0))
-        .collect()
+    let configurations =
+        SCALES.iter().flat_map(|&(_, files)| COLUMNS.map(|requests| label(files, requests)));
+    configurations.map(|configuration| judge.at_most(&configuration, "weft load", 10.0)).collect()
 }

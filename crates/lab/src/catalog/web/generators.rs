@@ -57,10 +57,7 @@ fn take(
     let argv = wrk(&program, configuration, bench.seconds, &url, &[]);
     let watched = bench.watch(&mut server, &argv)?;
     let figures = figures(&watched.said, watched.server_s)?;
-    Ok(Sample {
-        noise: watched.noise,
-        ..Sample::of(figures)
-    })
+    Ok(Sample { noise: watched.noise, ..Sample::of(figures) })
 }
 
 /// wrk, if it is installed.
@@ -75,9 +72,7 @@ fn figures(said: &str, server_s: f64) -> Result<[(&'static str, f64); 2], Fault>
     let is_sound = !said.contains("Socket errors") && !said.contains("Non-2xx");
     let rate = number_behind(said, "Requests/sec:").filter(|_| is_sound);
     let requests = number_before(said, " requests in ").filter(|&requests| requests > 0.0);
-    let (rate, requests) = rate
-        .zip(requests)
-        .ok_or_else(|| format!("wrk said: {said}"))?;
+    let (rate, requests) = rate.zip(requests).ok_or_else(|| format!("wrk said: {said}"))?;
     let cpu_us = server_s * 1e6 / requests;
     Ok([("rate_per_s", rate), ("cpu_us", cpu_us)])
 }
@@ -110,15 +105,9 @@ mod tests {
     #[test]
     fn wrk_errors() {
         let errors = "  Socket errors: connect 0, read 3, write 0, timeout 0\n";
-        for said in [
-            "",
-            &format!("{SAID}{errors}"),
-            "  0 requests in 1.00s\nRequests/sec: 0.00\n",
-        ] {
-            assert!(
-                matches!(figures(said, 0.9), Err(Fault::Failed(_))),
-                "{said}"
-            );
+        for said in ["", &format!("{SAID}{errors}"), "  0 requests in 1.00s\nRequests/sec: 0.00\n"]
+        {
+            assert!(matches!(figures(said, 0.9), Err(Fault::Failed(_))), "{said}");
         }
     }
 }

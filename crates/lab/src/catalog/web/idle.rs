@@ -14,27 +14,13 @@ pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     page: page!("web-idle"),
     measures: &[BYTES, BEFORE],
     configurations,
-    systems: &[
-        "weft",
-        "weft epoll",
-        "weft event",
-        "weft thread",
-        "nginx sendfile",
-        "lighttpd",
-    ],
-    work: Work::Server(ServerWork {
-        queues_by_itself: true,
-        ..ServerWork::new(take)
-    }),
+    systems: &["weft", "weft epoll", "weft event", "weft thread", "nginx sendfile", "lighttpd"],
+    work: Work::Server(ServerWork { queues_by_itself: true, ..ServerWork::new(take) }),
     figures: &[bars(0), bars(1)],
     expectations,
 };
 
-const BYTES: Measure = less(
-    "bytes_per_connection",
-    "resident memory per idle connection",
-    "bytes",
-);
+const BYTES: Measure = less("bytes_per_connection", "resident memory per idle connection", "bytes");
 
 const BEFORE: Measure = less("resident_before_mib", "resident before", "MiB");
 
@@ -92,10 +78,7 @@ fn open(server: &Running, count: usize) -> Result<Vec<TcpStream>, Fault> {
 /// A request on every connection, then all the replies.
 fn ask(wave: &mut [TcpStream]) -> Result<(), Fault> {
     for stream in wave.iter_mut() {
-        write!(
-            stream,
-            "GET /{SIZE}.html HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        )?;
+        write!(stream, "GET /{SIZE}.html HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;
     }
     let body = super::body(SIZE, SIZE as usize);
     for stream in wave {

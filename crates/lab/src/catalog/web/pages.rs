@@ -11,29 +11,16 @@ pub(in crate::catalog) const PAGE_SIZES: Experiment = Experiment {
     measures: &[super::files::DIFFERS, OURS, PAPER],
     configurations,
     systems: &["weft load"],
-    work: Work::Server(ServerWork {
-        lasts: 0.0,
-        queues_by_itself: true,
-        ..ServerWork::new(take)
-    }),
+    work: Work::Server(ServerWork { lasts: 0.0, queues_by_itself: true, ..ServerWork::new(take) }),
     figures: &[bars(0)],
     expectations,
 };
 
-const OURS: Measure = neither(
-    "ours",
-    "of the generated pages",
-    "as the configuration says",
-);
+const OURS: Measure = neither("ours", "of the generated pages", "as the configuration says");
 const PAPER: Measure = neither("paper", "of the paper's pages", "as the configuration says");
 
 fn figures() -> Result<Vec<(&'static str, f64, f64)>, String> {
-    let set = FileSet::plan(Recipe {
-        model: Model::Pages,
-        scale: 1.0,
-        seed: 1,
-        exponent: 1.0,
-    });
+    let set = FileSet::plan(Recipe { model: Model::Pages, scale: 1.0, seed: 1, exponent: 1.0 });
     Ok(page_figures(&set?))
 }
 
@@ -49,11 +36,7 @@ fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<
     let found = figures.get(configuration.get("at", 0) as usize);
     let &(_, paper, ours) = found.ok_or("the paper has no such figure")?;
     let differs = 100.0 * (ours / paper - 1.0).abs();
-    Ok(Sample::of([
-        ("differs_percent", differs),
-        ("ours", ours),
-        ("paper", paper),
-    ]))
+    Ok(Sample::of([("differs_percent", differs), ("ours", ours), ("paper", paper)]))
 }
 
 fn expectations(rows: &Rows) -> Expectations {

@@ -39,14 +39,7 @@ struct Goals {
 }
 
 const fn row(label: &'static str, size: u64, connections: u64, goals: [f64; 3]) -> Goals {
-    Goals {
-        label,
-        size,
-        connections,
-        depth: 1,
-        close: 0,
-        goals,
-    }
+    Goals { label, size, connections, depth: 1, close: 0, goals }
 }
 
 const ROWS: &[Goals] = &[
@@ -55,14 +48,8 @@ const ROWS: &[Goals] = &[
     row("4 KiB, 64 connections", 4096, 64, [2.0, 1.6, 1.15]),
     row("64 KiB, 64 connections", 65_536, 64, [1.25, 1.25, 1.0]),
     row("1 MiB, 16 connections", 1_048_576, 16, [1.0, 1.0, 1.0]),
-    Goals {
-        close: 1,
-        ..row(CLOSE, 400, 64, [1.3, 1.3, 1.0])
-    },
-    Goals {
-        depth: 16,
-        ..row("400 B, pipelined × 16", 400, 64, [8.0, 8.0, 8.0])
-    },
+    Goals { close: 1, ..row(CLOSE, 400, 64, [1.3, 1.3, 1.0]) },
+    Goals { depth: 16, ..row("400 B, pipelined × 16", 400, 64, [8.0, 8.0, 8.0]) },
 ];
 const SOME: &str = "400 B, 64 connections";
 const MANY: &str = "400 B, 1,000 connections";
@@ -93,10 +80,8 @@ fn take(
     server.verify(&path, &body)?;
     let url = server.url(&path);
     let connections = configuration.get("connections", 64);
-    let (depth, close) = (
-        configuration.get("depth", 1),
-        configuration.either("close", "--close", ""),
-    );
+    let (depth, close) =
+        (configuration.get("depth", 1), configuration.either("close", "--close", ""));
     let load = words(&format!(
         "http {url} --warm-up 300ms --connections {connections} --depth {depth} {close}"
     ));

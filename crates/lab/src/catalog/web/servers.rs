@@ -13,10 +13,7 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
         Measure::P50,
         Measure::P99,
         Measure::MACHINE_US,
-        Measure {
-            is_told: true,
-            ..Measure::USER
-        },
+        Measure { is_told: true, ..Measure::USER },
     ],
     configurations: |_| vec![Configuration::new(CONFIGURATION, "http", [])],
     systems: super::SERVERS,

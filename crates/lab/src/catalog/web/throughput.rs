@@ -7,13 +7,7 @@ pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
     name: "web-throughput",
     about: "replies, errors and p99 of web servers over the request rate, on the thesis's file set",
     page: page!("web-throughput"),
-    measures: &[
-        Measure::RATE,
-        Measure::ERRORS,
-        Measure::P99,
-        Measure::P50,
-        Measure::CPU_US,
-    ],
+    measures: &[Measure::RATE, Measure::ERRORS, Measure::P99, Measure::P50, Measure::CPU_US],
     configurations,
     systems: super::FAST_SERVERS,
     work: Work::Server(ServerWork {

@@ -10,19 +10,10 @@ pub(in crate::catalog) const WEB_WORKERS: Experiment = Experiment {
     measures: &[
         BUSY_CPU,
         P99,
-        Measure {
-            title: "server CPU per request at half load",
-            ..Measure::CPU_US
-        },
-        Measure {
-            title: "median latency at half load",
-            ..Measure::P50
-        },
+        Measure { title: "server CPU per request at half load", ..Measure::CPU_US },
+        Measure { title: "median latency at half load", ..Measure::P50 },
         BUSY_RATE,
-        Measure {
-            title: "replies at half load",
-            ..Measure::RATE
-        },
+        Measure { title: "replies at half load", ..Measure::RATE },
     ],
     configurations,
     systems: &["weft", "weft event", "weft thread", NGINX],
@@ -48,16 +39,10 @@ const BUSY_CPU: Measure = Measure {
     ..Measure::CPU_US
 };
 
-const P99: Measure = Measure {
-    title: "p99 latency at half load",
-    ..Measure::P99
-};
+const P99: Measure = Measure { title: "p99 latency at half load", ..Measure::P99 };
 
-const BUSY_RATE: Measure = Measure {
-    name: "busy_rate_per_s",
-    title: "replies of busy workers",
-    ..Measure::RATE
-};
+const BUSY_RATE: Measure =
+    Measure { name: "busy_rate_per_s", title: "replies of busy workers", ..Measure::RATE };
 
 const SIZE: u64 = 400;
 const PATH: &str = "/400.html";
@@ -92,10 +77,7 @@ fn take(
 ) -> Result<Sample, Fault> {
     let site = super::site(bench, "small", &[SIZE])?;
     let body = super::body(SIZE, SIZE as usize);
-    let (servers, workers) = (
-        configuration.get("servers", 1),
-        configuration.get("workers", 2),
-    );
+    let (servers, workers) = (configuration.get("servers", 1), configuration.get("workers", 2));
     let mut server = bench.start_on_both_cores(system, &site, servers, workers)?;
     server.verify(PATH, &body)?;
     let connections = servers * workers * CONNECTIONS;
@@ -125,10 +107,7 @@ fn both(busy: &Sample, mut half: Sample) -> Sample {
     if noise(busy) > noise(&half) {
         half.noise = busy.noise;
     }
-    half.add([
-        (BUSY_CPU.name, busy.values["cpu_us"]),
-        (BUSY_RATE.name, busy.values["rate_per_s"]),
-    ]);
+    half.add([(BUSY_CPU.name, busy.values["cpu_us"]), (BUSY_RATE.name, busy.values["rate_per_s"])]);
     half
 }
 
@@ -138,10 +117,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let systems = WEB_WORKERS.systems.iter();
     let each = systems.filter(|system| rows.has_system(system));
     let each = each.flat_map(|system| {
-        [
-            cpu.within(TOGETHER, APART, system, 1.15),
-            p99.within(TOGETHER, APART, system, 1.3),
-        ]
+        [cpu.within(TOGETHER, APART, system, 1.15), p99.within(TOGETHER, APART, system, 1.3)]
     });
     each.collect()
 }
@@ -153,23 +129,15 @@ mod tests {
 
     #[test]
     fn load_per_worker() {
-        let configurations = configurations(&Breadth {
-            quick: false,
-            peak_per_s: Some(100_000.0),
-        });
-        let rates = configurations
-            .iter()
-            .map(|configuration| configuration.get("rate", 0));
+        let configurations = configurations(&Breadth { quick: false, peak_per_s: Some(100_000.0) });
+        let rates = configurations.iter().map(|configuration| configuration.get("rate", 0));
         assert_eq!(rates.collect::<Vec<_>>(), [25_000, 50_000, 50_000]);
     }
 
     #[test]
     fn sample_of_two_loads() {
         let sample = |cpu_us, others_percent| Sample {
-            noise: Noise {
-                others_percent,
-                ..Noise::default()
-            },
+            noise: Noise { others_percent, ..Noise::default() },
             ..Sample::of([("cpu_us", cpu_us), ("rate_per_s", 10.0 * cpu_us)])
         };
         for (busy, half) in [(9.0, 1.0), (1.0, 9.0)] {
@@ -179,10 +147,7 @@ mod tests {
                 measure.figure(&configuration, &whole.values)
             });
             let figures: Vec<_> = figures.collect();
-            assert_eq!(
-                figures,
-                [Some(3.0), None, Some(4.0), None, Some(30.0), Some(40.0)]
-            );
+            assert_eq!(figures, [Some(3.0), None, Some(4.0), None, Some(30.0), Some(40.0)]);
             assert_eq!(whole.noise.others_percent, 9.0);
         }
     }

@@ -34,10 +34,7 @@ const FRAMES_MAX: usize = 4096;
 
 #[test]
 fn closed_loop_replies_equal_requests() {
-    let (outcome, seen) = Link::default().run(&Plan {
-        requests_max: Some(500),
-        ..asking(4)
-    });
+    let (outcome, seen) = Link::default().run(&Plan { requests_max: Some(500), ..asking(4) });
     assert_clean(&outcome, 500);
     assert_eq!((outcome.total.opened, seen.requests), (4, 500));
     assert_eq!(outcome.total.sent, 500);
@@ -58,11 +55,8 @@ fn an_open_loop_sends_what_is_due() {
 
 #[test]
 fn pipelined_requests_in_order() {
-    let (outcome, seen) = Link::default().run(&Plan {
-        depth: 32,
-        requests_max: Some(1000),
-        ..asking(2)
-    });
+    let (outcome, seen) =
+        Link::default().run(&Plan { depth: 32, requests_max: Some(1000), ..asking(2) });
     assert_clean(&outcome, 1000);
     assert_eq!(seen.requests, 1000);
 }
@@ -88,32 +82,15 @@ fn connections_use_addresses_in_turn() {
 #[test]
 fn long_body_is_compared_whole() {
     let body: Vec<u8> = (0..1_000_000_u32).map(|at| (at >> 3) as u8).collect();
-    let link = Link {
-        body: body.clone(),
-        ..Link::default()
-    };
-    let mut plan = Plan {
-        verify: true,
-        requests_max: Some(6),
-        ..asking(2)
-    };
-    let expected = Expected {
-        bytes: body.len() as u64,
-        crc32: crc32fast::hash(&body),
-    };
-    http_of(&mut plan).pages = [Page {
-        expected: Some(expected),
-        ..Page::new("/")
-    }]
-    .into();
+    let link = Link { body: body.clone(), ..Link::default() };
+    let mut plan = Plan { verify: true, requests_max: Some(6), ..asking(2) };
+    let expected = Expected { bytes: body.len() as u64, crc32: crc32fast::hash(&body) };
+    http_of(&mut plan).pages = [Page { expected: Some(expected), ..Page::new("/") }].into();
     let (outcome, _) = link.run(&plan);
     assert_clean(&outcome, 6);
     assert_eq!(outcome.total.compared, 6);
 
-    let dropped = Plan {
-        verify: false,
-        ..plan
-    };
+    let dropped = Plan { verify: false, ..plan };
     let (outcome, _) = link.run(&dropped);
     assert_clean(&outcome, 6);
     assert!(outcome.total.received_bytes >= 6_000_000);
@@ -121,10 +98,7 @@ fn long_body_is_compared_whole() {
 
 #[test]
 fn long_request_arrives_whole() {
-    let mut plan = Plan {
-        requests_max: Some(4),
-        ..asking(1)
-    };
+    let mut plan = Plan { requests_max: Some(4), ..asking(1) };
     http_of(&mut plan).method = "POST".to_owned();
     http_of(&mut plan).body = vec![b'x'; 20 * super::SEND_CAPACITY].into();
     let (outcome, seen) = Link::default().run(&plan);
@@ -135,10 +109,7 @@ fn long_request_arrives_whole() {
 #[test]
 fn server_stall_shows_in_latency() {
     let stalled = Duration::from_millis(150);
-    let link = Link {
-        takes: stalled,
-        ..Link::default()
-    };
+    let link = Link { takes: stalled, ..Link::default() };
     let (outcome, _) = link.run(&Plan {
         arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
         requests_max: Some(20),
@@ -156,10 +127,7 @@ fn server_stall_shows_in_latency() {
 
 #[test]
 fn port_without_listener_is_an_error() {
-    let link = Link {
-        is_listening: false,
-        ..Link::default()
-    };
+    let link = Link { is_listening: false, ..Link::default() };
     let refused = link.try_run(&asking(1)).0.unwrap_err();
     let LoadError::Unreachable { error, .. } = refused else {
         panic!("{refused}");
@@ -169,14 +137,8 @@ fn port_without_listener_is_an_error() {
 
 #[test]
 fn lost_listener_counts_as_refused() {
-    let link = Link {
-        accepts_max: 11,
-        ..Link::default()
-    };
-    let mut plan = Plan {
-        duration: Duration::from_millis(300),
-        ..asking(1)
-    };
+    let link = Link { accepts_max: 11, ..Link::default() };
+    let mut plan = Plan { duration: Duration::from_millis(300), ..asking(1) };
     http_of(&mut plan).requests_per_connection = Some(1);
     let (outcome, _) = link.run(&plan);
     assert_eq!(outcome.total.replies(), 10);
@@ -186,14 +148,8 @@ fn lost_listener_counts_as_refused() {
 
 #[test]
 fn each_reset_is_counted_once() {
-    let link = Link {
-        resets_every: Some(5),
-        ..Link::default()
-    };
-    let (outcome, seen) = link.run(&Plan {
-        requests_max: Some(100),
-        ..asking(2)
-    });
+    let link = Link { resets_every: Some(5), ..Link::default() };
+    let (outcome, seen) = link.run(&Plan { requests_max: Some(100), ..asking(2) });
     assert_eq!((outcome.total.replies(), seen.requests), (80, 100));
     assert_eq!(outcome.total.errors.reset, 20);
     assert_eq!(outcome.total.errors.total(), 20);
@@ -210,21 +166,14 @@ fn a_bad_link_costs_time_and_no_request() {
         },
         ..Link::default()
     };
-    let (outcome, seen) = link.run(&Plan {
-        requests_max: Some(300),
-        ..asking(10)
-    });
+    let (outcome, seen) = link.run(&Plan { requests_max: Some(300), ..asking(10) });
     assert_clean(&outcome, 300);
     assert_eq!(seen.requests, 300);
 }
 
 #[test]
 fn dead_link_counts_time_outs() {
-    let link = Link {
-        accepts_max: 1,
-        goes_dark: true,
-        ..Link::default()
-    };
+    let link = Link { accepts_max: 1, goes_dark: true, ..Link::default() };
     let plan = Plan {
         connect_timeout: Duration::from_millis(200),
         request_timeout: Duration::from_millis(200),
@@ -238,13 +187,7 @@ fn dead_link_counts_time_outs() {
     assert_eq!(errors.total(), errors.client_timeout, "{errors:?}");
 
     // Without anything at all, the run says so at once.
-    let dark = Link {
-        impairment: Impairment {
-            loss: 1.0,
-            ..Impairment::NONE
-        },
-        ..Link::default()
-    };
+    let dark = Link { impairment: Impairment { loss: 1.0, ..Impairment::NONE }, ..Link::default() };
     let error = dark.try_run(&plan).0.unwrap_err();
     assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
 }
@@ -254,17 +197,11 @@ fn idle_connections_are_held() {
     let (outcome, seen) = Link::default().run(&Plan {
         workload: Workload::Idle,
         connections: 0,
-        idle: Idle {
-            connections: 50,
-            byte_every: Some(Duration::from_millis(10)),
-        },
+        idle: Idle { connections: 50, byte_every: Some(Duration::from_millis(10)) },
         duration: Duration::from_millis(300),
         ..asking(1)
     });
-    assert_eq!(
-        (outcome.total.idle_open, outcome.total.idle_closed),
-        (50, 0)
-    );
+    assert_eq!((outcome.total.idle_open, outcome.total.idle_closed), (50, 0));
     assert!(seen.bytes > 0);
     assert_eq!(outcome.total.errors.total(), 0);
 }
@@ -276,21 +213,11 @@ fn no_gateway_fails_at_once() {
     let (near, _far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
     let own = host(2, vec![address(2), address(3)]);
     let mut tcp = UserTcp::new(Netstack::new(near, own, tcp(), limits(), key()), 3);
-    for (port, from) in [None, Some(address(2)), Some(address(3))]
-        .into_iter()
-        .enumerate()
-    {
+    for (port, from) in [None, Some(address(2)), Some(address(3))].into_iter().enumerate() {
         let mut open = |to| {
             let port = port as u32;
             let is_chatty = true;
-            tcp.open(
-                port,
-                &Route {
-                    to,
-                    from,
-                    is_chatty,
-                },
-            )
+            tcp.open(port, &Route { to, from, is_chatty })
         };
         let beyond = open("198.51.100.1:80".parse().unwrap());
         assert_eq!(beyond, Err(Errno::NETUNREACH), "from {from:?}");
@@ -311,51 +238,21 @@ fn netstack_plan_errors() {
         })
     };
     let near = || interface(&["192.0.2.9/24"], &[]);
-    let plan = || Plan {
-        network: near(),
-        ..asking(4)
-    };
+    let plan = || Plan { network: near(), ..asking(4) };
     plan().check().unwrap();
-    let behind = Plan {
-        targets: vec!["198.51.100.1:80".parse().unwrap()],
-        ..plan()
-    };
-    Plan {
-        network: interface(&["192.0.2.9/24"], &["192.0.2.1"]),
-        ..behind.clone()
-    }
-    .check()
-    .unwrap();
+    let behind = Plan { targets: vec!["198.51.100.1:80".parse().unwrap()], ..plan() };
+    Plan { network: interface(&["192.0.2.9/24"], &["192.0.2.1"]), ..behind.clone() }
+        .check()
+        .unwrap();
     for (plan, why) in [
         (behind, "no --gateway leads to it"),
+        (Plan { threads: 2, ..plan() }, "supports one thread"),
         (
-            Plan {
-                threads: 2,
-                ..plan()
-            },
-            "supports one thread",
-        ),
-        (
-            Plan {
-                sources: vec!["192.0.2.8".parse().unwrap()],
-                ..plan()
-            },
+            Plan { sources: vec!["192.0.2.8".parse().unwrap()], ..plan() },
             "not an --address of the netstack",
         ),
-        (
-            Plan {
-                targets: vec!["192.0.2.9:80".parse().unwrap()],
-                ..plan()
-            },
-            "own address",
-        ),
-        (
-            Plan {
-                network: interface(&[], &[]),
-                ..plan()
-            },
-            "needs an address",
-        ),
+        (Plan { targets: vec!["192.0.2.9:80".parse().unwrap()], ..plan() }, "own address"),
+        (Plan { network: interface(&[], &[]), ..plan() }, "needs an address"),
     ] {
         let said = plan.check().unwrap_err().to_string();
         assert!(said.contains(why), "{said}");
@@ -495,10 +392,7 @@ impl Device for Wire {
     fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
         self.server.work(now);
         if self.server.is_dark() {
-            let dark = Impairment {
-                loss: 1.0,
-                ..Impairment::NONE
-            };
+            let dark = Impairment { loss: 1.0, ..Impairment::NONE };
             self.near.change(dark, dark);
         }
         self.near.receive(now, burst)
@@ -546,13 +440,7 @@ impl Server {
         if link.is_listening {
             host.shard().listen(PORT, Backlog::default());
         }
-        Server {
-            link,
-            host,
-            conversations: HashMap::new(),
-            due: VecDeque::new(),
-            seen,
-        }
+        Server { link, host, conversations: HashMap::new(), due: VecDeque::new(), seen }
     }
 
     fn is_dark(&self) -> bool {
@@ -612,19 +500,13 @@ impl Server {
                 continue;
             };
             seen.answered += 1;
-            if self
-                .link
-                .resets_every
-                .is_some_and(|every| seen.answered.is_multiple_of(every))
-            {
+            if self.link.resets_every.is_some_and(|every| seen.answered.is_multiple_of(every)) {
                 self.conversations.remove(&flow);
                 shard.abort(flow);
                 continue;
             }
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
-                self.link.body.len()
-            );
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", self.link.body.len());
             it.output.extend(head.bytes());
             it.output.extend(&self.link.body);
             it.go_on(shard, flow);

@@ -14,18 +14,11 @@ fn connected(mut ring: Ring) -> (Ring, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     let peers = (0..ring.slots.len() as u32).map(|slot| {
-        let route = Route {
-            to: target,
-            from: None,
-            is_chatty: true,
-        };
+        let route = Route { to: target, from: None, is_chatty: true };
         let socket = socket_for(&route, false).unwrap();
         ring.open(slot, socket, SocketAddrAny::from(target));
         let connected = await_some(&mut ring, 1);
-        assert_eq!(
-            (connected[0].kind, connected[0].result),
-            (CompletionKind::Connected, 0)
-        );
+        assert_eq!((connected[0].kind, connected[0].result), (CompletionKind::Connected, 0));
         listener.accept().unwrap().0
     });
     let peers = peers.collect();
@@ -38,8 +31,7 @@ fn await_some(ring: &mut Ring, count: usize) -> Vec<Completion> {
     let mut completions = Vec::new();
     while completions.len() < count {
         assert!(Instant::now() < until, "{} of {count}", completions.len());
-        ring.submit_and_wait(Duration::from_millis(100), &mut completions)
-            .unwrap();
+        ring.submit_and_wait(Duration::from_millis(100), &mut completions).unwrap();
     }
     completions
 }
@@ -60,10 +52,7 @@ fn receive_without_buffer_is_retried() {
         assert!(completions.len() <= MOST, "{}", completions.len());
         for completion in &completions {
             let slot = completion.slot as usize;
-            assert_eq!(
-                (completion.kind, completion.result),
-                (CompletionKind::Received, 4)
-            );
+            assert_eq!((completion.kind, completion.result), (CompletionKind::Received, 4));
             assert_eq!(ring.input(completion.slot, 4), [slot as u8; 4]);
             assert!(!std::mem::replace(&mut heard[slot], true), "slot {slot}");
         }
@@ -81,8 +70,7 @@ fn registered_connection_is_closed() {
         ring.receive(0);
         let mut byte = [0];
         let mut completions = Vec::new();
-        ring.submit_and_wait(Duration::ZERO, &mut completions)
-            .unwrap();
+        ring.submit_and_wait(Duration::ZERO, &mut completions).unwrap();
         peers[0].read_exact(&mut byte).unwrap();
         peers[0].write_all(&byte).unwrap();
         completions.append(&mut await_some(&mut ring, 1));
@@ -102,8 +90,7 @@ fn staged_bytes_follow_the_send() {
     ring.output(0).extend_from_slice(&long);
     let mut completions = Vec::new();
     // More than the socket takes: the send stays under way.
-    ring.submit_and_wait(Duration::ZERO, &mut completions)
-        .unwrap();
+    ring.submit_and_wait(Duration::ZERO, &mut completions).unwrap();
     assert!(ring.slots[0].is_sending);
     ring.output(0).extend_from_slice(b"end");
     let reader = std::thread::spawn(move || {
@@ -114,8 +101,7 @@ fn staged_bytes_follow_the_send() {
     let until = Instant::now() + PATIENCE;
     while ring.is_busy(0) || !ring.slots[0].out.is_empty() {
         assert!(Instant::now() < until, "not sent");
-        ring.submit_and_wait(Duration::from_millis(10), &mut completions)
-            .unwrap();
+        ring.submit_and_wait(Duration::from_millis(10), &mut completions).unwrap();
     }
     let (said, _peers) = reader.join().unwrap();
     assert!(said.starts_with(&long) && said.ends_with(b"aend"));
@@ -127,9 +113,7 @@ fn staged_bytes_follow_the_send() {
 #[test]
 fn long_send_is_split() {
     let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());
-    let sent: Vec<u8> = (0..5 * SEND_BYTES_MAX / 2)
-        .map(|at| (at % 251) as u8)
-        .collect();
+    let sent: Vec<u8> = (0..5 * SEND_BYTES_MAX / 2).map(|at| (at % 251) as u8).collect();
     let mut peer = peers.remove(0);
     let expected = sent.clone();
     let heard = std::thread::spawn(move || {
@@ -140,27 +124,18 @@ fn long_send_is_split() {
     });
     ring.output(0).extend_from_slice(&sent);
     let mut completions = Vec::new();
-    ring.submit_and_wait(Duration::ZERO, &mut completions)
-        .unwrap();
+    ring.submit_and_wait(Duration::ZERO, &mut completions).unwrap();
     // Staged while the first part is under way, or sent behind the last one.
     ring.output(0).extend_from_slice(b"end");
     ring.receive(0);
     let completions = await_some(&mut ring, 1);
-    assert_eq!(
-        (completions[0].kind, completions[0].result),
-        (CompletionKind::Received, 1)
-    );
+    assert_eq!((completions[0].kind, completions[0].result), (CompletionKind::Received, 1));
     assert!(heard.join().unwrap().0);
 }
 
 /// A slot with a send under way.
 fn sending(out: &[u8], staged: &[u8]) -> RingSlot {
-    RingSlot {
-        out: out.to_vec(),
-        staged: staged.to_vec(),
-        is_sending: true,
-        ..RingSlot::default()
-    }
+    RingSlot { out: out.to_vec(), staged: staged.to_vec(), is_sending: true, ..RingSlot::default() }
 }
 
 /// Seen: what a short send had not taken was dropped, and the next bytes followed a hole. Cause: a

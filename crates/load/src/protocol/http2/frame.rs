@@ -83,12 +83,7 @@ impl FrameHead {
 
 /// Appends a frame.
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    let head = FrameHead {
-        length: payload.len(),
-        kind,
-        flags,
-        stream,
-    };
+    let head = FrameHead { length: payload.len(), kind, flags, stream };
     out.extend_from_slice(&head.bytes());
     out.extend_from_slice(payload);
 }
@@ -122,12 +117,7 @@ mod tests {
     #[test]
     fn padding_and_priority_are_cut_off() {
         let content = |kind, flags, payload| {
-            let head = FrameHead {
-                length: 0,
-                kind,
-                flags,
-                stream: 1,
-            };
+            let head = FrameHead { length: 0, kind, flags, stream: 1 };
             head.content(payload)
         };
         assert_eq!(content(DATA, 0, &b"abc"[..]), Some(&b"abc"[..]));

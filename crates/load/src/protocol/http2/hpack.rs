@@ -29,9 +29,7 @@ type Field = (&'static [u8], &'static [u8]);
 static STATIC_FIELDS: LazyLock<Vec<Field>> = LazyLock::new(|| {
     let field = |text: &'static str| text.split_once('=').unwrap_or((text, ""));
     let fields = STATIC.split('|').map(field);
-    fields
-        .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
-        .collect()
+    fields.map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
 });
 
 /// Error: a block that is not HPACK.
@@ -110,12 +108,7 @@ struct TableEntry {
 
 impl Default for Table {
     fn default() -> Table {
-        Table {
-            bytes: Vec::new(),
-            entries: VecDeque::new(),
-            size: 0,
-            size_max: TABLE_SIZE_MAX,
-        }
+        Table { bytes: Vec::new(), entries: VecDeque::new(), size: 0, size_max: TABLE_SIZE_MAX }
     }
 }
 
@@ -225,21 +218,12 @@ pub(super) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8], adds: bo
     }
     let by_name = fields().find(|(field, _)| field.0 == name);
     let (pattern, prefix_bits) = if adds { (0x40, 6) } else { (0, 4) };
-    write_integer(
-        out,
-        pattern,
-        prefix_bits,
-        by_name.map_or(0, |(_, index)| index),
-    );
+    write_integer(out, pattern, prefix_bits, by_name.map_or(0, |(_, index)| index));
     if by_name.is_none() {
         write_string(out, name);
     }
     write_string(out, value);
-    if adds {
-        name.len() + value.len() + ENTRY_SIZE
-    } else {
-        0
-    }
+    if adds { name.len() + value.len() + ENTRY_SIZE } else { 0 }
 }
 
 /// Appends a field of a table.

@@ -36,11 +36,7 @@ struct Code {
 
 impl Code {
     fn new() -> Code {
-        let mut code = Code {
-            of: [0; 256],
-            short: [(0, 0); 256],
-            long: Vec::new(),
-        };
+        let mut code = Code { of: [0; 256], short: [(0, 0); 256], long: Vec::new() };
         let mut next = 0_u32;
         for length in 5..=LENGTH_MAX {
             for octet in 0..=255_u8 {
@@ -105,9 +101,7 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), BadBlock> {
 
 /// Number of octets of the coded form.
 pub(super) fn coded_len(plain: &[u8]) -> usize {
-    let bits = plain
-        .iter()
-        .map(|&octet| usize::from(LENGTHS[usize::from(octet)]));
+    let bits = plain.iter().map(|&octet| usize::from(LENGTHS[usize::from(octet)]));
     bits.sum::<usize>().div_ceil(8)
 }
 

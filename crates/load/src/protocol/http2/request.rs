@@ -79,9 +79,7 @@ impl Blocks {
         let is_framed = header("content-length").is_some();
         let pages = http.pages.iter();
         Blocks {
-            pages: pages
-                .map(|page| PageBlocks::new(http, page, is_tls, is_framed))
-                .collect(),
+            pages: pages.map(|page| PageBlocks::new(http, page, is_tls, is_framed)).collect(),
             adding,
             added,
             literal,
@@ -131,10 +129,9 @@ impl Http2Connection {
     pub(crate) fn open(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(frame::PREFACE);
         let mut settings = Vec::new();
-        for (name, value) in [
-            (frame::ENABLE_PUSH, 0),
-            (frame::INITIAL_WINDOW_SIZE, WINDOW_MAX as u32),
-        ] {
+        for (name, value) in
+            [(frame::ENABLE_PUSH, 0), (frame::INITIAL_WINDOW_SIZE, WINDOW_MAX as u32)]
+        {
             settings.extend_from_slice(&name.to_be_bytes());
             settings.extend_from_slice(&u32::to_be_bytes(value));
         }
@@ -150,18 +147,10 @@ impl Http2Connection {
         self.next_stream += 2;
         // The next connection begins again at the first.
         self.is_leaving |= self.next_stream > STREAM_MAX;
-        let flags = if request.body.is_empty() {
-            frame::END_STREAM
-        } else {
-            0
-        };
+        let flags = if request.body.is_empty() { frame::END_STREAM } else { 0 };
         let start = out.len();
         frame::write(out, frame::HEADERS, flags | frame::END_HEADERS, id, &[]);
-        let size_update: &[u8] = if self.table == PeerTable::Refused {
-            &[0x20]
-        } else {
-            &[]
-        };
+        let size_update: &[u8] = if self.table == PeerTable::Refused { &[0x20] } else { &[] };
         let (common, table) = match self.table {
             PeerTable::Empty => (&blocks.adding, PeerTable::Filled),
             PeerTable::Filled => (&blocks.added, PeerTable::Filled),
@@ -250,11 +239,7 @@ fn end_block(out: &mut Vec<u8>, start: usize, flags: u8, stream: u32) {
     let parts = block.chunks(frame::PAYLOAD_BYTES_MAX);
     let last = parts.len() - 1;
     for (at, part) in parts.enumerate() {
-        let kind = if at == 0 {
-            frame::HEADERS
-        } else {
-            frame::CONTINUATION
-        };
+        let kind = if at == 0 { frame::HEADERS } else { frame::CONTINUATION };
         let mut part_flags = if at == 0 { flags } else { 0 };
         if at == last {
             part_flags |= frame::END_HEADERS;

@@ -19,11 +19,7 @@ fn http(pages: &[Page], headers: &[(&str, &str)]) -> Http {
 }
 
 fn upload(body: &[u8]) -> Page {
-    Page {
-        method: Some("POST".to_owned()),
-        body: Some(body.into()),
-        ..Page::new("/")
-    }
+    Page { method: Some("POST".to_owned()), body: Some(body.into()), ..Page::new("/") }
 }
 
 /// A connection with this many requests in flight, and what it has sent.
@@ -46,12 +42,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 fn settings(values: &[(u16, u32)]) -> Vec<u8> {
     let value =
         |(name, value): &(u16, u32)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
-    frame(
-        frame::SETTINGS,
-        0,
-        0,
-        &values.iter().flat_map(value).collect::<Vec<_>>(),
-    )
+    frame(frame::SETTINGS, 0, 0, &values.iter().flat_map(value).collect::<Vec<_>>())
 }
 
 fn opens(stream: u32, more: u32) -> Vec<u8> {
@@ -124,24 +115,14 @@ fn replies_arrive_in_any_order() {
     );
     let early = [(":status", "103"), ("link", "</a>")];
     let trailer = head(1, END, &[("checksum", "1")]);
-    check(
-        1,
-        &[head(1, 0, &early), ok(1, 0), data(1, 0, b"a"), trailer],
-        "1:200:1",
-    );
+    check(1, &[head(1, 0, &early), ok(1, 0), data(1, 0, b"a"), trailer], "1:200:1");
 }
 
 #[test]
 fn bodies_are_hashed() {
     let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);
     let (mut connection, _) = connection(&blocks, 1);
-    let all = [
-        settings(&[]),
-        ok(1, 0),
-        data(1, 0, b"1234"),
-        data(1, END, b"56789"),
-    ]
-    .concat();
+    let all = [settings(&[]), ok(1, 0), data(1, 0, b"1234"), data(1, END, b"56789")].concat();
     match connection.read(&mut &all[..], &blocks) {
         Event::Reply { reply, .. } => assert_eq!(reply.body.crc32, 0xcbf4_3926),
         _ => panic!("no reply"),
@@ -168,12 +149,7 @@ fn lengths_of_bodies_are_checked() {
 fn resets_and_goaway_are_told_apart() {
     let reset = |stream: u32, code: u32| frame(frame::RST_STREAM, 0, stream, &code.to_be_bytes());
     let goaway = |last: u32, code: u32| {
-        frame(
-            frame::GOAWAY,
-            0,
-            0,
-            &[last.to_be_bytes(), code.to_be_bytes()].concat(),
-        )
+        frame(frame::GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
     };
     check(2, &[reset(3, 7), reset(1, 2)], "3:reset:true 1:reset:false");
     check(1, &[ok(1, END), reset(1, 0)], "1:200:0");
@@ -197,87 +173,36 @@ fn wrong_frames_break_the_connection() {
         ("padding beyond the frame", vec![ok(1, 0), padded(b"\x02a")]),
         ("no padding", vec![ok(1, 0), padded(b"")]),
         ("no status", vec![head(1, END, &[("a", "b")])]),
-        (
-            "two statuses",
-            vec![head(1, END, &[(":status", "200"), (":status", "200")])],
-        ),
+        ("two statuses", vec![head(1, END, &[(":status", "200"), (":status", "200")])]),
         ("status 20", vec![head(1, END, &[(":status", "20")])]),
         ("status 101", vec![head(1, 0, &[(":status", "101")])]),
-        (
-            "a request",
-            vec![head(1, END, &[(":status", "200"), (":path", "/")])],
-        ),
-        (
-            "an interim reply at the end",
-            vec![head(1, END, &[(":status", "100")])],
-        ),
-        (
-            "a trailer without end",
-            vec![ok(1, 0), head(1, 0, &[("a", "b")])],
-        ),
-        (
-            "no HPACK",
-            vec![frame(frame::HEADERS, frame::END_HEADERS, 1, b"\x80")],
-        ),
+        ("a request", vec![head(1, END, &[(":status", "200"), (":path", "/")])]),
+        ("an interim reply at the end", vec![head(1, END, &[(":status", "100")])]),
+        ("a trailer without end", vec![ok(1, 0), head(1, 0, &[("a", "b")])]),
+        ("no HPACK", vec![frame(frame::HEADERS, frame::END_HEADERS, 1, b"\x80")]),
         ("CONTINUATION alone", vec![continuation(1, 0)]),
-        (
-            "another stream's CONTINUATION",
-            vec![unended.clone(), continuation(3, 0)],
-        ),
-        (
-            "another frame in a block",
-            vec![unended.clone(), data(1, 0, b"")],
-        ),
-        (
-            "PUSH_PROMISE",
-            vec![frame(frame::PUSH_PROMISE, 0, 1, &[0; 4])],
-        ),
+        ("another stream's CONTINUATION", vec![unended.clone(), continuation(3, 0)]),
+        ("another frame in a block", vec![unended.clone(), data(1, 0, b"")]),
+        ("PUSH_PROMISE", vec![frame(frame::PUSH_PROMISE, 0, 1, &[0; 4])]),
         ("an oversize frame", vec![frame(250, 0, 0, &[0; 16_385])]),
         ("a long PING", vec![frame(frame::PING, 0, 0, &[0; 9])]),
         ("PING on a stream", vec![frame(frame::PING, 0, 1, &[0; 8])]),
-        (
-            "SETTINGS on a stream",
-            vec![frame(frame::SETTINGS, 0, 1, &[])],
-        ),
-        (
-            "short SETTINGS",
-            vec![frame(frame::SETTINGS, 0, 0, &[0; 5])],
-        ),
-        (
-            "an ACK with settings",
-            vec![frame(frame::SETTINGS, frame::ACK, 0, &[0; 6])],
-        ),
-        (
-            "a window beyond 2^31",
-            vec![settings(&[(frame::INITIAL_WINDOW_SIZE, 1 << 31)])],
-        ),
+        ("SETTINGS on a stream", vec![frame(frame::SETTINGS, 0, 1, &[])]),
+        ("short SETTINGS", vec![frame(frame::SETTINGS, 0, 0, &[0; 5])]),
+        ("an ACK with settings", vec![frame(frame::SETTINGS, frame::ACK, 0, &[0; 6])]),
+        ("a window beyond 2^31", vec![settings(&[(frame::INITIAL_WINDOW_SIZE, 1 << 31)])]),
         ("a window that overflows", vec![opens(0, (1 << 31) - 1)]),
-        (
-            "a stream's window that overflows",
-            vec![opens(1, (1 << 31) - 1)],
-        ),
+        ("a stream's window that overflows", vec![opens(1, (1 << 31) - 1)]),
         ("a window by nothing", vec![opens(0, 0)]),
         ("a window of no stream", vec![opens(3, 1)]),
-        (
-            "a reset of no stream",
-            vec![frame(frame::RST_STREAM, 0, 3, &[0; 4])],
-        ),
-        (
-            "a short reset",
-            vec![frame(frame::RST_STREAM, 0, 1, &[0; 3])],
-        ),
+        ("a reset of no stream", vec![frame(frame::RST_STREAM, 0, 3, &[0; 4])]),
+        ("a short reset", vec![frame(frame::RST_STREAM, 0, 1, &[0; 3])]),
         ("a short GOAWAY", vec![frame(frame::GOAWAY, 0, 0, &[0; 7])]),
-        (
-            "HTTP/1.1",
-            vec![b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()],
-        ),
+        ("HTTP/1.1", vec![b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]),
     ] {
         println!("{name}");
-        let replies = if frames.len() > 1 && frames[0] == ok(1, END) {
-            "1:200:0 broken"
-        } else {
-            "broken"
-        };
+        let replies =
+            if frames.len() > 1 && frames[0] == ok(1, END) { "1:200:0 broken" } else { "broken" };
         check(1, &frames, replies);
     }
     let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);
@@ -329,10 +254,7 @@ fn bodies(bytes: &[u8]) -> (Vec<usize>, bool) {
     let mut frames = sent(bytes);
     frames.retain(|(kind, ..)| *kind == frame::DATA);
     let is_end = frames.last().is_some_and(|(_, flags, ..)| *flags == END);
-    (
-        frames.iter().map(|(.., payload)| payload.len()).collect(),
-        is_end,
-    )
+    (frames.iter().map(|(.., payload)| payload.len()).collect(), is_end)
 }
 
 #[test]
@@ -356,10 +278,7 @@ fn bodies_wait_for_windows() {
     assert_eq!(more(&smaller), (vec![], false));
     assert_eq!(more(&opens(1, 535)), (vec![], false));
     assert_eq!(more(&opens(1, 2)), (vec![2], false));
-    assert_eq!(
-        more(&[opens(0, 9000), opens(1, 9000)].concat()),
-        (vec![4063], true)
-    );
+    assert_eq!(more(&[opens(0, 9000), opens(1, 9000)].concat()), (vec![4063], true));
     assert!(!connection.is_waiting(1));
     assert_eq!(connection.take_limits().window_waits, 0);
 }
@@ -410,11 +329,7 @@ fn limits_of_the_server_are_kept() {
     events(&mut connection, &blocks, &[&few]);
     assert_eq!(connection.streams_max(), 9);
     assert_eq!(connection.take_limits().stream_limits, 1);
-    events(
-        &mut connection,
-        &blocks,
-        &[&settings(&[(frame::MAX_CONCURRENT_STREAMS, 10)])],
-    );
+    events(&mut connection, &blocks, &[&settings(&[(frame::MAX_CONCURRENT_STREAMS, 10)])]);
     assert_eq!(connection.take_limits().stream_limits, 0);
     assert_eq!(connection.streams_max(), 10);
 }
@@ -457,11 +372,7 @@ fn requests(bytes: &[u8]) -> Vec<String> {
 
 #[test]
 fn requests_say_the_same_in_every_encoding() {
-    let headers = [
-        ("Accept-Encoding", "gzip, deflate"),
-        ("X-A", "1"),
-        ("User-Agent", "w"),
-    ];
+    let headers = [("Accept-Encoding", "gzip, deflate"), ("X-A", "1"), ("User-Agent", "w")];
     let pages = [Page::new("/"), upload(b"abc")];
     let blocks = Blocks::new(&http(&pages, &headers), true);
     let (mut connection, mut out) = connection(&blocks, 4);

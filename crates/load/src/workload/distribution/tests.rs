@@ -68,13 +68,8 @@ fn etc_value_cumulative(x: f64) -> f64 {
 
 /// Φ by Abramowitz and Stegun 7.1.26; its error is below 1.5e-7.
 fn normal_cumulative(z: f64) -> f64 {
-    const A: [f64; 5] = [
-        0.254_829_592,
-        -0.284_496_736,
-        1.421_413_741,
-        -1.453_152_027,
-        1.061_405_429,
-    ];
+    const A: [f64; 5] =
+        [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
     let x = z.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let series = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
@@ -143,10 +138,7 @@ fn etc_means_are_those_of_the_paper() {
     let below_500 = Distribution::EtcValue.cumulative(500.0);
     let drawn = (0..DRAWS).filter(|_| Distribution::EtcValue.draw(&mut random) <= 500.0);
     let share = drawn.count() as f64 / DRAWS as f64;
-    assert!(
-        (share - below_500).abs() < 0.01,
-        "{share} against {below_500}"
-    );
+    assert!((share - below_500).abs() < 0.01, "{share} against {below_500}");
 }
 
 #[test]
@@ -170,28 +162,20 @@ fn zipf_fit(items: u64, drawn: f64, claimed: f64) -> f64 {
     for _ in 0..DRAWS {
         counts[zipf.draw(&mut random) as usize - 1] += 1;
     }
-    let weights: Vec<f64> = (1..=items)
-        .map(|rank| (rank as f64).powf(-claimed))
-        .collect();
+    let weights: Vec<f64> = (1..=items).map(|rank| (rank as f64).powf(-claimed)).collect();
     let sum: f64 = weights.iter().sum();
     // Ranks too rare for a cell of their own share one with those behind them.
     let mut seen = vec![0];
     let mut probabilities = vec![0.0];
     for (&count, weight) in counts.iter().zip(&weights) {
-        if probabilities
-            .last()
-            .is_some_and(|p| p * DRAWS as f64 >= 10.0)
-        {
+        if probabilities.last().is_some_and(|p| p * DRAWS as f64 >= 10.0) {
             seen.push(0);
             probabilities.push(0.0);
         }
         *seen.last_mut().unwrap() += count;
         *probabilities.last_mut().unwrap() += weight / sum;
     }
-    if probabilities
-        .last()
-        .is_some_and(|p| p * (DRAWS as f64) < 10.0)
-    {
+    if probabilities.last().is_some_and(|p| p * (DRAWS as f64) < 10.0) {
         let count = seen.pop().unwrap();
         let p = probabilities.pop().unwrap();
         *seen.last_mut().unwrap() += count;
@@ -282,20 +266,8 @@ fn texts_are_read_as_the_table_says() {
     same("fb_key", Distribution::etc_key());
     same("fb_value", Distribution::EtcValue);
     same("fb_ia", Distribution::etc_gap());
-    assert_eq!(
-        popularity("hot:0.2"),
-        Popularity::Hot {
-            share: 0.2,
-            items: 1
-        }
-    );
-    assert_eq!(
-        popularity("hot:0.9,100"),
-        Popularity::Hot {
-            share: 0.9,
-            items: 100
-        }
-    );
+    assert_eq!(popularity("hot:0.2"), Popularity::Hot { share: 0.2, items: 1 });
+    assert_eq!(popularity("hot:0.9,100"), Popularity::Hot { share: 0.9, items: 100 });
 }
 
 #[test]

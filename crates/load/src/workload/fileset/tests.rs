@@ -5,31 +5,18 @@ use std::collections::BTreeSet;
 use super::*;
 
 fn thesis(scale: f64) -> FileSet {
-    let recipe = Recipe {
-        model: Model::Thesis,
-        scale,
-        seed: 1,
-        exponent: 1.0,
-    };
+    let recipe = Recipe { model: Model::Thesis, scale, seed: 1, exponent: 1.0 };
     FileSet::plan(recipe).unwrap()
 }
 
 fn pages() -> FileSet {
-    let recipe = Recipe {
-        model: Model::Pages,
-        scale: 1.0,
-        seed: 1,
-        exponent: 1.0,
-    };
+    let recipe = Recipe { model: Model::Pages, scale: 1.0, seed: 1, exponent: 1.0 };
     FileSet::plan(recipe).unwrap()
 }
 
 fn assert_within(percent: f64, what: &str, ours: f64, published: f64) {
     let differs = 100.0 * (ours / published - 1.0).abs();
-    assert!(
-        differs <= percent,
-        "{what}: {ours} against the published {published}"
-    );
+    assert!(differs <= percent, "{what}: {ours} against the published {published}");
 }
 
 #[test]
@@ -71,10 +58,7 @@ fn printed_table_is_aligned() {
 #[test]
 fn table_holds_for_other_exponents() {
     for exponent in [0.0, 0.7, 1.2] {
-        let recipe = Recipe {
-            exponent,
-            ..thesis(1.0).recipe
-        };
+        let recipe = Recipe { exponent, ..thesis(1.0).recipe };
         for (seed, ours) in FileSet::plan(recipe).unwrap().table() {
             assert_within(10.0, "size", ours.size_bytes as f64, seed.size_bytes as f64);
         }
@@ -105,10 +89,7 @@ fn drawn_requests_have_the_same_table() {
         assert_eq!(ours.size_bytes, seed.size_bytes, "{seed:?} {ours:?}");
         assert_within(10.0, "memory", ours.memory_mb, seed.memory_mb);
         // Three standard errors of a million draws are 0.15 %.
-        assert!(
-            (ours.requests_percent - seed.requests_percent).abs() < 0.3,
-            "{seed:?} {ours:?}"
-        );
+        assert!((ours.requests_percent - seed.requests_percent).abs() < 0.3, "{seed:?} {ours:?}");
     }
 }
 
@@ -140,11 +121,7 @@ fn written_set_reads_back() {
 fn seed_replays_every_byte() {
     let written = |seed| {
         let place = tempfile::tempdir().unwrap();
-        let mut set = FileSet::plan(Recipe {
-            seed,
-            ..thesis(0.002).recipe
-        })
-        .unwrap();
+        let mut set = FileSet::plan(Recipe { seed, ..thesis(0.002).recipe }).unwrap();
         set.write(place.path(), |_| ()).unwrap();
         set.entries
     };
@@ -157,10 +134,7 @@ fn a_strangers_directory_is_left_alone() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("thesis.tex"), "years of work").unwrap();
     let error = thesis(0.002).write(place.path(), |_| ()).unwrap_err();
-    assert!(
-        error.to_string().contains("choose an empty directory"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("choose an empty directory"), "{error}");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 }
 
@@ -185,25 +159,7 @@ fn bad_manifest_names_the_line() {
 fn impossible_recipes_are_refused() {
     let refused = |recipe| FileSet::plan(recipe).unwrap_err();
     let recipe = thesis(1.0).recipe;
-    assert!(
-        refused(Recipe {
-            scale: 0.0,
-            ..recipe
-        })
-        .contains("0.001 to 100")
-    );
-    assert!(
-        refused(Recipe {
-            scale: f64::NAN,
-            ..recipe
-        })
-        .contains("0.001 to 100")
-    );
-    assert!(
-        refused(Recipe {
-            exponent: -1.0,
-            ..recipe
-        })
-        .contains("0 to 2")
-    );
+    assert!(refused(Recipe { scale: 0.0, ..recipe }).contains("0.001 to 100"));
+    assert!(refused(Recipe { scale: f64::NAN, ..recipe }).contains("0.001 to 100"));
+    assert!(refused(Recipe { exponent: -1.0, ..recipe }).contains("0 to 2"));
 }

@@ -32,23 +32,15 @@ const EXAMPLE: &str = r#"
 fn manual_page_example() {
     let sessions = parsed(EXAMPLE);
     assert_eq!(sessions.len(), 2);
-    let [first, second] = &sessions[0].bursts[..] else {
-        panic!("two bursts")
-    };
-    assert_eq!(
-        first.calls,
-        ["/foo.html", "/pict1.gif", "/pict2.gif"].map(Call::get)
-    );
+    let [first, second] = &sessions[0].bursts[..] else { panic!("two bursts") };
+    assert_eq!(first.calls, ["/foo.html", "/pict1.gif", "/pict2.gif"].map(Call::get));
     assert_eq!(first.think, seconds(2.0));
     assert_eq!(second.calls[0].method, "POST");
     assert_eq!(second.calls[0].contents, b"Post data");
     assert_eq!(second.think, None);
     assert_eq!(sessions[1].bursts[0].calls[0].contents, b"Multiline\ndata");
     assert_eq!(sessions[1].bursts[1].calls[0].method, "HEAD");
-    assert_eq!(
-        sessions.iter().map(UserSession::calls).collect::<Vec<_>>(),
-        [6, 2]
-    );
+    assert_eq!(sessions.iter().map(UserSession::calls).collect::<Vec<_>>(), [6, 2]);
 }
 
 #[test]
@@ -69,11 +61,7 @@ fn contents_continue_after_backslash() {
 #[test]
 fn a_whole_url_gives_its_path() {
     let sessions = parsed("http://example.org/a?b=c\nhttps://example.org\n");
-    let uris: Vec<_> = sessions[0]
-        .bursts
-        .iter()
-        .map(|burst| &*burst.calls[0].uri)
-        .collect();
+    let uris: Vec<_> = sessions[0].bursts.iter().map(|burst| &*burst.calls[0].uri).collect();
     assert_eq!(uris, ["/a?b=c", "/"]);
 }
 

@@ -59,18 +59,10 @@ fn program(others: &Limit) -> Vec<Instruction> {
         instruction(code::JUMP, 0, 0, 2, 0),
         instruction(code::JUMP_UNLESS_EQUAL, 0, 0, 2, ethertype(EtherType::IPV6)),
         instruction(code::LOAD_FRAME_BYTE, 0, 0, 0, PROTOCOL_V6_AT as i32),
-        instruction(
-            code::JUMP_IF_EQUAL,
-            0,
-            0,
-            1 + COUNTS_DOWN_LEN,
-            Protocol::TCP.0.into(),
-        ),
+        instruction(code::JUMP_IF_EQUAL, 0, 0, 1 + COUNTS_DOWN_LEN, Protocol::TCP.0.into()),
         instruction(code::STORE_IMMEDIATE_WORD, 10, 0, -4, 0),
     ];
-    let keeps = [
-        instruction(code::MOVE_IMMEDIATE, 0, 0, 0, -1),
-        instruction(code::EXIT, 0, 0, 0, 0),
-    ];
+    let keeps =
+        [instruction(code::MOVE_IMMEDIATE, 0, 0, 0, -1), instruction(code::EXIT, 0, 0, 0, 0)];
     [&looks[..], &others.counts_down(0), &keeps].concat()
 }

@@ -65,12 +65,7 @@ impl PacketRing {
         let slots = (RING_LEN / slot_len).max(SLOTS_MIN);
         let len = slots * slot_len;
         sys::set_packet_ring(socket, BLOCK_LEN, slot_len, slots)?;
-        Ok(PacketRing {
-            memory: Mapping::of(socket, len, 0)?,
-            slot_len,
-            slots,
-            next: 0,
-        })
+        Ok(PacketRing { memory: Mapping::of(socket, len, 0)?, slot_len, slots, next: 0 })
     }
 
     /// Hands the next slot that is filled to `look`, and then back to the kernel.

@@ -65,11 +65,7 @@ impl Program {
             AttachMode::Generic => 1 << 1,
         };
         let link = bpf::attach_xdp(loaded.as_fd(), interface, flags)?;
-        Ok(Program {
-            sockets,
-            others,
-            _link: link,
-        })
+        Ok(Program { sockets, others, _link: link })
     }
 
     /// Frames of `queue` go to `socket`.
@@ -102,13 +98,7 @@ fn program(sockets: BorrowedFd<'_>, others: &Limit) -> Vec<Instruction> {
         instruction(code::JUMP, 0, 0, 2, 0),
         instruction(code::JUMP_UNLESS_EQUAL, 5, 0, 2, ethertype(EtherType::IPV6)),
         instruction(code::LOAD_BYTE, 5, 2, PROTOCOL_V6_AT as i16, 0),
-        instruction(
-            code::JUMP_IF_EQUAL,
-            5,
-            0,
-            1 + COUNTS_DOWN_LEN,
-            Protocol::TCP.0.into(),
-        ),
+        instruction(code::JUMP_IF_EQUAL, 5, 0, 1 + COUNTS_DOWN_LEN, Protocol::TCP.0.into()),
         instruction(code::STORE_WORD, 10, 7, -4, 0),
     ];
     let redirects = [

@@ -55,9 +55,7 @@ pub(super) fn open(
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
     let fd = socket.as_fd();
-    let umem = Umem {
-        memory: Mapping::anonymous(chunk_len * chunks)?,
-    };
+    let umem = Umem { memory: Mapping::anonymous(chunk_len * chunks)? };
     let region = XdpUmemReg {
         addr: umem.memory.at(0, 0).as_ptr() as u64,
         len: umem.memory.len() as u64,
@@ -132,11 +130,7 @@ pub(super) struct Producer<T> {
 
 impl<T: Copy> Producer<T> {
     fn new(ring: Counters) -> Producer<T> {
-        Producer {
-            ring,
-            produced: 0,
-            entries: PhantomData,
-        }
+        Producer { ring, produced: 0, entries: PhantomData }
     }
 
     /// Adds an entry; `false` if the ring is full.
@@ -169,11 +163,7 @@ pub(super) struct Consumer<T> {
 
 impl<T: Copy> Consumer<T> {
     fn new(ring: Counters) -> Consumer<T> {
-        Consumer {
-            ring,
-            consumed: 0,
-            entries: PhantomData,
-        }
+        Consumer { ring, consumed: 0, entries: PhantomData }
     }
 
     pub(super) fn pop(&mut self) -> Option<T> {

@@ -74,8 +74,7 @@ impl Connection {
         if is_opened && self.persist_at != Instant::NEVER {
             // What was sent as a probe was not taken: it leaves again with the rest.
             self.persist_at = Instant::NEVER;
-            self.scoreboard
-                .first_is_lost(u64::MAX - self.scoreboard.start());
+            self.scoreboard.first_is_lost(u64::MAX - self.scoreboard.start());
             self.is_retransmit_forced = true;
             self.is_repairing = true;
         }
@@ -90,8 +89,7 @@ impl Connection {
     /// Numbers of an acknowledgement, taken in by the scoreboard alone.
     pub(super) fn acknowledge_flight(&mut self, now: Instant, ack: u64) -> Arrival {
         let min_rtt = self.round_trip.min_rtt();
-        self.scoreboard
-            .acknowledge(now, ack, min_rtt, Echoed::default())
+        self.scoreboard.acknowledge(now, ack, min_rtt, Echoed::default())
     }
 
     fn take_delivery(
@@ -109,9 +107,7 @@ impl Connection {
         let min_rtt = self.round_trip.min_rtt();
         let has_duplicate = self.take_duplicate_report(now, ack, arriving);
 
-        let arrival = self
-            .scoreboard
-            .acknowledge(now, ack.max(una), min_rtt, echo);
+        let arrival = self.scoreboard.acknowledge(now, ack.max(una), min_rtt, echo);
         let sacked = self.take_sacks(now, ack, has_duplicate, min_rtt, echo, arriving);
         if ack > una {
             let rtt = self.sample_round_trip(config, now, &arrival, echo_rtt);
@@ -256,10 +252,7 @@ impl Connection {
             at_ms: now.as_millis() as u32,
             unreported: 0,
             // Nothing did yet.
-            again: (
-                self.snd.seq(self.scoreboard.end()),
-                self.snd.seq(self.scoreboard.start()),
-            ),
+            again: (self.snd.seq(self.scoreboard.end()), self.snd.seq(self.scoreboard.start())),
         });
     }
 
@@ -270,20 +263,13 @@ impl Connection {
             return (Echoed::default(), None);
         };
         let now_ms = now.as_millis();
-        let age_ms = (now_ms as u32)
-            .wrapping_add(clock.offset)
-            .wrapping_sub(echo);
+        let age_ms = (now_ms as u32).wrapping_add(clock.offset).wrapping_sub(echo);
         if u64::from(age_ms) > now_ms {
             return (Echoed::default(), None); // Not an echo of ours.
         }
         let sent_at = Instant::from_nanos((now_ms - u64::from(age_ms)) * 1_000_000);
         let rtt = Duration::from_millis(u64::from(age_ms));
-        (
-            Echoed {
-                sent_at: Some(sent_at),
-            },
-            Some(rtt),
-        )
+        (Echoed { sent_at: Some(sent_at) }, Some(rtt))
     }
 
     /// RFC 6298 3: no sample from what was sent twice, unless timestamps tell the two apart.
@@ -327,8 +313,7 @@ impl Connection {
             return false;
         }
         self.counters.duplicates_reported += 1;
-        self.scoreboard
-            .duplicate_reported(ack.max(self.scoreboard.start()));
+        self.scoreboard.duplicate_reported(ack.max(self.scoreboard.start()));
         self.judge_duplicate(now, self.snd.seq(left), self.snd.seq(right));
         true
     }
@@ -352,10 +337,7 @@ impl Connection {
         let mut ascending = [(0, 0); SackBlocks::COUNT_MAX];
         let ascending = &mut ascending[..fresh.len()];
         for (position, block) in ascending.iter_mut().zip(fresh) {
-            *position = (
-                self.snd.position(block.left, ack),
-                self.snd.position(block.right, ack),
-            );
+            *position = (self.snd.position(block.left, ack), self.snd.position(block.right, ack));
         }
         ascending.sort_unstable();
         let mut delivered = 0;
@@ -419,11 +401,7 @@ impl Connection {
 
     /// RFC 8985 7.4.2
     fn resolve_probe(&mut self, ack: u64, una: u64, has_duplicate: bool, arriving: &Arriving<'_>) {
-        let Probe::Out {
-            end,
-            is_retransmission,
-        } = self.probe
-        else {
+        let Probe::Out { end, is_retransmission } = self.probe else {
             return;
         };
         if ack < end {
@@ -511,9 +489,7 @@ impl Connection {
     pub(super) fn enter_recovery(&mut self, now: Instant, flight_len: u64) {
         self.counters.fast_recoveries += 1;
         self.remember_for_undo(now);
-        self.phase = Phase::Recovery {
-            end: self.scoreboard.end(),
-        };
+        self.phase = Phase::Recovery { end: self.scoreboard.end() };
         self.recover = self.scoreboard.end();
         self.partial_acks = 0;
         self.congestion.on_loss(flight_len);

@@ -142,11 +142,9 @@ impl Connection {
             self.rcv_shift = config.receive_shift();
         }
         self.timestamps = match (self.timestamps, options.timestamps) {
-            (Some(clock), Some((value, _))) => Some(Clock {
-                recent: value,
-                recent_at: now,
-                ..clock
-            }),
+            (Some(clock), Some((value, _))) => {
+                Some(Clock { recent: value, recent_at: now, ..clock })
+            }
             _ => None,
         };
         // RFC 3168 6.1.1: the answer has one of the two flags that ask. A SYN that was lost has
@@ -488,10 +486,7 @@ impl Connection {
                 }
             }
         }
-        receipt.placed = Some(Placed {
-            offset: start - DATA_AT,
-            range,
-        });
+        receipt.placed = Some(Placed { offset: start - DATA_AT, range });
         self.delay_ack(config, now);
     }
 

@@ -116,11 +116,7 @@ impl Connection {
         let options = TcpOptions {
             mss: Some(config.mss),
             window_scale: self.offered_scale(config, is_answer),
-            sack_permitted: if is_answer {
-                self.has_sack
-            } else {
-                config.has_sack
-            },
+            sack_permitted: if is_answer { self.has_sack } else { config.has_sack },
             timestamps: self.stamp(now),
             ..TcpOptions::NONE
         };
@@ -230,10 +226,7 @@ impl Connection {
             };
             self.retransmit(now, position, len)
         };
-        self.probe = Probe::Out {
-            end: self.scoreboard.end(),
-            is_retransmission: !is_new,
-        };
+        self.probe = Probe::Out { end: self.scoreboard.end(), is_retransmission: !is_new };
         self.is_trip_measured = false;
         Some(outgoing)
     }
@@ -449,11 +442,8 @@ impl Connection {
         if self.marks.is_echo_due {
             flags |= Flags::ECE;
         }
-        let options = TcpOptions {
-            timestamps: self.stamp(now),
-            sacks: self.blocks(),
-            ..TcpOptions::NONE
-        };
+        let options =
+            TcpOptions { timestamps: self.stamp(now), sacks: self.blocks(), ..TcpOptions::NONE };
         self.dsack = None;
         self.is_ack_due = false;
         self.short_segments = 0;
@@ -480,11 +470,7 @@ impl Connection {
     fn reset(&mut self, seq: SeqNumber, ack: Option<SeqNumber>) -> Outgoing {
         self.counters.segments_sent += 1;
         Outgoing {
-            segment: Segment {
-                ack,
-                flags: Flags::RST,
-                ..self.empty(seq)
-            },
+            segment: Segment { ack, flags: Flags::RST, ..self.empty(seq) },
             offset: 0,
             len: 0,
             mss: self.snd_mss,
@@ -514,11 +500,7 @@ impl Connection {
         let capacity = u64::from(self.receive_capacity);
         let step = u64::from(self.rcv_mss).min(capacity / 2);
         let edge = self.rcv_read + capacity;
-        let edge = if edge >= self.rcv_adv + step {
-            edge
-        } else {
-            self.rcv_adv
-        };
+        let edge = if edge >= self.rcv_adv + step { edge } else { self.rcv_adv };
         let window = edge.saturating_sub(self.rcv_nxt) >> self.rcv_shift;
         let field = window.min(u64::from(u16::MAX));
         self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + (field << self.rcv_shift));
@@ -548,18 +530,15 @@ impl Connection {
         };
         let mut around = None;
         if let Some((left, right)) = self.dsack {
-            let block = |(left, right)| SackBlock {
-                left: self.rcv.seq(left),
-                right: self.rcv.seq(right),
-            };
+            let block =
+                |(left, right)| SackBlock { left: self.rcv.seq(left), right: self.rcv.seq(right) };
             blocks.push(block((left, right)));
             around = self.reassembly.containing(left, right);
             if let Some(around) = around {
                 blocks.push(block(around));
             }
         }
-        self.reassembly
-            .report(self.rcv, &mut blocks, count_max, around);
+        self.reassembly.report(self.rcv, &mut blocks, count_max, around);
         blocks
     }
 

@@ -56,9 +56,7 @@ fn short_sends_lose_nothing() {
 fn a_large_reply_needs_bounded_memory() {
     let mut world = World::new();
     world.window = 10_000;
-    world
-        .machine
-        .handle_input(b"flood 50000\nsay end\n", world.now);
+    world.machine.handle_input(b"flood 50000\nsay end\n", world.now);
     let mut turns = 0;
     loop {
         if let Some(outgoing) = &world.machine.outgoing {
@@ -97,11 +95,9 @@ fn endless_pipelining_is_answered_in_order() {
 #[test]
 fn the_last_bytes_are_said_to_be_the_last() {
     for window in [1, 3, 100] {
-        for (request, ends) in [
-            ("say one\nbye\n", 1),
-            ("refuse\n", 1),
-            ("say one\nfile 5\nbye\n", 1),
-        ] {
+        for (request, ends) in
+            [("say one\nbye\n", 1), ("refuse\n", 1), ("say one\nfile 5\nbye\n", 1)]
+        {
             let mut world = World::new();
             world.window = window;
             world.say("say one\n");
@@ -137,10 +133,7 @@ fn a_long_body_fills_the_sessions_buffer() {
         assert_eq!(world.run(), left);
     }
     // The rest is short, so it comes as input, with the next request behind it.
-    assert_eq!(
-        world.say(&("\u{1}".repeat(60) + "say next\n")),
-        Blocked::Receive
-    );
+    assert_eq!(world.say(&("\u{1}".repeat(60) + "say next\n")), Blocked::Receive);
     assert_eq!(world.take_got(), "300 bytes, sum 300\nnext\n");
 }
 
@@ -149,16 +142,10 @@ fn a_long_body_fills_the_sessions_buffer() {
 #[test]
 fn the_first_request_has_a_head_timeout() {
     let mut world = World::new();
-    assert_eq!(
-        world.until(),
-        test_now().monotonic + world.limits().head_timeout
-    );
+    assert_eq!(world.until(), test_now().monotonic + world.limits().head_timeout);
     let phase = Phase::Idle;
     assert_eq!(world.expire(), Blocked::Closed(Closed::TimedOut(phase)));
-    assert_eq!(
-        world.take_got(),
-        format!("gave up: {:?}\n", GiveUp::TimedOut(phase))
-    );
+    assert_eq!(world.take_got(), format!("gave up: {:?}\n", GiveUp::TimedOut(phase)));
 }
 
 #[test]
@@ -199,10 +186,7 @@ fn head_deadline_is_one_body_deadline_per_read() {
     for byte in ["a", "b"] {
         world.pass(Duration::from_secs(40));
         world.say(byte);
-        assert_eq!(
-            world.until(),
-            world.now.monotonic + world.limits().body_timeout
-        );
+        assert_eq!(world.until(), world.now.monotonic + world.limits().body_timeout);
     }
 }
 
@@ -212,15 +196,8 @@ fn no_progress_ends_at_the_send_timeout() {
         let mut world = World::new();
         world.window = 0;
         assert_eq!(world.say(request), Blocked::Send);
-        assert_eq!(
-            world.until(),
-            world.now.monotonic + world.limits().send_timeout
-        );
-        assert_eq!(
-            world.expire(),
-            Blocked::Closed(Closed::TooSlow),
-            "{request}"
-        );
+        assert_eq!(world.until(), world.now.monotonic + world.limits().send_timeout);
+        assert_eq!(world.expire(), Blocked::Closed(Closed::TooSlow), "{request}");
     }
 }
 
@@ -267,10 +244,7 @@ fn a_deadline_counts_from_the_last_event() {
         }
         world.say("say x\n");
     }
-    assert_eq!(
-        world.until(),
-        world.now.monotonic + world.limits().idle_timeout
-    );
+    assert_eq!(world.until(), world.now.monotonic + world.limits().idle_timeout);
 }
 
 #[test]
@@ -338,21 +312,15 @@ fn events_after_the_end_are_ignored() {
 #[test]
 fn a_peer_that_is_gone_gets_nothing_more() {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, Other};
-    for (kind, closed) in [
-        (BrokenPipe, Closed::Peer),
-        (ConnectionReset, Closed::Peer),
-        (Other, Closed::Error),
-    ] {
+    for (kind, closed) in
+        [(BrokenPipe, Closed::Peer), (ConnectionReset, Closed::Peer), (Other, Closed::Error)]
+    {
         for request in ["", "sa", "body 1000\n", "big 100\n", "big 100\nbye\n"] {
             let mut world = World::new();
             world.window = 0;
             world.say(request);
             world.machine.handle_error(&kind.into(), world.now);
-            assert_eq!(
-                world.run(),
-                Blocked::Closed(closed),
-                "{kind:?} in {request:?}"
-            );
+            assert_eq!(world.run(), Blocked::Closed(closed), "{kind:?} in {request:?}");
             assert_eq!(world.got, b"");
         }
     }
@@ -370,10 +338,7 @@ fn unused_input_is_refused_as_too_long() {
     }
     assert_eq!(world.take_got(), "");
     world.say("x");
-    assert_eq!(
-        world.take_got(),
-        format!("gave up: {:?}\n", GiveUp::TooLong)
-    );
+    assert_eq!(world.take_got(), format!("gave up: {:?}\n", GiveUp::TooLong));
     assert_eq!(world.expire(), Blocked::Closed(Closed::TooLong));
 }
 
@@ -418,10 +383,7 @@ fn unrequested_input_is_bounded() {
 fn a_file_that_shrinks_cuts_the_reply_off() {
     let mut world = World::new();
     world.file_len = FILE_LEN / 2;
-    assert_eq!(
-        world.say("say x\nfile 3000000\n"),
-        Blocked::Closed(Closed::Error)
-    );
+    assert_eq!(world.say("say x\nfile 3000000\n"), Blocked::Closed(Closed::Error));
     assert_eq!(world.got.len() as u64, 2 + FILE_LEN / 2);
 }
 
@@ -444,9 +406,7 @@ fn end_of_a_slow_file_is_held_back() {
         world.window = 1_000_000;
         world.file_len = FILE_LEN;
         world.unacked.len = copied + 1;
-        world
-            .machine
-            .handle_input(b"file 3000000\nsay y\n", world.now);
+        world.machine.handle_input(b"file 3000000\nsay y\n", world.now);
         while world.got.len() < (FILE_LEN - HELD_BACK_LEN) as usize {
             assert_eq!(world.step(), None);
         }
@@ -454,10 +414,7 @@ fn end_of_a_slow_file_is_held_back() {
     };
     let mut world = slow();
     let looked = |len| OutputAction::Pages { len, check: true };
-    let first = OutputAction::Pages {
-        len: FILE_LEN,
-        check: false,
-    };
+    let first = OutputAction::Pages { len: FILE_LEN, check: false };
     let rest = [2_000_000, 1_000_000].map(|len| looked(len - COPIED_END_LEN));
     let copies = [0, 1, 2, 3].map(|nth| OutputAction::Copy(copied - nth * COPIED_PIECE_LEN));
     assert_eq!(world.asked, [&[first][..], &rest, &copies].concat());
@@ -466,11 +423,7 @@ fn end_of_a_slow_file_is_held_back() {
         assert_eq!(world.step(), None);
     }
     let check = |after, all_was_sent| {
-        OutputAction::Unacked(UnackedCheck {
-            after,
-            all_was_sent,
-            enough: copied,
-        })
+        OutputAction::Unacked(UnackedCheck { after, all_was_sent, enough: copied })
     };
     let after = [0, 100, 125].map(|us| check(Duration::from_micros(us), true));
     assert_eq!(world.asked, after);
@@ -483,10 +436,7 @@ fn end_of_a_slow_file_is_held_back() {
     world.unacked.all_is_sent = true;
     (0..2).for_each(|_| assert_eq!(world.step(), None));
     let wait = check(Duration::from_millis(250), false);
-    assert_eq!(
-        world.asked[1..],
-        [wait, wait, wait, check(Duration::from_micros(100), true)]
-    );
+    assert_eq!(world.asked[1..], [wait, wait, wait, check(Duration::from_micros(100), true)]);
     world.unacked.len = copied;
     assert_eq!(world.run(), Blocked::Receive);
     assert_eq!(world.asked.last(), Some(&OutputAction::Copy(HELD_BACK_LEN)));
@@ -501,20 +451,14 @@ fn end_of_a_slow_file_is_held_back() {
     let until = stuck.now.monotonic + stuck.limits().send_timeout;
     assert_eq!(stuck.run(), Blocked::Closed(Closed::TooSlow));
     let late = stuck.now.monotonic - until;
-    assert!(
-        late <= Duration::from_millis(250),
-        "{late:?} after the send time-out"
-    );
+    assert!(late <= Duration::from_millis(250), "{late:?} after the send time-out");
     // Seen: 2,000 peers that never took a file's end cost 10 % of a processor. Cause: each was
     // looked at 50 times a second. Cure: the longer the wait, the rarer the looks.
     let wait = stuck.limits().send_timeout;
     let looks_max = 50 + wait.as_millis() / 250;
     let looks = stuck.asked.iter();
     let looks = looks.filter(|asked| matches!(asked, OutputAction::Unacked(_)));
-    assert!(
-        looks.count() as u128 <= looks_max,
-        "above {looks_max} in {wait:?}"
-    );
+    assert!(looks.count() as u128 <= looks_max, "above {looks_max} in {wait:?}");
 
     // What it takes between two looks is its rate.
     let trickle = |len| {
@@ -528,10 +472,7 @@ fn end_of_a_slow_file_is_held_back() {
     };
     let per_look = slow().limits().send_rate_min / 4;
     assert_eq!(trickle(per_look + 5), None);
-    assert_eq!(
-        trickle(per_look - 5),
-        Some(Blocked::Closed(Closed::TooSlow))
-    );
+    assert_eq!(trickle(per_look - 5), Some(Blocked::Closed(Closed::TooSlow)));
 }
 
 #[test]
@@ -545,10 +486,7 @@ fn an_unsettled_file_is_copied_or_cut() {
 
     let mut changed = World::new();
     (changed.has_changed, changed.window) = (true, 200_000);
-    assert_eq!(
-        changed.say("fresh 500000\n"),
-        Blocked::Closed(Closed::Error)
-    );
+    assert_eq!(changed.say("fresh 500000\n"), Blocked::Closed(Closed::Error));
     assert_eq!(changed.got.len() as u64, 7 * COPIED_PIECE_LEN);
 }
 
@@ -569,14 +507,9 @@ fn a_rare_file_is_one_read() {
 fn fetched_bytes_go_back_from_a_slow_peer() {
     let mut world = World::new();
     (world.is_on_disk, world.window) = (true, 200_000);
-    world
-        .machine
-        .handle_input(b"file 3000000\nsay x\n", world.now);
+    world.machine.handle_input(b"file 3000000\nsay x\n", world.now);
     (0..2).for_each(|_| assert_eq!(world.step(), None));
-    assert_eq!(
-        (&world.reads[..], world.got.len()),
-        (&[1 << 20][..], 200_000)
-    );
+    assert_eq!((&world.reads[..], world.got.len()), (&[1 << 20][..], 200_000));
     world.window = 0;
     let until = world.now.monotonic + FETCHED_PATIENCE;
     assert_eq!(world.until(), until);
@@ -645,10 +578,7 @@ fn a_split_request_counts_from_its_first_byte() {
         world.run();
         [first, others].map(|at| (at - start).as_secs())
     };
-    assert_eq!(
-        asked(&[("say pi", 1), ("ng\nsay whole\nsay po", 2)]),
-        [1, 2]
-    );
+    assert_eq!(asked(&[("say pi", 1), ("ng\nsay whole\nsay po", 2)]), [1, 2]);
     assert_eq!(asked(&[("ng\n", 3)]), [2, 3]);
     assert_eq!(asked(&[("say after a silence\n", 9)]), [9, 9]);
 }
@@ -724,9 +654,7 @@ fn waiting_work_is_marked() {
 #[test]
 fn late_work_is_dropped() {
     let mut world = World::new();
-    world
-        .machine
-        .handle_input(b"say one\nwork\nsay two\n", world.now);
+    world.machine.handle_input(b"say one\nwork\nsay two\n", world.now);
     assert!(world.step().is_none(), "one is sent");
     let work = world.machine.take_work().unwrap();
     assert_eq!(world.run(), Blocked::Nothing);
@@ -792,17 +720,10 @@ fn a_drain_reaches_every_session_once() {
         world.window = usize::MAX;
         let blocked = world.run();
         let is_over = ["finishing", "discarding", "closing"].contains(&name);
-        assert_eq!(
-            world.life.drained.load(Ordering::Relaxed),
-            usize::from(!is_over),
-            "{name}"
-        );
+        assert_eq!(world.life.drained.load(Ordering::Relaxed), usize::from(!is_over), "{name}");
         if !is_over {
             let got = String::from_utf8_lossy(&world.got);
-            assert!(
-                got.contains("draining\n"),
-                "without waiting for input, {name}: {got:?}"
-            );
+            assert!(got.contains("draining\n"), "without waiting for input, {name}: {got:?}");
         }
         match name {
             // At a request boundary: a moment for a request that is on its way.
@@ -866,10 +787,6 @@ fn a_cut_counts_as_drained_in_every_state() {
         world.machine.handle_end_of_input(world.now);
         assert_eq!(world.run(), Blocked::Closed(Closed::Drained), "{name}");
         let was_open = usize::from(name != "accepted");
-        assert_eq!(
-            world.life.closed.load(Ordering::Relaxed),
-            was_open,
-            "{name}"
-        );
+        assert_eq!(world.life.closed.load(Ordering::Relaxed), was_open, "{name}");
     }
 }

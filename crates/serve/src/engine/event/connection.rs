@@ -47,15 +47,13 @@ impl<S: Session + 'static> Connection<S> {
         let mut has_turn = matches!(self.waits, Wait::Turn);
         // Nor is its long work put off then.
         let long_until = (!has_turn).then_some(context.long_until);
-        let waits = take_steps(
-            || match self.step(context, admission, &mut has_turn, long_until) {
-                Break(waits) if waits.is_over(context.now) => {
-                    self.machine.handle_timeout(context.now);
-                    Continue(0)
-                }
-                stepped => stepped,
-            },
-        );
+        let waits = take_steps(|| match self.step(context, admission, &mut has_turn, long_until) {
+            Break(waits) if waits.is_over(context.now) => {
+                self.machine.handle_timeout(context.now);
+                Continue(0)
+            }
+            stepped => stepped,
+        });
         self.waits = waits.unwrap_or(Wait::Turn);
         self.waits
     }
@@ -69,12 +67,7 @@ impl<S: Session + 'static> Connection<S> {
         has_turn: &mut bool,
         long_until: LongUntil,
     ) -> ControlFlow<Wait, u64> {
-        let Connection {
-            machine,
-            socket,
-            watch,
-            ..
-        } = self;
+        let Connection { machine, socket, watch, .. } = self;
         match machine.next_action() {
             Action::Receive { until } => {
                 let is_long = machine.is_handshaking();
@@ -114,9 +107,7 @@ impl<S: Session + 'static> Connection<S> {
                 machine.handle_turn(context.update_clock());
             }
             Action::Work => {
-                let LoopContext {
-                    inbox, jobs, now, ..
-                } = context;
+                let LoopContext { inbox, jobs, now, .. } = context;
                 if let Some(work) = machine.take_work()
                     && let Err(work) = inbox.work(jobs, watch.token, work, *now)
                 {
@@ -130,9 +121,7 @@ impl<S: Session + 'static> Connection<S> {
             }
             Action::Close(closed) => return Break(Wait::End(closed)),
             _ => {
-                let LoopContext {
-                    inbox, jobs, now, ..
-                } = context;
+                let LoopContext { inbox, jobs, now, .. } = context;
                 let slow = |read: DiskRead| inbox.read(jobs, watch.token, read);
                 let slow = context.has_file_threads.then_some(slow);
                 let stepped = output(machine, socket, now, long_until, slow);

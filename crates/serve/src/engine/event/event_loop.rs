@@ -119,10 +119,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         {
             return Some(Duration::ZERO);
         }
-        let next = [self.poller.next_expiry(), self.acceptor.wakes_at()]
-            .into_iter()
-            .flatten()
-            .min();
+        let next =
+            [self.poller.next_expiry(), self.acceptor.wakes_at()].into_iter().flatten().min();
         next.map(|next| next.saturating_duration_since(self.context.now.monotonic))
     }
 
@@ -372,8 +370,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     /// Closes a connection and counts why.
     fn end(&mut self, at: usize, closed: Closed) {
         let connection = self.connections.remove(at);
-        self.poller
-            .deregister_closing(&connection.watch, connection.socket.as_fd());
+        self.poller.deregister_closing(&connection.watch, connection.socket.as_fd());
         self.own.open.fetch_sub(1, Ordering::Relaxed);
         self.engine.end(connection, closed);
     }

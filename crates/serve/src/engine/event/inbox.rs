@@ -40,11 +40,7 @@ impl<W> Inboxes<W> {
     pub(super) fn place_for_one_of(&self, own: usize) -> usize {
         let emptiest = self.emptiest(own);
         let fewest = self.open(emptiest);
-        if self.open(own) > fewest + fewest / 4 + 1 {
-            emptiest
-        } else {
-            own
-        }
+        if self.open(own) > fewest + fewest / 4 + 1 { emptiest } else { own }
     }
 
     /// Number of connections of a loop, and of those on their way to it.

@@ -28,11 +28,7 @@ struct World {
 }
 
 fn options(loops: usize, dispatcher: Mechanism) -> EventOptions {
-    EventOptions {
-        loops,
-        dispatcher,
-        ..EventOptions::default()
-    }
+    EventOptions { loops, dispatcher, ..EventOptions::default() }
 }
 
 impl World {
@@ -54,17 +50,11 @@ impl World {
         change(&mut limits);
         let (start, shared, bound) = start_at(addresses, limits, open);
         let events = Events::start(options, start).unwrap();
-        World {
-            events,
-            shared,
-            bound,
-        }
+        World { events, shared, bound }
     }
 
     fn connect(&self) -> TcpStream {
-        let Address::Tcp(address) = self.bound[0] else {
-            panic!("not a TCP address")
-        };
+        let Address::Tcp(address) = self.bound[0] else { panic!("not a TCP address") };
         connect(address)
     }
 
@@ -98,10 +88,7 @@ fn exchange(client: &mut (impl Read + Write)) {
 fn as_many_are_served_as_the_limit_says() {
     const LIMIT: usize = 16;
     for accept in [Accept::Own, Accept::Distributed] {
-        let options = EventOptions {
-            accept,
-            ..options(4, Mechanism::EpollEdge)
-        };
+        let options = EventOptions { accept, ..options(4, Mechanism::EpollEdge) };
         let world = World::new(options, |limits| limits.connections_max = LIMIT, || Echo);
         let mut clients: Vec<_> = (0..LIMIT).map(|_| world.connect()).collect();
         clients.iter_mut().for_each(exchange);
@@ -126,9 +113,7 @@ fn three_times_the_limit_is_served_in_turn() {
                 });
             }
         });
-        world.wait_until("all have left", || {
-            world.events.loops.connection_count() == 0
-        });
+        world.wait_until("all have left", || world.events.loops.connection_count() == 0);
     }
 }
 
@@ -136,14 +121,8 @@ fn three_times_the_limit_is_served_in_turn() {
 /// end, although it had none. Cure: it tries again after a while.
 #[test]
 fn an_unwatchable_listener_is_tried_again() {
-    let faults = Faults {
-        listener_adds_fail: 3,
-        ..Faults::default()
-    };
-    let limits = Limits {
-        connections_max: 1,
-        ..Limits::default()
-    };
+    let faults = Faults { listener_adds_fail: 3, ..Faults::default() };
+    let limits = Limits { connections_max: 1, ..Limits::default() };
     let (_events, _shared, address) =
         start_faulty(Engine::Event(options(1, Mechanism::Poll)), faults, limits);
     for _ in 0..3 {
@@ -166,10 +145,7 @@ impl Session for Panics {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         match self.0 {
             "receive" => panic!("deliberate, from a test"),
-            "work" => Received {
-                used: input.len(),
-                next: Next::Work,
-            },
+            "work" => Received { used: input.len(), next: Next::Work },
             _ => Echo.receive(input, now, out),
         }
     }
@@ -204,13 +180,7 @@ impl Drop for Panics {
 fn a_panic_ends_its_own_connection_only() {
     for at in ["receive", "work", "give up", "drain", "closed", "drop"] {
         let turn = AtomicBool::new(true);
-        let open = move || {
-            Panics(if turn.swap(false, Ordering::Relaxed) {
-                at
-            } else {
-                "nowhere"
-            })
-        };
+        let open = move || Panics(if turn.swap(false, Ordering::Relaxed) { at } else { "nowhere" });
         // Each has the time that a busy machine takes, but where its end is what gives up.
         let gives_up = at == "give up";
         let limits = move |limits: &mut Limits| {
@@ -253,10 +223,7 @@ impl Session for Restless {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         match input {
             b"line\n" => Echo.receive(input, now, out),
-            _ => Received {
-                used: 0,
-                next: self.0,
-            },
+            _ => Received { used: 0, next: self.0 },
         }
     }
 
@@ -272,11 +239,7 @@ impl Session for Restless {
 /// The neighbours of a session that never rests have their turn, in the same loop.
 #[test]
 fn a_busy_session_leaves_turns_to_others() {
-    for (next, waits) in [
-        (Next::Work, false),
-        (Next::Flush, false),
-        (Next::Work, true),
-    ] {
+    for (next, waits) in [(Next::Work, false), (Next::Flush, false), (Next::Work, true)] {
         for mechanism in [Mechanism::EpollEdge, Mechanism::Select] {
             let world = World::new(options(1, mechanism), |_| (), move || Restless(next, waits));
             let mut restless: Vec<_> = (0..4).map(|_| world.connect()).collect();
@@ -338,10 +301,7 @@ impl Session for Flood {
         if !input.is_empty() {
             out.put(&vec![b'x'; FLOOD_LEN]);
         }
-        Received {
-            used: input.len(),
-            next: Next::Receive(Phase::Idle),
-        }
+        Received { used: input.len(), next: Next::Receive(Phase::Idle) }
     }
 }
 
@@ -385,17 +345,13 @@ fn an_unsplittable_socket_is_distributed() {
     for mechanism in [Mechanism::EpollEdge, Mechanism::Poll, signals] {
         let addresses = ["127.0.0.1:0", &address];
         let world = World::at(&addresses, options(2, mechanism), |_| (), || Echo);
-        let mut clients: Vec<_> = (0..6)
-            .map(|_| UnixStream::connect(&path).unwrap())
-            .collect();
+        let mut clients: Vec<_> = (0..6).map(|_| UnixStream::connect(&path).unwrap()).collect();
         for client in &mut clients {
             client.set_read_timeout(Some(PATIENCE)).unwrap();
             exchange(client);
         }
         let accepted = world.events.loops.named.iter();
-        let accepted: Vec<_> = accepted
-            .map(|(_, one)| one.counters.accepted.get())
-            .collect();
+        let accepted: Vec<_> = accepted.map(|(_, one)| one.counters.accepted.get()).collect();
         assert_eq!(accepted, [3, 3], "{mechanism}");
         // The other listener is each loop's own.
         world.serves_others();
@@ -410,13 +366,9 @@ fn an_unsplittable_socket_is_distributed() {
 /// Cure: what is inherited is distributed by a thread that asks for no signals.
 #[test]
 fn processes_keep_signals_of_a_shared_socket() {
-    let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None)
-        .unwrap()
-        .remove(0);
+    let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap().remove(0);
     bound.inherit();
-    let Address::Tcp(address) = bound.address else {
-        panic!("not a TCP address")
-    };
+    let Address::Tcp(address) = bound.address else { panic!("not a TCP address") };
     let signals = Mechanism::RtSig(Overflow::Poll);
     let serve = || {
         let (mut start, ..) = start_at(&[], Limits::default(), || Echo);
@@ -432,9 +384,7 @@ fn processes_keep_signals_of_a_shared_socket() {
 /// How many connections each loop has.
 fn shares(world: &World) -> Vec<usize> {
     let loops = world.events.loops.named.iter();
-    loops
-        .map(|(_, one)| one.open.load(Ordering::Relaxed))
-        .collect()
+    loops.map(|(_, one)| one.open.load(Ordering::Relaxed)).collect()
 }
 
 /// Seen: of ten connections that stay, one of two loops had eight. Cause: the kernel spreads them
@@ -454,9 +404,7 @@ fn accepting_loops_are_balanced() {
     assert_eq!(shares.iter().sum::<usize>(), clients.len());
     assert!(most <= fewest + fewest / 4 + 2, "{shares:?}");
     drop(clients);
-    world.wait_until("all have left", || {
-        world.events.loops.connection_count() == 0
-    });
+    world.wait_until("all have left", || world.events.loops.connection_count() == 0);
     assert_eq!(self::shares(&world), [0; 8]);
 }
 
@@ -464,10 +412,8 @@ fn accepting_loops_are_balanced() {
 /// turn, whatever had become of those before. Cure: the loop with the fewest gets the next.
 #[test]
 fn the_emptiest_loop_gets_the_next() {
-    let distributed = EventOptions {
-        accept: Accept::Distributed,
-        ..options(2, Mechanism::EpollEdge)
-    };
+    let distributed =
+        EventOptions { accept: Accept::Distributed, ..options(2, Mechanism::EpollEdge) };
     let world = World::new(distributed, |_| (), || Echo);
     let mut clients: Vec<_> = (0..8)
         .map(|_| {
@@ -552,10 +498,7 @@ impl Session for Works {
             Some(_) => Next::Flush,
             None => Next::Receive(Phase::Idle),
         };
-        Received {
-            used: input.len().min(1),
-            next,
-        }
+        Received { used: input.len().min(1), next }
     }
 
     fn take_work(&mut self) -> Option<Call> {
@@ -593,17 +536,11 @@ impl Session for Watches {
                 let sent = shared.counters.snapshot().bytes_sent();
                 let before = self.before.replace(sent).unwrap_or(sent);
                 self.longest.fetch_max(sent - before, Ordering::Relaxed);
-                return Received {
-                    used: 0,
-                    next: Next::Flush,
-                };
+                return Received { used: 0, next: Next::Flush };
             }
             _ => {}
         }
-        Received {
-            used: input.len(),
-            next: Next::Receive(Phase::Idle),
-        }
+        Received { used: input.len(), next: Next::Receive(Phase::Idle) }
     }
 }
 
@@ -623,10 +560,7 @@ fn a_fast_download_leaves_turns_to_others() {
         longest: Arc::clone(&noted),
         before: None,
     };
-    let options = EventOptions {
-        has_file_threads: false,
-        ..options(1, Mechanism::EpollEdge)
-    };
+    let options = EventOptions { has_file_threads: false, ..options(1, Mechanism::EpollEdge) };
     let world = World::new(options, |_| (), open);
     assert!(shared.set(Arc::clone(&world.shared)).is_ok());
     let (mut taker, mut neighbour) = (world.connect(), world.connect());
@@ -657,10 +591,7 @@ impl Session for Talks {
             out.put_shared(vec![b'.'; len].into());
             self.0 -= len;
         }
-        let next = Next::Duplex {
-            phase: Phase::Idle,
-            has_more: self.0 > 0,
-        };
+        let next = Next::Duplex { phase: Phase::Idle, has_more: self.0 > 0 };
         let used = input.len();
         Received { used, next }
     }
@@ -670,12 +601,7 @@ impl Session for Talks {
 #[test]
 fn input_is_taken_while_output_waits() {
     const LEN: usize = 32 << 20;
-    for mechanism in [
-        Mechanism::Select,
-        Mechanism::Poll,
-        Mechanism::EpollEdge,
-        Mechanism::Uring,
-    ] {
+    for mechanism in [Mechanism::Select, Mechanism::Poll, Mechanism::EpollEdge, Mechanism::Uring] {
         let world = World::new(options(1, mechanism), |_| {}, || Talks(LEN));
         let mut client = world.connect();
         client.write_all(b"a").unwrap();

@@ -132,11 +132,7 @@ impl<S: Session + 'static> Connection<S> {
                 }
                 let len = retransmit.take(buffer_pool, cwnd, out);
                 // What was taken at once took no time.
-                let now = if machine.is_timed() {
-                    context.update_clock()
-                } else {
-                    context.now
-                };
+                let now = if machine.is_timed() { context.update_clock() } else { context.now };
                 shard.queue(id, len);
                 machine.handle_sent(Ok(len), now);
                 return Continue(len);
@@ -164,9 +160,7 @@ impl<S: Session + 'static> Connection<S> {
                 machine.handle_turn(context.update_clock());
             }
             Action::Work => {
-                let LoopContext {
-                    inbox, jobs, now, ..
-                } = context;
+                let LoopContext { inbox, jobs, now, .. } = context;
                 if let Some(work) = machine.take_work()
                     && let Err(work) = inbox.work(jobs, id, work, *now)
                 {
@@ -183,10 +177,7 @@ impl<S: Session + 'static> Connection<S> {
                 // What was not acknowledged is kept until it is, whatever becomes of the machine.
                 let (front, _) = shard.peek(id);
                 let unread = front.len() as u64;
-                let queues = Queues {
-                    unread,
-                    ..Queues::default()
-                };
+                let queues = Queues { unread, ..Queues::default() };
                 machine.handle_queues(Ok(queues), context.now);
             }
             Action::Finish => {

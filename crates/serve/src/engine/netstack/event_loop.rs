@@ -147,10 +147,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         mut netstack: Netstack<D>,
         backlog: Backlog,
     ) -> EventLoop<S, O, D> {
-        let mut ports: Vec<u16> = listeners
-            .iter()
-            .map(|listener| listener.address.port())
-            .collect();
+        let mut ports: Vec<u16> =
+            listeners.iter().map(|listener| listener.address.port()).collect();
         ports.sort_unstable();
         ports.dedup();
         for &port in &ports {
@@ -159,9 +157,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         let inbox = Arc::new(Inbox::new(Arc::clone(&own)));
         let context = LoopContext::new(inbox, &engine.admission.shared.jobs);
         let start = engine.admission.shared.start;
-        netstack
-            .interface()
-            .announce(net_instant(start, context.now.monotonic));
+        netstack.interface().announce(net_instant(start, context.now.monotonic));
         let began_at = context.now.monotonic;
         EventLoop {
             engine,
@@ -219,8 +215,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.accept();
         let transmitted = self.netstack.transmit(self.now(), &self.connections);
         if let Err(error) = &transmitted {
-            self.device_messages
-                .note_send_failure(error, self.context.now.monotonic);
+            self.device_messages.note_send_failure(error, self.context.now.monotonic);
         }
         self.rest_device(received.is_err() || transmitted.is_err());
         if self.buffer_pool.take_crowd_end() {
@@ -335,9 +330,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
         for id in self.connections.ids() {
             if self.serves(id) {
-                self.resume_with(id, |machine, _, now| {
-                    machine.handle_server_state(state, now)
-                });
+                self.resume_with(id, |machine, _, now| machine.handle_server_state(state, now));
             } else if state == CUTTING {
                 self.abort(id);
             }
@@ -381,9 +374,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             if happened.contains(Happened::RELEASED)
                 && let Some(tcp) = self.netstack.shard().connection(id)
             {
-                connection
-                    .retransmit
-                    .release(&mut self.buffer_pool, tcp.released());
+                connection.retransmit.release(&mut self.buffer_pool, tcp.released());
             }
             let end = self.netstack.shard().end(id);
             if connection.machine.is_none() {

@@ -112,10 +112,7 @@ impl Figures {
             let name = name.replace('_', " ");
             format!("{name} {count}")
         });
-        format!(
-            "  netstack {of}: {}\n",
-            counted.collect::<Vec<_>>().join(", ")
-        )
+        format!("  netstack {of}: {}\n", counted.collect::<Vec<_>>().join(", "))
     }
 
     pub(super) fn write_metrics(&self, of: &str, out: &mut MetricsWriter) {

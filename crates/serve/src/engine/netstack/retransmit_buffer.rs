@@ -52,10 +52,7 @@ pub(super) struct RetransmitBuffer {
 #[derive(Default)]
 pub(super) struct BufferPool {
     /// Outboxes of retransmit buffers that were acknowledged.
-    #[expect(
-        clippy::vec_box,
-        reason = "a connection holds the box, and moves it as one word"
-    )]
+    #[expect(clippy::vec_box, reason = "a connection holds the box, and moves it as one word")]
     free: Vec<Box<Outbox>>,
     /// Bytes of all retransmit buffers.
     len: u64,
@@ -123,8 +120,7 @@ impl RetransmitBuffer {
             match chunk {
                 _ if space == 0 => break,
                 Chunk::Bytes(bytes) => {
-                    self.outbox(buffer_pool)
-                        .put(&bytes[..bytes.len().min(space)]);
+                    self.outbox(buffer_pool).put(&bytes[..bytes.len().min(space)]);
                 }
                 Chunk::Shared(bytes) => {
                     self.hold(buffer_pool, bytes.slice(..bytes.len().min(space)));
@@ -145,16 +141,11 @@ impl RetransmitBuffer {
 
     fn hold(&mut self, buffer_pool: &mut BufferPool, bytes: Bytes) {
         let out = self.outbox(buffer_pool);
-        if bytes.len() < SHARED_LEN_MIN {
-            out.put(&bytes)
-        } else {
-            out.put_shared(bytes)
-        }
+        if bytes.len() < SHARED_LEN_MIN { out.put(&bytes) } else { out.put_shared(bytes) }
     }
 
     fn outbox(&mut self, buffer_pool: &mut BufferPool) -> &mut Outbox {
-        self.out
-            .get_or_insert_with(|| buffer_pool.free.pop().unwrap_or_default())
+        self.out.get_or_insert_with(|| buffer_pool.free.pop().unwrap_or_default())
     }
 
     /// The peer has all before `to`.
@@ -223,9 +214,7 @@ mod tests {
                 retransmit.take(&mut buffer_pool, CWND, &out);
             }
             assert!(!buffer_pool.take_crowd_end());
-            retransmit_buffers
-                .into_iter()
-                .for_each(|it| it.abandon(&mut buffer_pool));
+            retransmit_buffers.into_iter().for_each(|it| it.abandon(&mut buffer_pool));
             assert_eq!(buffer_pool.take_crowd_end(), count > 4);
             assert!(!buffer_pool.take_crowd_end());
         }
@@ -243,11 +232,8 @@ mod tests {
 
     #[test]
     fn unreleased_bytes_are_gathered_again() {
-        let (mut buffer_pool, mut retransmit, mut out) = (
-            BufferPool::default(),
-            RetransmitBuffer::default(),
-            Outbox::new(),
-        );
+        let (mut buffer_pool, mut retransmit, mut out) =
+            (BufferPool::default(), RetransmitBuffer::default(), Outbox::new());
         let all = pattern(60_000);
         out.put(&all[..300]);
         out.put_shared(all[300..40_000].to_vec().into());
@@ -262,10 +248,7 @@ mod tests {
                 }
                 let len = (60_000 - offset as usize).min(25_000);
                 let (bytes, _) = gathered(&retransmit, offset, len);
-                assert!(
-                    bytes == all[offset as usize..][..len],
-                    "{offset} of {released}"
-                );
+                assert!(bytes == all[offset as usize..][..len], "{offset} of {released}");
             }
         }
         assert!(!retransmit.is_empty());
@@ -275,11 +258,8 @@ mod tests {
 
     #[test]
     fn a_page_that_is_shared_is_not_copied() {
-        let (mut buffer_pool, mut retransmit, mut out) = (
-            BufferPool::default(),
-            RetransmitBuffer::default(),
-            Outbox::new(),
-        );
+        let (mut buffer_pool, mut retransmit, mut out) =
+            (BufferPool::default(), RetransmitBuffer::default(), Outbox::new());
         let page = Bytes::from(pattern(50_000));
         out.put_shared(page.clone());
         retransmit.take(&mut buffer_pool, CWND, &out);
@@ -290,11 +270,8 @@ mod tests {
 
     #[test]
     fn a_long_segment_fits_a_frame() {
-        let (mut buffer_pool, mut retransmit, mut out) = (
-            BufferPool::default(),
-            RetransmitBuffer::default(),
-            Outbox::new(),
-        );
+        let (mut buffer_pool, mut retransmit, mut out) =
+            (BufferPool::default(), RetransmitBuffer::default(), Outbox::new());
         for _ in 0..20 {
             out.put(b"head of a value\r\n");
             out.put_shared(vec![1; SHARED_LEN_MIN].into());
@@ -311,16 +288,10 @@ mod tests {
 
     #[test]
     fn takes_up_to_the_limit_then_a_page() {
-        let (mut buffer_pool, mut retransmit, mut out) = (
-            BufferPool::default(),
-            RetransmitBuffer::default(),
-            Outbox::new(),
-        );
+        let (mut buffer_pool, mut retransmit, mut out) =
+            (BufferPool::default(), RetransmitBuffer::default(), Outbox::new());
         out.put_shared(vec![0; 3 << 20].into());
-        assert_eq!(
-            retransmit.take(&mut buffer_pool, CWND, &out),
-            UNACKED_LEN_USUAL
-        );
+        assert_eq!(retransmit.take(&mut buffer_pool, CWND, &out), UNACKED_LEN_USUAL);
         assert!(!retransmit.has_space(&buffer_pool, CWND));
         retransmit.release(&mut buffer_pool, SPACE_LEN_MIN - 1);
         assert!(!retransmit.has_space(&buffer_pool, CWND));
@@ -375,10 +346,7 @@ mod tests {
             assert!(retransmit.has_space(&buffer_pool, CWND));
             retransmit.take(&mut buffer_pool, CWND, &out);
         }
-        assert_eq!(
-            buffer_pool.len(),
-            UNACKED_TOTAL_MAX + full as u64 * CROWDED_LEN_MAX
-        );
+        assert_eq!(buffer_pool.len(), UNACKED_TOTAL_MAX + full as u64 * CROWDED_LEN_MAX);
         assert_eq!(buffer_pool.crowded(), 1);
         let mut last = retransmit_buffers.pop().unwrap();
         assert!(!last.has_space(&buffer_pool, CWND));

@@ -48,10 +48,7 @@ fn host(device_host: u8) -> IpConfig {
     IpConfig {
         mac: EthernetAddress([2, 0, 0, 0, 0, device_host]),
         mtu: 1500,
-        addresses: vec![Prefix {
-            address: address(device_host),
-            len: 24,
-        }],
+        addresses: vec![Prefix { address: address(device_host), len: 24 }],
         gateway_v4: None,
         gateway_v6: None,
     }
@@ -75,10 +72,8 @@ impl<S: Session + 'static> World<S> {
         let shared = Arc::new(Shared::new(limits, None));
         let open: Open<S> = Box::new(move |_| open());
         let admission = Admission::new(Arc::clone(&shared), false, open);
-        let listeners = vec![NetstackListener {
-            address: SocketAddr::new(address(1), PORT),
-            tls: None,
-        }];
+        let listeners =
+            vec![NetstackListener { address: SocketAddr::new(address(1), PORT), tls: None }];
         let engine = EngineContext::new(admission, vec![None], usize::MAX, (1, true));
         let (near, far) = mem::pair(Capabilities::offloading(1500), 1024);
         let near = Pluggable {
@@ -182,9 +177,7 @@ impl<S: Session + 'static> World<S> {
     }
 
     fn until_count(&mut self, count: usize) {
-        self.until("connections", |world| {
-            world.connection_limit.open() == count
-        });
+        self.until("connections", |world| world.connection_limit.open() == count);
     }
 
     fn closed(&self, why: Closed) -> u64 {
@@ -239,10 +232,7 @@ fn pipelining_without_reading_holds_nobody_up() {
 
 #[test]
 fn at_the_limit_others_wait_until_one_ends() {
-    let limits = Limits {
-        connections_max: 1,
-        ..Limits::default()
-    };
+    let limits = Limits { connections_max: 1, ..Limits::default() };
     let mut world = World::new(limits, || Echo);
     let first = world.connect();
     world.ask(first, "first\n");
@@ -258,11 +248,7 @@ fn at_the_limit_others_wait_until_one_ends() {
 
 /// A server with space for one connection, which is there, that says so to the next.
 fn full_engine() -> (World<Echo>, FlowId) {
-    let limits = Limits {
-        connections_max: 1,
-        refusal: Some("too many\n"),
-        ..Limits::default()
-    };
+    let limits = Limits { connections_max: 1, refusal: Some("too many\n"), ..Limits::default() };
     let mut world = World::new(limits, || Echo);
     let first = world.connect();
     world.ask(first, "first\n");
@@ -292,10 +278,7 @@ fn a_silent_refused_peer_frees_its_place() {
     world.event_loop.turn(); // It is half open.
     world.step_client(); // The handshake is complete, and the client says nothing from now on.
     world.event_loop.turn();
-    assert_eq!(
-        (world.closed(Closed::Refused), world.connection_limit.open()),
-        (1, 2)
-    );
+    assert_eq!((world.closed(Closed::Refused), world.connection_limit.open()), (1, 2));
     let deadline = Instant::now() + PATIENCE;
     while world.connection_limit.open() > 1 {
         assert!(Instant::now() < deadline, "it keeps its place");
@@ -310,10 +293,7 @@ fn a_silent_refused_peer_frees_its_place() {
 
 #[test]
 fn a_silent_peer_is_closed_after_its_time() {
-    let limits = Limits {
-        head_timeout: Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let limits = Limits { head_timeout: Duration::from_millis(50), ..Limits::default() };
     let mut world = World::new(limits, || Sender::of_memory(0));
     let silent = world.connect();
     world.read_end(silent);
@@ -323,10 +303,7 @@ fn a_silent_peer_is_closed_after_its_time() {
 
 #[test]
 fn a_stalled_peer_is_reset() {
-    let limits = Limits {
-        send_timeout: Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let limits = Limits { send_timeout: Duration::from_millis(50), ..Limits::default() };
     let mut world = World::new(limits, || Sender::of_memory(4 << 20));
     let client = world.connect();
     world.write(client, b"x");
@@ -349,9 +326,7 @@ fn a_reset_ends_its_connection_alone() {
     assert_eq!(world.closed(Closed::Peer), 1);
     assert!(world.read(second, 4 << 20) == pattern(4 << 20));
     // What the peer has acknowledged or never will counts no more for the limit of all.
-    world.until("nothing under way", |world| {
-        world.event_loop.buffer_pool().len() == 0
-    });
+    world.until("nothing under way", |world| world.event_loop.buffer_pool().len() == 0);
 }
 
 #[test]
@@ -367,15 +342,9 @@ fn a_panic_ends_its_connection_alone() {
 
 #[test]
 fn a_proxy_names_its_client() {
-    let from = Networks {
-        list: vec!["192.0.2.2".parse().unwrap()],
-        has_unix: false,
-    };
+    let from = Networks { list: vec!["192.0.2.2".parse().unwrap()], has_unix: false };
     let limits = Limits {
-        proxy_protocol: Some(ProxyProtocol {
-            from: from.clone(),
-            is_required: true,
-        }),
+        proxy_protocol: Some(ProxyProtocol { from: from.clone(), is_required: true }),
         by_address: Some(AddressLimit {
             connections_max: 1,
             prefix: PrefixLen::default(),
@@ -410,10 +379,8 @@ fn a_drain_closes_an_idle_connection() {
 /// A process that ends takes its TCP with it: what is not acknowledged then is lost.
 #[test]
 fn open_until_the_last_acknowledgement() {
-    let mut world = World::new(Limits::default(), || Sender {
-        is_last: true,
-        ..Sender::of_memory(1000)
-    });
+    let mut world =
+        World::new(Limits::default(), || Sender { is_last: true, ..Sender::of_memory(1000) });
     let client = world.connect();
     world.until_count(1);
     world.write(client, b"x");
@@ -421,11 +388,7 @@ fn open_until_the_last_acknowledgement() {
     while world.closed(Closed::Session) == 0 {
         world.event_loop.turn();
     }
-    assert_eq!(
-        world.connection_limit.open(),
-        1,
-        "the peer has acknowledged nothing"
-    );
+    assert_eq!(world.connection_limit.open(), 1, "the peer has acknowledged nothing");
     assert_eq!(world.read(client, 1000), pattern(1000));
     world.until_count(0);
 }
@@ -529,9 +492,7 @@ fn a_device_that_takes_nothing_is_reported() {
     assert!(!world.event_loop.device_messages().is_reported);
     world.event_loop.device().takes_nothing = true;
     world.write(client, b"hello again\n");
-    world.until("a complaint", |world| {
-        world.event_loop.device_messages().is_reported
-    });
+    world.until("a complaint", |world| world.event_loop.device_messages().is_reported);
     world.event_loop.device().takes_nothing = false;
     assert_eq!(world.read(client, 12), b"hello again\n");
     world.ask(client, "and again\n");
@@ -548,11 +509,7 @@ struct Pluggable {
 
 impl Pluggable {
     fn is_there(&self) -> io::Result<()> {
-        if self.is_gone {
-            Err(io::ErrorKind::NotFound.into())
-        } else {
-            Ok(())
-        }
+        if self.is_gone { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
     }
 }
 
@@ -601,12 +558,7 @@ struct Sender {
 
 impl Sender {
     fn of_memory(len: usize) -> Sender {
-        Sender {
-            bytes: pattern(len).into(),
-            file: None,
-            has_worked: false,
-            is_last: false,
-        }
+        Sender { bytes: pattern(len).into(), file: None, has_worked: false, is_last: false }
     }
 }
 
@@ -631,17 +583,10 @@ impl Session for Sender {
                     }),
                     None => out.put_shared(self.bytes.clone()),
                 }
-                if self.is_last {
-                    Next::Close
-                } else {
-                    Next::Receive(Phase::Idle)
-                }
+                if self.is_last { Next::Close } else { Next::Receive(Phase::Idle) }
             }
         };
-        Received {
-            used: input.len(),
-            next,
-        }
+        Received { used: input.len(), next }
     }
 
     fn take_work(&mut self) -> Option<Call> {
@@ -662,10 +607,7 @@ fn a_file_survives_a_bad_link() {
     let path = directory.path().join("file");
     std::fs::write(&path, pattern(LEN)).unwrap();
     let file = Arc::new(SharedFile::try_from(File::open(&path).unwrap()).unwrap());
-    let loss = Impairment {
-        loss: 0.03,
-        ..Impairment::NONE
-    };
+    let loss = Impairment { loss: 0.03, ..Impairment::NONE };
     for link in [Impairment::NONE, loss] {
         let file = Arc::clone(&file);
         let mut world = World::over(link, Limits::default(), move || Sender {

@@ -66,10 +66,7 @@ impl Input {
             charge.set(memory, bytes.len());
         }
         let bytes = bytes.to_vec();
-        Input {
-            bytes,
-            _charge: charge,
-        }
+        Input { bytes, _charge: charge }
     }
 }
 

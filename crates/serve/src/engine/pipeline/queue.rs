@@ -84,10 +84,7 @@ impl<T> Queue<T> {
 
     pub(super) fn counted(&self) -> Counted {
         let state = self.lock();
-        Counted {
-            length: state.items.len(),
-            ..state.counted
-        }
+        Counted { length: state.items.len(), ..state.counted }
     }
 
     /// True if there is space. If not, `own` is woken when there is.
@@ -226,8 +223,7 @@ impl<T> QueueState<T> {
             return 0;
         }
         let (count, now) = (line.len().min(limit - self.items.len()), Instant::now());
-        self.items
-            .extend(line.drain(..count).map(|item| (item, now)));
+        self.items.extend(line.drain(..count).map(|item| (item, now)));
         self.counted.longest = self.counted.longest.max(self.items.len());
         count
     }
@@ -251,11 +247,7 @@ pub(super) struct Outlet<T> {
 impl<T> Outlet<T> {
     /// `own` is the loop.
     pub(super) fn new(queue: &Arc<Queue<T>>, own: &Arc<LoopHandle>) -> Outlet<T> {
-        Outlet {
-            queue: Arc::clone(queue),
-            line: VecDeque::new(),
-            own: Arc::clone(own),
-        }
+        Outlet { queue: Arc::clone(queue), line: VecDeque::new(), own: Arc::clone(own) }
     }
 
     /// Hands over what there is space for.

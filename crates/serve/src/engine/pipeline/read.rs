@@ -176,8 +176,7 @@ where
             connection.socket.set_ready(readiness);
             if self.poller.is_level {
                 // It would be reported again and again until the session stage has space for it.
-                self.poller
-                    .unwatch(&mut slot.watch, connection.socket.as_fd());
+                self.poller.unwatch(&mut slot.watch, connection.socket.as_fd());
             }
             if readiness.is_readable() {
                 self.poller.queue(&mut slot.watch);
@@ -200,9 +199,7 @@ where
     fn receive_news(&mut self, at: usize) {
         let state = self.server_state;
         let now = self.now;
-        self.tell(at, |connection| {
-            connection.machine.handle_server_state(state, now)
-        });
+        self.tell(at, |connection| connection.machine.handle_server_state(state, now));
     }
 
     /// Tells a connection something that may give it something to do.
@@ -219,12 +216,8 @@ where
     fn expire_timers(&mut self) {
         self.poller.expire(self.now.monotonic);
         while let Some(at) = self.poller.next_expired(&mut self.slots) {
-            let ReadSlot {
-                watch, connection, ..
-            } = &mut self.slots[at];
-            let until = connection
-                .as_ref()
-                .map(|connection| connection.machine.deadline());
+            let ReadSlot { watch, connection, .. } = &mut self.slots[at];
+            let until = connection.as_ref().map(|connection| connection.machine.deadline());
             if self.poller.handle_expiry(watch, until)
                 && let Some(connection) = connection
             {
@@ -257,9 +250,7 @@ where
 
     /// Goes on with a connection until it waits or leaves.
     fn go_on(&mut self, at: usize) {
-        let ReadSlot {
-            watch, connection, ..
-        } = &mut self.slots[at];
+        let ReadSlot { watch, connection, .. } = &mut self.slots[at];
         let Some(there) = connection else {
             return; // It is with another stage.
         };
@@ -269,18 +260,14 @@ where
         let is_watched = match driven.unwrap_or(ReadOutcome::Waits(Wait::End(Closed::Error))) {
             ReadOutcome::Waits(Wait::Input { until }) => {
                 self.poller.arm(watch, until);
-                self.poller
-                    .watch(watch, there.socket.as_fd(), Interest::READ)
+                self.poller.watch(watch, there.socket.as_fd(), Interest::READ)
             }
             ReadOutcome::Waits(Wait::End(closed)) => return self.end(at, closed),
             // For work.
             ReadOutcome::Waits(_) => Ok(()),
             ReadOutcome::Leaves => {
-                there.is_heard_by = if self.keeps_watch {
-                    self.poller.timer_expiry(watch)
-                } else {
-                    None
-                };
+                there.is_heard_by =
+                    if self.keeps_watch { self.poller.timer_expiry(watch) } else { None };
                 if !self.keeps_watch {
                     self.poller.unwatch(watch, there.socket.as_fd());
                 }
@@ -424,13 +411,11 @@ where
         let Some(connection) = &mut self.slots[at].connection else {
             return;
         };
-        let rests = guard(connection, |connection| {
-            match connection.machine.next_action() {
-                _ if !matches!(connection.payload, Payload::Nothing) => false,
-                Action::Receive { .. } | Action::Fill { .. } => !connection.socket.may_receive(),
-                Action::Nothing | Action::Close(_) => true,
-                _ => false,
-            }
+        let rests = guard(connection, |connection| match connection.machine.next_action() {
+            _ if !matches!(connection.payload, Payload::Nothing) => false,
+            Action::Receive { .. } | Action::Fill { .. } => !connection.socket.may_receive(),
+            Action::Nothing | Action::Close(_) => true,
+            _ => false,
         });
         match rests {
             Some(false) => self.queue(at),
@@ -440,12 +425,9 @@ where
 
     /// Closes a connection and counts why.
     fn end(&mut self, at: usize, closed: Closed) {
-        let ReadSlot {
-            watch, connection, ..
-        } = self.slots.remove(at);
+        let ReadSlot { watch, connection, .. } = self.slots.remove(at);
         if let Some(connection) = connection {
-            self.poller
-                .deregister_closing(&watch, connection.socket.as_fd());
+            self.poller.deregister_closing(&watch, connection.socket.as_fd());
             self.engine.end(connection, closed);
         }
     }
@@ -457,11 +439,8 @@ where
         for arrival in self.queue.close() {
             cut_arrival(engine, arrival, now);
         }
-        let lines = [
-            self.rest.close(),
-            self.session.queue.close(),
-            self.session.line.drain(..).collect(),
-        ];
+        let lines =
+            [self.rest.close(), self.session.queue.close(), self.session.line.drain(..).collect()];
         let here = self.slots.drain().filter_map(|slot| slot.connection);
         for connection in lines.into_iter().flatten().chain(here) {
             cut(engine, connection, now);
@@ -473,12 +452,7 @@ impl<S: Session> Connection<S> {
     /// Receives, or finds out what it waits for.
     fn read(&mut self, buffer: &mut [u8], now: Now) -> ReadOutcome {
         loop {
-            let Connection {
-                machine,
-                socket,
-                payload,
-                ..
-            } = self;
+            let Connection { machine, socket, payload, .. } = self;
             let (received, is_fill) = match machine.next_action() {
                 _ if !matches!(payload, Payload::Nothing) => return ReadOutcome::Leaves,
                 Action::Receive { until } => {

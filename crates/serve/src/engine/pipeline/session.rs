@@ -69,8 +69,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
             self.shake_hands();
         }
         let late = mem::take(&mut self.handshakes);
-        late.into_iter()
-            .for_each(|connection| cut(&self.engine, connection, clock::now()));
+        late.into_iter().for_each(|connection| cut(&self.engine, connection, clock::now()));
     }
 
     fn converse(&mut self, mut connection: Box<Connection<S>>) {
@@ -131,8 +130,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
             let mut line = VecDeque::from([connection]);
             stages.sessions.put(&mut line);
             // The server is over.
-            line.drain(..)
-                .for_each(|connection| cut(&engine, connection, clock::now()));
+            line.drain(..).for_each(|connection| cut(&engine, connection, clock::now()));
         });
     }
 
@@ -142,14 +140,12 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         for (line, stage) in lines {
             stage.queue.put(line);
             // What is left has come after the end.
-            line.drain(..)
-                .for_each(|connection| cut(&self.engine, connection, clock::now()));
+            line.drain(..).for_each(|connection| cut(&self.engine, connection, clock::now()));
         }
         let lines = self.to_readers.iter_mut().zip(&self.stages.readers);
         for (line, stage) in lines {
             stage.queue.put(line);
-            line.drain(..)
-                .for_each(|arrival| cut_arrival(&self.engine, arrival, clock::now()));
+            line.drain(..).for_each(|arrival| cut_arrival(&self.engine, arrival, clock::now()));
         }
     }
 }
@@ -164,9 +160,7 @@ impl<S: Session + 'static> Connection<S> {
         let Connection { machine, .. } = self;
         machine.handle_server_state(engine.admission.shared.server_state.get(), now);
         self.open(engine, now);
-        let Connection {
-            machine, payload, ..
-        } = self;
+        let Connection { machine, payload, .. } = self;
         match mem::replace(payload, Payload::Nothing) {
             Payload::Input(input) => machine.handle_input(&input.bytes, now),
             Payload::Filled(len) => machine.handle_filled(Ok(len), now),
@@ -205,12 +199,7 @@ impl<S: Session + 'static> Connection<S> {
     /// Does what may block. Work that waits for something to happen is left to the reader, which
     /// is told when it is done: it would keep the thread for as long as it waits.
     fn block<O>(&mut self, engine: &EngineContext<O>) {
-        let Connection {
-            machine,
-            socket,
-            payload,
-            ..
-        } = self;
+        let Connection { machine, socket, payload, .. } = self;
         let now = clock::now();
         machine.handle_server_state(engine.admission.shared.server_state.get(), now);
         match mem::replace(payload, Payload::Nothing) {

@@ -55,17 +55,9 @@ impl<S: Session> Stages<S> {
         let readers = self.readers.iter().map(|reader| &reader.queue);
         let writers = self.writers.iter().map(|writer| &writer.queue);
         let mut gauges = Vec::new();
-        gauges.extend(
-            readers
-                .enumerate()
-                .map(|(at, queue)| Gauge::new("read", at, queue)),
-        );
+        gauges.extend(readers.enumerate().map(|(at, queue)| Gauge::new("read", at, queue)));
         gauges.push(Gauge::new("session", 0, &self.sessions));
-        gauges.extend(
-            writers
-                .enumerate()
-                .map(|(at, queue)| Gauge::new("write", at, queue)),
-        );
+        gauges.extend(writers.enumerate().map(|(at, queue)| Gauge::new("write", at, queue)));
         gauges
     }
 }

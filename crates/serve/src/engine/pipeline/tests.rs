@@ -48,11 +48,7 @@ impl World {
         open: impl Fn() -> S + Send + Sync + 'static,
     ) -> World {
         let (start, shared, address) = start_on_loopback(limits, open);
-        World {
-            pipeline: Pipeline::start(options, start).unwrap(),
-            shared,
-            address,
-        }
+        World { pipeline: Pipeline::start(options, start).unwrap(), shared, address }
     }
 
     fn connect(&self) -> TcpStream {
@@ -69,11 +65,7 @@ impl World {
     fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Pipeline) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !is_so(&self.pipeline) {
-            assert!(
-                Instant::now() < deadline,
-                "{what}:\n{}",
-                self.pipeline.dump()
-            );
+            assert!(Instant::now() < deadline, "{what}:\n{}", self.pipeline.dump());
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -115,9 +107,7 @@ fn many_connections_share_queues_of_one() {
         }
     }
     drop(clients);
-    world.wait_until("all have left", |pipeline| {
-        pipeline.loops.connection_count() == 0
-    });
+    world.wait_until("all have left", |pipeline| pipeline.loops.connection_count() == 0);
 }
 
 /// The argument on the engine's page, tried: small queues, and peers whose requests send their
@@ -161,9 +151,7 @@ fn the_circle_never_stands_still() {
                 });
             }
         });
-        world.wait_until("all have left", |pipeline| {
-            pipeline.loops.connection_count() == 0
-        });
+        world.wait_until("all have left", |pipeline| pipeline.loops.connection_count() == 0);
         let counted = World::sessions(&world.pipeline);
         assert!(counted.longest <= queue_limit, "{counted:?}");
     }
@@ -195,9 +183,7 @@ fn clients_wait_for_a_busy_session_stage() {
     for client in &mut clients {
         client.write_all(b"e").unwrap();
     }
-    world.wait_until("the queue is full", |pipeline| {
-        World::sessions(pipeline).length == 1
-    });
+    world.wait_until("the queue is full", |pipeline| World::sessions(pipeline).length == 1);
     locks.open(b'S');
     for client in clients.iter_mut().chain([&mut busy]) {
         client.read_exact(&mut [0]).unwrap();
@@ -230,10 +216,7 @@ fn blocking_work_takes_no_session_thread() {
 /// Work that has no space in the queue goes back to its session, which closes here.
 #[test]
 fn work_beyond_the_job_limit_is_refused() {
-    let limits = Limits {
-        connections_max: 1,
-        ..Limits::default()
-    };
+    let limits = Limits { connections_max: 1, ..Limits::default() };
     let locks = Arc::new(Locks::default());
     let of_sessions = Arc::clone(&locks);
     let world = World::with(NARROW, limits, move || Actor::new(&of_sessions));
@@ -249,9 +232,7 @@ fn work_beyond_the_job_limit_is_refused() {
 fn waiting_work_takes_no_stage_thread() {
     let (world, locks) = actors(NARROW);
     let mut watchers: Vec<_> = (0..3).map(|_| world.send("?")).collect();
-    world.wait_until("all wait", |_| {
-        world.shared.counters.snapshot().work_calls() == 3
-    });
+    world.wait_until("all wait", |_| world.shared.counters.snapshot().work_calls() == 3);
     assert_eq!(world.send("w").read(&mut [0]).unwrap(), 1);
     locks.open(b'?');
     for watcher in &mut watchers {
@@ -282,10 +263,7 @@ fn exchange(client: &mut TcpStream, lines: usize) {
 /// had nothing to do. Cause: only the next one was asked. Cure: each is.
 #[test]
 fn full_reader_queues_pause_accepting() {
-    let options = PipelineOptions {
-        read_threads: 2,
-        ..NARROW
-    };
+    let options = PipelineOptions { read_threads: 2, ..NARROW };
     let stages = Arc::new(Stages::<Echo>::new(&options).unwrap());
     let mut to = InTurn {
         stages: Arc::clone(&stages),
@@ -293,11 +271,8 @@ fn full_reader_queues_pause_accepting() {
         next: 0,
     };
     let own = LoopHandle::new().unwrap();
-    let accepted = || Accepted {
-        socket: tempfile::tempfile().unwrap().into(),
-        peer: None,
-        listener: 0,
-    };
+    let accepted =
+        || Accepted { socket: tempfile::tempfile().unwrap().into(), peer: None, listener: 0 };
     let lengths = || [0, 1].map(|at: usize| stages.readers[at].queue.counted().length);
     for expected in [[1, 0], [1, 1]] {
         assert!(to.find_space(&own), "{:?}", lengths());
@@ -334,16 +309,11 @@ fn a_sent_reply_wakes_no_reader() {
 #[test]
 fn a_resting_connection_misses_nothing() {
     let (short, long) = (Duration::from_secs(1), Duration::from_secs(600));
-    let limits = |head_timeout, idle_timeout| Limits {
-        head_timeout,
-        idle_timeout,
-        ..Limits::default()
-    };
+    let limits =
+        |head_timeout, idle_timeout| Limits { head_timeout, idle_timeout, ..Limits::default() };
     let is_over = |client: &mut TcpStream, reason, world: &World| {
         read_all(client);
-        world.wait_until("it has ended", |_| {
-            world.shared.counters.snapshot().closed(reason) == 1
-        });
+        world.wait_until("it has ended", |_| world.shared.counters.snapshot().closed(reason) == 1);
     };
 
     let world = World::with(NARROW, limits(long, short), || Echo);
@@ -397,17 +367,13 @@ fn panic_in_drain_or_drop_ends_one_connection() {
         assert_eq!(read_line(client), "hello\n");
     }
     drop(clients.pop());
-    world.wait_until("one has left", |pipeline| {
-        pipeline.loops.connection_count() == 2
-    });
+    world.wait_until("one has left", |pipeline| pipeline.loops.connection_count() == 2);
     world.shared.server_state.drain();
     world.pipeline.loops.wake();
     for client in &mut clients {
         assert_eq!(read_all(client), b"");
     }
-    world.wait_until("all have left", |pipeline| {
-        pipeline.loops.connection_count() == 0
-    });
+    world.wait_until("all have left", |pipeline| pipeline.loops.connection_count() == 0);
 }
 
 /// The end does not wait for a disk: a session that blocks keeps its own connection, and no other.
@@ -425,9 +391,7 @@ fn an_end_with_full_queues() {
     world.wait_until("the queue is full", |pipeline| {
         World::sessions(pipeline).length == 1 && accepted() == 63
     });
-    let World {
-        pipeline, shared, ..
-    } = world;
+    let World { pipeline, shared, .. } = world;
     drop(pipeline);
     for client in others.iter_mut().chain([&mut watching]) {
         read_all(client);

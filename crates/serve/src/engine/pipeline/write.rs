@@ -92,9 +92,7 @@ where
             engine,
             queue: Arc::clone(&writer.queue),
             session: Outlet::new(&stages.sessions, &own),
-            readers: readers
-                .map(|reader| Outlet::new(&reader.queue, &own))
-                .collect(),
+            readers: readers.map(|reader| Outlet::new(&reader.queue, &own)).collect(),
             rests: stages.rests.clone(),
             own,
             batch_max: stages.batch_max,
@@ -145,8 +143,7 @@ where
                 Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
                 // It would be reported again and again, for as long as it waits for something else.
                 _ if self.poller.is_level => {
-                    self.poller
-                        .unwatch(&mut slot.watch, slot.connection.socket.as_fd());
+                    self.poller.unwatch(&mut slot.watch, slot.connection.socket.as_fd());
                 }
                 _ => {}
             }
@@ -182,23 +179,14 @@ where
         self.has_more = self.queue.take(self.batch_max, &mut arrivals);
         for mut connection in arrivals.drain(..) {
             let long_until = Some(self.long_until);
-            let driven = drive(
-                &mut connection,
-                self.server_state,
-                &mut self.now,
-                long_until,
-                &self.own,
-            );
+            let driven =
+                drive(&mut connection, self.server_state, &mut self.now, long_until, &self.own);
             match driven {
                 WriteOutcome::Leaves(stop) => self.dispatch(connection, stop),
                 WriteOutcome::Waits(waits) => {
                     let slot = self.slots.vacant_entry();
                     let (at, watch) = (slot.key(), self.poller.register(slot.key()));
-                    slot.insert(WriteSlot {
-                        watch,
-                        connection,
-                        waits,
-                    });
+                    slot.insert(WriteSlot { watch, connection, waits });
                     self.wait_for(at, waits);
                 }
             }
@@ -210,10 +198,7 @@ where
         self.poller.expire(self.now.monotonic);
         while let Some(at) = self.poller.next_expired(&mut self.slots) {
             let slot = &mut self.slots[at];
-            if self
-                .poller
-                .handle_expiry(&mut slot.watch, slot.waits.until())
-            {
+            if self.poller.handle_expiry(&mut slot.watch, slot.waits.until()) {
                 // If a report was lost, this finds what it was about.
                 slot.connection.socket.try_again();
                 self.go_on(at);
@@ -227,13 +212,7 @@ where
         // In its turn nothing is put off.
         let long_until = (!matches!(slot.waits, Wait::Turn)).then_some(self.long_until);
         let connection = &mut slot.connection;
-        match drive(
-            connection,
-            self.server_state,
-            &mut self.now,
-            long_until,
-            &self.own,
-        ) {
+        match drive(connection, self.server_state, &mut self.now, long_until, &self.own) {
             WriteOutcome::Leaves(stop) => self.leave(at, stop),
             WriteOutcome::Waits(waits) => {
                 slot.waits = waits;
@@ -244,9 +223,7 @@ where
 
     /// Sees to it that a connection is heard of when its wait is over.
     fn wait_for(&mut self, at: usize, waits: Wait) {
-        let WriteSlot {
-            watch, connection, ..
-        } = &mut self.slots[at];
+        let WriteSlot { watch, connection, .. } = &mut self.slots[at];
         match waits {
             Wait::Writable { until } => {
                 self.poller.arm(watch, until);
@@ -268,13 +245,8 @@ where
 
     /// A connection gives up its slot.
     fn leave(&mut self, at: usize, stop: Stop) {
-        let WriteSlot {
-            mut watch,
-            connection,
-            ..
-        } = self.slots.remove(at);
-        self.poller
-            .deregister(&mut watch, connection.socket.as_fd());
+        let WriteSlot { mut watch, connection, .. } = self.slots.remove(at);
+        self.poller.deregister(&mut watch, connection.socket.as_fd());
         self.dispatch(connection, stop);
     }
 
@@ -297,11 +269,8 @@ where
     fn end_all(mut self) {
         let engine = &*self.engine;
         let now = clock::now();
-        let lines = [
-            self.queue.close(),
-            self.session.queue.close(),
-            self.session.line.drain(..).collect(),
-        ];
+        let lines =
+            [self.queue.close(), self.session.queue.close(), self.session.line.drain(..).collect()];
         let here = self.slots.drain().map(|slot| slot.connection);
         for connection in lines.into_iter().flatten().chain(here) {
             cut(engine, connection, now);
@@ -336,12 +305,7 @@ impl<S: Session> Connection<S> {
                 Stop::Write => {}
                 stop => return Break(WriteOutcome::Leaves(stop)),
             }
-            let Connection {
-                machine,
-                socket,
-                payload,
-                ..
-            } = self;
+            let Connection { machine, socket, payload, .. } = self;
             let slow = |read| {
                 own.counters.slow_reads.add(1);
                 *payload = Payload::Cold(Box::new(read));

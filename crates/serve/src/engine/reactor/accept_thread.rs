@@ -57,13 +57,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
         dispatcher.add(own.waker.as_fd(), Token(WAKER), interest)?;
         let mut acceptor = Acceptor::new(listeners, &engine, Arc::clone(&own));
         acceptor.open(&mut *dispatcher)?;
-        Ok(AcceptThread {
-            engine,
-            own,
-            to,
-            dispatcher,
-            acceptor,
-        })
+        Ok(AcceptThread { engine, own, to, dispatcher, acceptor })
     }
 
     /// Distributes connections until the server closes.
@@ -93,8 +87,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
             self.acceptor.begin_turn(now, dispatcher);
             loop {
                 if !self.to.find_space(&self.own) {
-                    self.acceptor
-                        .pause(&mut *self.dispatcher, &engine.admission);
+                    self.acceptor.pause(&mut *self.dispatcher, &engine.admission);
                     break;
                 }
                 self.acceptor.resume(now, &mut *self.dispatcher);

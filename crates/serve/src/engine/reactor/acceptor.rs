@@ -100,11 +100,8 @@ impl Acceptor {
     /// bounded time.
     pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         let (first, most) = self.accepts_per_turn;
-        self.accepts_now = if mem::take(&mut self.has_more) {
-            (2 * self.accepts_now).min(most)
-        } else {
-            first
-        };
+        self.accepts_now =
+            if mem::take(&mut self.has_more) { (2 * self.accepts_now).min(most) } else { first };
         self.first = (self.first + 1) % self.listeners.count().max(1);
         (self.served, self.accepted_count, self.until) = (0, 0, None);
         if self.relies_until <= now {
@@ -237,18 +234,10 @@ mod tests {
     fn acceptor(
         connections_max: usize,
         accepts_many: bool,
-    ) -> (
-        Arc<EngineContext<impl Sized>>,
-        Acceptor,
-        Box<dyn Dispatcher>,
-        String,
-    ) {
+    ) -> (Arc<EngineContext<impl Sized>>, Acceptor, Box<dyn Dispatcher>, String) {
         let bound = listen::bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
         let address = bound[0].address.to_string();
-        let limits = Limits {
-            connections_max,
-            ..Limits::default()
-        };
+        let limits = Limits { connections_max, ..Limits::default() };
         let shared = Arc::new(Shared::new(limits, None));
         let start = Start {
             admission: Admission::new(shared, false, |_: Opening<'_>| Echo),

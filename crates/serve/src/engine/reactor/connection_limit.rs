@@ -61,8 +61,7 @@ impl ConnectionLimit {
         if !has_space {
             waiting.push_back(Arc::clone(own));
         }
-        self.has_waiting
-            .store(!waiting.is_empty(), Ordering::SeqCst);
+        self.has_waiting.store(!waiting.is_empty(), Ordering::SeqCst);
         has_space
     }
 
@@ -98,8 +97,7 @@ impl ConnectionLimit {
     fn wake_next(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let next = waiting.pop_front();
-        self.has_waiting
-            .store(!waiting.is_empty(), Ordering::SeqCst);
+        self.has_waiting.store(!waiting.is_empty(), Ordering::SeqCst);
         drop(waiting);
         if let Some(next) = next {
             next.has_space.store(true, Ordering::Release);

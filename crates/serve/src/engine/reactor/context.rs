@@ -67,11 +67,7 @@ impl<O> EngineContext<O> {
         start: Start<O>,
         accepting: (usize, bool),
     ) -> (Arc<EngineContext<O>>, Vec<Bound>) {
-        let Start {
-            admission,
-            listeners,
-            workers,
-        } = start;
+        let Start { admission, listeners, workers } = start;
         let tls = listeners.iter().map(|bound| bound.tls.clone()).collect();
         let connections_max = workers.unwrap_or(usize::MAX);
         let engine = EngineContext::new(admission, tls, connections_max, accepting);
@@ -85,8 +81,7 @@ impl<O> EngineContext<O> {
         peer: impl FnOnce() -> Option<SocketAddr>,
         now: Now,
     ) -> Machine<S> {
-        self.admission
-            .machine(self.tls[listener].as_ref(), peer, now)
+        self.admission.machine(self.tls[listener].as_ref(), peer, now)
     }
 
     /// Admits a connection and creates its machine. `None` if it is one too many: it was sent the
@@ -96,11 +91,7 @@ impl<O> EngineContext<O> {
         accepted: Accepted,
         now: Now,
     ) -> Option<(Accepted, Machine<S>)> {
-        let EngineContext {
-            admission,
-            connection_limit,
-            ..
-        } = self;
+        let EngineContext { admission, connection_limit, .. } = self;
         if let Err(line) = admission.admit() {
             // In the clear also where TLS is spoken, as memcached does: a handshake is what there
             // is no space for.

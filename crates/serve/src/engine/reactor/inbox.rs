@@ -35,11 +35,7 @@ pub(crate) struct Inbox<K, A, W> {
 
 impl<K, A, W> Inbox<K, A, W> {
     pub(crate) fn new(to: Arc<LoopHandle>) -> Inbox<K, A, W> {
-        Inbox {
-            messages: Mutex::new(Vec::new()),
-            has_some: AtomicBool::new(false),
-            to,
-        }
+        Inbox { messages: Mutex::new(Vec::new()), has_some: AtomicBool::new(false), to }
     }
 
     /// The loop that takes the messages.

@@ -73,38 +73,22 @@ pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
 pub(crate) fn all_sockets(listeners: &[Bound]) -> io::Result<Sockets> {
     let each = listeners.iter().enumerate();
     let each = each.map(|(number, bound)| sockets(number, bound));
-    Ok(each
-        .collect::<io::Result<Vec<_>>>()?
-        .into_iter()
-        .flatten()
-        .collect())
+    Ok(each.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 impl Listeners {
     /// Sockets that listen and do not block, with the number of the listener; the first is called
     /// `first` in reports.
     pub(crate) fn new(sockets: Sockets, first: u64) -> Listeners {
-        let state = if sockets.is_empty() {
-            Accepting::Closed
-        } else {
-            Accepting::Open
-        };
-        let listeners = sockets
-            .into_iter()
-            .zip(first..)
-            .map(|(socket, token)| ListeningSocket {
-                socket: socket.1,
-                listener: socket.0,
-                token: Token(token),
-                has_some: false,
-                is_watched: false,
-            });
-        Listeners {
-            listeners: listeners.collect(),
-            state,
-            is_level: false,
-            may_lose: false,
-        }
+        let state = if sockets.is_empty() { Accepting::Closed } else { Accepting::Open };
+        let listeners = sockets.into_iter().zip(first..).map(|(socket, token)| ListeningSocket {
+            socket: socket.1,
+            listener: socket.0,
+            token: Token(token),
+            has_some: false,
+            is_watched: false,
+        });
+        Listeners { listeners: listeners.collect(), state, is_level: false, may_lose: false }
     }
 
     /// Begins to watch them.
@@ -114,17 +98,12 @@ impl Listeners {
     pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
         self.is_level = dispatcher.trigger() == Trigger::Level;
         self.may_lose = dispatcher.may_lose_reports();
-        self.listeners
-            .iter_mut()
-            .try_for_each(|listener| listener.watch(dispatcher))
+        self.listeners.iter_mut().try_for_each(|listener| listener.watch(dispatcher))
     }
 
     /// Notes the report of the listener with this token.
     pub(crate) fn set_ready(&mut self, token: u64) {
-        if let Some(listener) = self
-            .listeners
-            .iter_mut()
-            .find(|listener| listener.token.0 == token)
+        if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.token.0 == token)
         {
             listener.has_some = true;
         }
@@ -155,9 +134,7 @@ impl Listeners {
 
     /// Assumes that every listener is ready.
     pub(crate) fn recheck(&mut self) {
-        self.listeners
-            .iter_mut()
-            .for_each(|listener| listener.has_some = true);
+        self.listeners.iter_mut().for_each(|listener| listener.has_some = true);
     }
 
     /// Takes a connection from the queue of one of them.
@@ -168,11 +145,7 @@ impl Listeners {
         let listener = &mut self.listeners[at];
         let accepted = accept(listener.socket.as_fd(), names_peers)?;
         listener.has_some &= accepted.is_some();
-        Ok(accepted.map(|(socket, peer)| Accepted {
-            socket,
-            peer,
-            listener: listener.listener,
-        }))
+        Ok(accepted.map(|(socket, peer)| Accepted { socket, peer, listener: listener.listener }))
     }
 
     /// Ends the turn of a listener. Remaining connections are reported once more, if reports are by
@@ -215,9 +188,7 @@ impl Listeners {
         self.state = state;
         // By level they would be reported all the time.
         if self.is_level {
-            self.listeners
-                .iter_mut()
-                .for_each(|listener| listener.unwatch(dispatcher));
+            self.listeners.iter_mut().for_each(|listener| listener.unwatch(dispatcher));
         }
     }
 

@@ -36,11 +36,7 @@ pub(crate) fn output<S: Session>(
         return Break(Wait::Turn);
     }
     match action {
-        Action::Send {
-            out,
-            until,
-            is_last,
-        } => {
+        Action::Send { out, until, is_last } => {
             let sent = socket.send_out(out, until, is_last)?;
             let len = *sent.taken.as_ref().unwrap_or(&0);
             // What was taken at once took no time.
@@ -102,10 +98,7 @@ mod tests {
             for _ in input {
                 out.put_shared(vec![b'x'; self.0].into());
             }
-            Received {
-                used: input.len(),
-                next: Next::Receive(Phase::Idle),
-            }
+            Received { used: input.len(), next: Next::Receive(Phase::Idle) }
         }
     }
 
@@ -120,13 +113,7 @@ mod tests {
         machine.handle_input(b"?", now);
         let mut socket = Socket::new(near.into(), true);
         let until = long_until(now);
-        output(
-            &mut machine,
-            &mut socket,
-            &mut now,
-            until,
-            None::<fn(DiskRead)>,
-        )
+        output(&mut machine, &mut socket, &mut now, until, None::<fn(DiskRead)>)
     }
 
     /// Seen: as `a_turn_of_accepting_has_an_end`. What large replies take counts as well.

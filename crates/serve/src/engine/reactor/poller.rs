@@ -150,12 +150,7 @@ impl Poller {
     /// relied on, because that of the waker may be lost.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let timeout = [timeout, self.relies_for.0].into_iter().flatten().min();
-        let Poller {
-            own,
-            dispatcher,
-            reports,
-            ..
-        } = self;
+        let Poller { own, dispatcher, reports, .. } = self;
         let waited = (own.waker).wait(timeout, |timeout| dispatcher.wait(reports, timeout));
         if waited.is_err() {
             // What was ready is reported by a later wait.
@@ -304,9 +299,7 @@ impl Poller {
     /// Collects the timers that have expired.
     pub(crate) fn expire(&mut self, now: Instant) {
         let now = self.tick_of(now);
-        let Poller {
-            timers, expired, ..
-        } = self;
+        let Poller { timers, expired, .. } = self;
         timers.advance(now, |token| expired.push_back(token));
     }
 
@@ -359,12 +352,9 @@ mod tests {
     fn a_reused_slot_gets_no_old_reports() {
         let (start, _shared, _) = start_at(&[], Limits::default(), || Echo);
         let (engine, _) = EngineContext::over_sockets(start, (1, true));
-        let mut poller = Poller::new(
-            &engine,
-            LoopHandle::new().unwrap(),
-            Mechanism::Poll.open().unwrap(),
-        )
-        .unwrap();
+        let mut poller =
+            Poller::new(&engine, LoopHandle::new().unwrap(), Mechanism::Poll.open().unwrap())
+                .unwrap();
         let mut slots = Slab::new();
         let first = slots.insert(poller.register(0));
         let token = slots[first].token;

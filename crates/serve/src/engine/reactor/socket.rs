@@ -312,17 +312,11 @@ mod tests {
             assert!(matches!(waits, Break(Wait::Writable { .. })), "{waits:?}");
             drain(peer);
             let mut space = [PollFd::new(&socket, PollFlags::OUT)];
-            let patience = Timespec {
-                tv_sec: 30,
-                tv_nsec: 0,
-            };
+            let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
             assert_eq!(poll(&mut space, Some(&patience)), Ok(1));
             socket.try_again();
             let found = socket.unacked(&WHEN_SENT, now);
-            assert!(
-                matches!(found, Continue(Ok(found)) if found.all_is_sent),
-                "{found:?}"
-            );
+            assert!(matches!(found, Continue(Ok(found)) if found.all_is_sent), "{found:?}");
         }
     }
 }

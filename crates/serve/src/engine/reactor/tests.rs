@@ -157,11 +157,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The engines that wait with this dispatcher.
 fn engines(dispatcher: Mechanism) -> [Engine; 2] {
-    let event = EventOptions {
-        loops: 2,
-        dispatcher,
-        ..EventOptions::default()
-    };
+    let event = EventOptions { loops: 2, dispatcher, ..EventOptions::default() };
     let pipeline = PipelineOptions {
         read_threads: 2,
         session_threads: 2,
@@ -207,15 +203,8 @@ fn serve_for(patience: Duration, engine: Engine, faults: Faults) -> Outcome {
     let counted = shared.counters.snapshot();
     let unserved = (CLIENTS - served) as u64;
     let with_reason = CLIENTS as u64 - counted.closed(Closed::Peer);
-    assert!(
-        unserved <= with_reason,
-        "{unserved} not served, {with_reason} counted"
-    );
-    Outcome {
-        served,
-        errors: errors(&running),
-        counted,
-    }
+    assert!(unserved <= with_reason, "{unserved} not served, {with_reason} counted");
+    Outcome { served, errors: errors(&running), counted }
 }
 
 /// The same where no report is lost: nothing waits for the patience to end, however busy the
@@ -248,11 +237,7 @@ pub(crate) fn start_at<S: Session + 'static>(
     addresses: &[&str],
     limits: Limits,
     open: impl Fn() -> S + Send + Sync + 'static,
-) -> (
-    Start<impl Fn(Opening<'_>) -> S + Send + Sync + 'static>,
-    Arc<Shared>,
-    Vec<Address>,
-) {
+) -> (Start<impl Fn(Opening<'_>) -> S + Send + Sync + 'static>, Arc<Shared>, Vec<Address>) {
     let listeners = addresses.iter();
     let listeners = listeners.flat_map(|at| bind(&at.parse().unwrap(), None).unwrap());
     let listeners: Vec<_> = listeners.collect();
@@ -271,15 +256,9 @@ pub(crate) fn start_at<S: Session + 'static>(
 pub(crate) fn start_on_loopback<S: Session + 'static>(
     limits: Limits,
     open: impl Fn() -> S + Send + Sync + 'static,
-) -> (
-    Start<impl Fn(Opening<'_>) -> S + Send + Sync + 'static>,
-    Arc<Shared>,
-    SocketAddr,
-) {
+) -> (Start<impl Fn(Opening<'_>) -> S + Send + Sync + 'static>, Arc<Shared>, SocketAddr) {
     let (start, shared, bound) = start_at(&["127.0.0.1:0"], limits, open);
-    let [Address::Tcp(address)] = bound[..] else {
-        unreachable!("bound as such")
-    };
+    let [Address::Tcp(address)] = bound[..] else { unreachable!("bound as such") };
     (start, shared, address)
 }
 
@@ -313,11 +292,7 @@ pub(crate) fn start_faulty(
     };
     let open = Box::new(move || {
         let (real, calls) = (dispatcher.open()?, Calls::default());
-        Ok(Box::new(Faulty {
-            real,
-            faults,
-            calls,
-        }) as Box<dyn Dispatcher>)
+        Ok(Box::new(Faulty { real, faults, calls }) as Box<dyn Dispatcher>)
     });
     let running = match engine {
         Engine::Event(options) => Running::Event(Events::start_over(options, start, open).unwrap()),
@@ -332,10 +307,7 @@ pub(crate) fn start_faulty(
 #[test]
 fn interrupted_waits_lose_nothing() {
     for mechanism in [Mechanism::EpollEdge, Mechanism::Poll, Mechanism::Uring] {
-        let faults = Faults {
-            interrupts: 2,
-            ..Faults::default()
-        };
+        let faults = Faults { interrupts: 2, ..Faults::default() };
         for engine in engines(mechanism) {
             let outcome = serve(engine.clone(), faults);
             assert!(outcome.served > 0 && outcome.errors == 0, "{engine:?}");
@@ -346,10 +318,7 @@ fn interrupted_waits_lose_nothing() {
 #[test]
 fn failed_waits_lose_nothing() {
     for mechanism in [Mechanism::EpollEdge, Mechanism::Poll, Mechanism::Lap] {
-        let faults = Faults {
-            wait_fails: 3,
-            ..Faults::default()
-        };
+        let faults = Faults { wait_fails: 3, ..Faults::default() };
         for engine in engines(mechanism) {
             let outcome = serve(engine.clone(), faults);
             assert!(outcome.served > 0 && outcome.errors > 0, "{engine:?}");
@@ -360,10 +329,7 @@ fn failed_waits_lose_nothing() {
 #[test]
 fn an_unwatchable_connection_is_closed() {
     for errno in [Errno::NOMEM, Errno::NOSPC] {
-        let faults = Faults {
-            add_fails: Some((3, errno)),
-            ..Faults::default()
-        };
+        let faults = Faults { add_fails: Some((3, errno)), ..Faults::default() };
         for engine in engines(Mechanism::EpollEdge) {
             let outcome = serve(engine.clone(), faults);
             let closed = outcome.counted.closed(Closed::Error);
@@ -376,10 +342,7 @@ fn an_unwatchable_connection_is_closed() {
 #[test]
 fn a_lost_report_is_found_at_the_timeout() {
     for mechanism in [Mechanism::RtSig(Overflow::Poll), Mechanism::EpollEdge] {
-        let faults = Faults {
-            loses: 6,
-            ..Faults::default()
-        };
+        let faults = Faults { loses: 6, ..Faults::default() };
         for engine in engines(mechanism) {
             let outcome = serve_for(Duration::from_millis(500), engine.clone(), faults);
             assert!(outcome.served > 0, "{engine:?}");
@@ -401,11 +364,7 @@ fn lost_reports_are_rechecked() {
         recheck: Duration::from_millis(5),
         ..Limits::default()
     };
-    let all_are_lost = Faults {
-        loses: 1,
-        loses_others: 1,
-        ..Faults::default()
-    };
+    let all_are_lost = Faults { loses: 1, loses_others: 1, ..Faults::default() };
     let signals = Mechanism::RtSig(Overflow::Poll);
     for mechanism in [signals, Mechanism::EpollEdge, Mechanism::Uring] {
         for engine in engines(mechanism) {
@@ -423,10 +382,7 @@ fn lost_reports_are_rechecked() {
 /// where they may be lost.
 #[test]
 fn no_recheck_where_no_report_is_lost() {
-    let limits = Limits {
-        recheck: Duration::from_millis(5),
-        ..Limits::default()
-    };
+    let limits = Limits { recheck: Duration::from_millis(5), ..Limits::default() };
     for (mechanism, may_lose) in [
         (Mechanism::Epoll, false),
         (Mechanism::EpollEdge, false),
@@ -530,10 +486,7 @@ impl Session for Notes {
 
     fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
         out.put(if self.is_told { b"last\n" } else { b"more\n" });
-        Received {
-            used: input.len(),
-            next: Next::Receive(Phase::Idle),
-        }
+        Received { used: input.len(), next: Next::Receive(Phase::Idle) }
     }
 
     fn drain(&mut self, _now: Now, _out: &mut Outbox) {
@@ -572,10 +525,7 @@ impl Session for SendsFile {
         if !input.is_empty() {
             out.put_file(self.0.clone());
         }
-        Received {
-            used: input.len(),
-            next: Next::Receive(Phase::Idle),
-        }
+        Received { used: input.len(), next: Next::Receive(Phase::Idle) }
     }
 }
 
@@ -593,10 +543,7 @@ fn a_cold_file_is_read_beside_the_loops() {
     let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
     let file = file_on_disk(&content);
     let [on, pipeline] = engines(Mechanism::EpollEdge);
-    let off = Engine::Event(EventOptions {
-        has_file_threads: false,
-        ..EventOptions::default()
-    });
+    let off = Engine::Event(EventOptions { has_file_threads: false, ..EventOptions::default() });
     for (engine, is_beside) in [(on, true), (off, false), (pipeline, true)] {
         // Past the page cache and into the socket, and through both.
         for (keep, settled) in [(false, true), (true, false)] {
@@ -625,10 +572,8 @@ fn a_cold_file_is_read_beside_the_loops() {
 #[test]
 fn the_accept_thread_shows_its_counters() {
     let [_, pipeline] = engines(Mechanism::EpollEdge);
-    let distributed = Engine::Event(EventOptions {
-        accept: Accept::Distributed,
-        ..EventOptions::default()
-    });
+    let distributed =
+        Engine::Event(EventOptions { accept: Accept::Distributed, ..EventOptions::default() });
     for engine in [distributed, pipeline] {
         let (start, _shared, address) = start_on_loopback(Limits::default(), || Echo);
         let running = Running::start(&engine, None, start).unwrap();
@@ -654,11 +599,8 @@ fn distribute(
     let thread = {
         let (engine, own) = (Arc::clone(&engine), Arc::clone(&own));
         thread::spawn(move || {
-            let faulty = Faulty {
-                real: Mechanism::Epoll.open().unwrap(),
-                faults,
-                calls: Calls::default(),
-            };
+            let faulty =
+                Faulty { real: Mechanism::Epoll.open().unwrap(), faults, calls: Calls::default() };
             let listeners = Listeners::new(vec![(0, socket)], FIRST_LISTENER);
             let accept_thread = AcceptThread::new(engine, own, to, listeners, Box::new(faulty));
             accept_thread.unwrap().run();
@@ -688,17 +630,12 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 fn failed_waits_of_the_accept_thread_lose_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (sender, distributed) = mpsc::channel();
-    let faults = Faults {
-        wait_fails: 2,
-        ..Faults::default()
-    };
+    let faults = Faults { wait_fails: 2, ..Faults::default() };
     let to = move |accepted: Accepted| sender.send(accepted).unwrap();
     let (own, end, _) = distribute(&listener, faults, to);
     for _ in 0..2 {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        distributed
-            .recv_timeout(PATIENCE)
-            .expect("a client is distributed");
+        distributed.recv_timeout(PATIENCE).expect("a client is distributed");
     }
     wait_until("a failed wait is counted", || own.counters.errors.get() > 0);
     end();
@@ -726,10 +663,7 @@ fn a_full_destination_pauses_accepting() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (sender, distributed) = mpsc::channel();
     let has_space = Arc::new(AtomicBool::new(false));
-    let to = Narrow {
-        has_space: Arc::clone(&has_space),
-        distributed: sender,
-    };
+    let to = Narrow { has_space: Arc::clone(&has_space), distributed: sender };
     let (own, end, shared) = distribute(&listener, Faults::default(), to);
     let address = listener.local_addr().unwrap();
     let _clients = [(); CLIENTS].map(|()| TcpStream::connect(address).unwrap());
@@ -755,9 +689,7 @@ fn pour(mut client: TcpStream) -> bool {
     const POURED: usize = 4_000_000;
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut sends = client.try_clone().unwrap();
-    let lines = [[b'x'; 999].as_slice(), b"\n"]
-        .concat()
-        .repeat(POURED / 1000);
+    let lines = [[b'x'; 999].as_slice(), b"\n"].concat().repeat(POURED / 1000);
     thread::scope(|scope| {
         scope.spawn(move || {
             // The server may have ended the connection.
@@ -782,18 +714,13 @@ pub(crate) fn converse(mut client: TcpStream) -> bool {
     (0..LINES).all(|nth| {
         let mut reply = String::new();
         let line = format!("line {nth}\n");
-        let exchanged = client
-            .write_all(line.as_bytes())
-            .and_then(|()| replies.read_line(&mut reply));
+        let exchanged =
+            client.write_all(line.as_bytes()).and_then(|()| replies.read_line(&mut reply));
         match exchanged {
             Ok(0) => false,
             Ok(_) => reply == line,
             Err(error) => {
-                assert_ne!(
-                    error.kind(),
-                    ErrorKind::WouldBlock,
-                    "a client waits for ever"
-                );
+                assert_ne!(error.kind(), ErrorKind::WouldBlock, "a client waits for ever");
                 false
             }
         }
@@ -806,14 +733,8 @@ pub(crate) fn converse(mut client: TcpStream) -> bool {
 fn waiting_datagrams_hold_up_no_loop() {
     for engine in engines(Mechanism::EpollEdge) {
         let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let Address::Tcp(address) = listeners[0].address else {
-            unreachable!("bound as such")
-        };
-        let settings = Settings {
-            engine: engine.clone(),
-            listeners,
-            ..Settings::default()
-        };
+        let Address::Tcp(address) = listeners[0].address else { unreachable!("bound as such") };
+        let settings = Settings { engine: engine.clone(), listeners, ..Settings::default() };
         let server = Server::start(settings, |_| Echo).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();

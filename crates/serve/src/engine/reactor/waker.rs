@@ -54,10 +54,7 @@ const WOKEN: u8 = 2;
 
 impl LoopWaker {
     pub(crate) fn new() -> io::Result<LoopWaker> {
-        Ok(LoopWaker {
-            fd: Waker::new()?,
-            state: AtomicU8::new(AWAKE),
-        })
+        Ok(LoopWaker { fd: Waker::new()?, state: AtomicU8::new(AWAKE) })
     }
 
     /// Ends the present wait of the loop, or the next one. From any thread.
@@ -78,10 +75,8 @@ impl LoopWaker {
         const NONE: Option<Duration> = Some(Duration::ZERO);
         let set = Ordering::SeqCst;
         let fetch = Ordering::SeqCst;
-        let may_sleep = timeout != NONE
-            && (self.state)
-                .compare_exchange(AWAKE, ASLEEP, set, fetch)
-                .is_ok();
+        let may_sleep =
+            timeout != NONE && (self.state).compare_exchange(AWAKE, ASLEEP, set, fetch).is_ok();
         let waited = wait(if may_sleep { timeout } else { NONE });
         self.state.swap(AWAKE, Ordering::SeqCst);
         waited

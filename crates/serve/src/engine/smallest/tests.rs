@@ -25,11 +25,7 @@ impl World {
         open: impl Fn() -> S + Send + Sync + 'static,
     ) -> World {
         let (start, shared, address) = start_on_loopback(limits, open);
-        World {
-            engine: start_smallest(start).unwrap(),
-            shared,
-            address,
-        }
+        World { engine: start_smallest(start).unwrap(), shared, address }
     }
 
     fn connect(&self) -> TcpStream {
@@ -40,11 +36,7 @@ impl World {
     fn wait_for_count(&self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.engine.connection_count() != count {
-            assert!(
-                Instant::now() < deadline,
-                "{}",
-                self.engine.connection_count()
-            );
+            assert!(Instant::now() < deadline, "{}", self.engine.connection_count());
             thread::yield_now();
         }
     }
@@ -89,10 +81,7 @@ fn pipelining_without_reading_holds_nobody_up() {
 
 #[test]
 fn at_the_limit_others_wait_until_one_ends() {
-    let limits = Limits {
-        connections_max: 1,
-        ..Limits::default()
-    };
+    let limits = Limits { connections_max: 1, ..Limits::default() };
     let world = World::new(limits, || Echo);
     let (mut first, mut second) = (world.connect(), world.connect());
     second.write_all(b"second\n").unwrap();
@@ -105,10 +94,7 @@ fn at_the_limit_others_wait_until_one_ends() {
 
 #[test]
 fn a_silent_peer_is_closed_after_its_time() {
-    let limits = Limits {
-        head_timeout: Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let limits = Limits { head_timeout: Duration::from_millis(50), ..Limits::default() };
     let world = World::new(limits, || Echo);
     let mut last_words = Vec::new();
     world.connect().read_to_end(&mut last_words).unwrap();
@@ -166,26 +152,15 @@ impl Session for Sender {
         let next = match (input.len(), std::mem::take(&mut self.has_worked)) {
             (0, _) => Next::Receive(Phase::Idle),
             (_, false) => {
-                return Received {
-                    used: 0,
-                    next: Next::Work,
-                };
+                return Received { used: 0, next: Next::Work };
             }
             (_, true) => {
                 let (file, range) = (Arc::clone(&self.file), 0..self.file.stamp().len);
-                out.put_file(FileRange {
-                    file,
-                    range,
-                    keep: true,
-                    settled: true,
-                });
+                out.put_file(FileRange { file, range, keep: true, settled: true });
                 Next::Receive(Phase::Idle)
             }
         };
-        Received {
-            used: input.len(),
-            next,
-        }
+        Received { used: input.len(), next }
     }
 
     fn take_work(&mut self) -> Option<Call> {

@@ -80,21 +80,14 @@ impl Item {
 
     fn unreachable(name: &[u8]) -> Item {
         let name = String::from_utf8_lossy(name).into_owned();
-        Item {
-            name,
-            is_reachable: false,
-            is_directory: false,
-            len: 0,
-            modified_s: 0,
-        }
+        Item { name, is_reachable: false, is_directory: false, len: 0, modified_s: 0 }
     }
 
     /// Relative to the directory. `./` first, or `a:b` would be a URL with the scheme `a`. RFC 3986
     /// 4.2
     pub(super) fn link(&self) -> Option<String> {
         let slash = if self.is_directory { "/" } else { "" };
-        self.is_reachable
-            .then(|| format!("./{}{slash}", percent_encoded(&self.name)))
+        self.is_reachable.then(|| format!("./{}{slash}", percent_encoded(&self.name)))
     }
 }
 
@@ -106,15 +99,8 @@ pub(super) fn order(a: &Item, b: &Item, sort: ListingSort) -> Ordering {
         SortKey::Size => a.len.cmp(&b.len),
         SortKey::Time => a.modified_s.cmp(&b.modified_s),
     };
-    let order = if sort.descending {
-        order.reverse()
-    } else {
-        order
-    };
-    b.is_directory
-        .cmp(&a.is_directory)
-        .then(order)
-        .then_with(by_name)
+    let order = if sort.descending { order.reverse() } else { order };
+    b.is_directory.cmp(&a.is_directory).then(order).then_with(by_name)
 }
 
 /// Natural order: `file2` before `file10`, capitals beside small letters.
@@ -139,9 +125,7 @@ fn natural(a: &str, b: &str) -> Ordering {
 
 /// Cuts the digits off the front; returns them without zeros before them.
 fn take_number<'a>(text: &mut &'a str) -> &'a str {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
     *text = rest;
     number.trim_start_matches('0')

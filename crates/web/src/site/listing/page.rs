@@ -37,21 +37,13 @@ struct JsonItem<'a> {
 pub(super) fn json(listing: &Listing, path: &str) -> String {
     let entries = listing.items.iter().map(|item| JsonItem {
         name: &item.name,
-        kind: if item.is_directory {
-            "directory"
-        } else {
-            "file"
-        },
+        kind: if item.is_directory { "directory" } else { "file" },
         size: (item.is_reachable && !item.is_directory).then_some(item.len),
         modified: item.is_reachable.then(|| Date(item.modified_s).rfc3339()),
         url: item.link(),
     });
     let path = &format!("/{path}");
-    let page = JsonListing {
-        path,
-        truncated: listing.is_cut,
-        entries: entries.collect(),
-    };
+    let page = JsonListing { path, truncated: listing.is_cut, entries: entries.collect() };
     let mut text = serde_json::to_string_pretty(&page).expect("strings and numbers only");
     text.push('\n');
     text
@@ -79,10 +71,7 @@ pub(super) fn html(listing: &Listing, path: &str, sort: ListingSort) -> String {
 
 fn write_breadcrumb(page: &mut String, path: &str) {
     page.push_str("<nav aria-label=\"Breadcrumb\"><h1>");
-    let segments: Vec<&str> = path
-        .split('/')
-        .filter(|segment| !segment.is_empty())
-        .collect();
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     let mut link = String::from("/");
     let home = "<svg aria-hidden=\"true\"><use href=\"#home\"/></svg>";
     if segments.is_empty() {
@@ -135,11 +124,7 @@ fn write_column(page: &mut String, label: &str, key: SortKey, name: &str, sort: 
         (true, false) => ("ascending", "<b aria-hidden=\"true\">\u{2191}</b>"),
         (true, true) => ("descending", "<b aria-hidden=\"true\">\u{2193}</b>"),
     };
-    let next = if is_by && !sort.descending {
-        "desc"
-    } else {
-        "asc"
-    };
+    let next = if is_by && !sort.descending { "desc" } else { "asc" };
     _ = write!(
         page,
         "<th scope=\"col\" aria-sort=\"{aria}\"><a href=\"?sort={name}&amp;order={next}\">\
@@ -148,11 +133,7 @@ fn write_column(page: &mut String, label: &str, key: SortKey, name: &str, sort: 
 }
 
 fn write_row(page: &mut String, item: &Item) {
-    let icon = if item.is_directory {
-        "folder"
-    } else {
-        icon(&item.name)
-    };
+    let icon = if item.is_directory { "folder" } else { icon(&item.name) };
     let slash = if item.is_directory { "/" } else { "" };
     // Isolated: a name may turn the direction of writing, and must not turn that of what stands
     // beside it.
@@ -169,11 +150,7 @@ fn write_row(page: &mut String, item: &Item) {
         );
         return;
     };
-    let size = if item.is_directory {
-        String::new()
-    } else {
-        size(item.len)
-    };
+    let size = if item.is_directory { String::new() } else { size(item.len) };
     let date = Date(item.modified_s);
     _ = writeln!(
         page,
@@ -184,31 +161,15 @@ fn write_row(page: &mut String, item: &Item) {
 }
 
 fn write_footer(page: &mut String, listing: &Listing) {
-    let directories = listing
-        .items
-        .iter()
-        .filter(|item| item.is_directory)
-        .count();
+    let directories = listing.items.iter().filter(|item| item.is_directory).count();
     let files = listing.items.len() - directories;
-    let len = listing
-        .items
-        .iter()
-        .filter(|item| !item.is_directory)
-        .map(|item| item.len)
-        .sum();
+    let len = listing.items.iter().filter(|item| !item.is_directory).map(|item| item.len).sum();
     page.push_str("<footer>");
     if listing.is_cut {
-        _ = write!(
-            page,
-            "Only the first {ENTRIES_MAX} entries that were read are shown. "
-        );
+        _ = write!(page, "Only the first {ENTRIES_MAX} entries that were read are shown. ");
     }
     let plural = |count| if count == 1 { "" } else { "s" };
-    let entry = if directories == 1 {
-        "directory"
-    } else {
-        "directories"
-    };
+    let entry = if directories == 1 { "directory" } else { "directories" };
     _ = writeln!(
         page,
         "{directories} {entry}, {files} file{}, {} in all. Times are UTC.</footer>",
@@ -224,18 +185,9 @@ pub(super) fn icon(name: &str) -> &'static str {
         "image" => "image",
         "audio" | "video" => "media",
         "font" | "text" => "text",
-        _ if [
-            "zip",
-            "gzip",
-            "tar",
-            "7z-compressed",
-            "xz",
-            "zstd",
-            "rar",
-            "bzip2",
-        ]
-        .iter()
-        .any(|packer| content_type.ends_with(packer)) =>
+        _ if ["zip", "gzip", "tar", "7z-compressed", "xz", "zstd", "rar", "bzip2"]
+            .iter()
+            .any(|packer| content_type.ends_with(packer)) =>
         {
             "archive"
         }

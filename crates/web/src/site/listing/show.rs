@@ -17,11 +17,7 @@ pub(super) fn size(len: u64) -> String {
         value /= 1000.0;
         unit = larger;
     }
-    if value < 9.95 {
-        format!("{value:.1} {unit}")
-    } else {
-        format!("{value:.0} {unit}")
-    }
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 /// Seconds since 1970 as a date, in UTC.
@@ -40,11 +36,7 @@ impl Date {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-        let month = if month_from_march < 10 {
-            month_from_march + 3
-        } else {
-            month_from_march - 9
-        };
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
         (year_of_era + era * 400 + i64::from(month <= 2), month, day)
     }
 
@@ -53,10 +45,7 @@ impl Date {
         let second = self.0.rem_euclid(86_400);
         let hour = second / 3600;
         let minute = second / 60 % 60;
-        format!(
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z",
-            second % 60
-        )
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
     }
 }
 
@@ -64,12 +53,7 @@ impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (year, month, day) = self.civil();
         let second = self.0.rem_euclid(86_400);
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02} {:02}:{:02}",
-            second / 3600,
-            second / 60 % 60
-        )
+        write!(f, "{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second / 60 % 60)
     }
 }
 

@@ -14,26 +14,15 @@ use tempfile::TempDir;
 
 fn render_in(dir: &TempDir, path: &str, listing: ListingFormat, sort: ListingSort) -> String {
     let root = Root::open(dir.path(), false, 0).unwrap();
-    let lookup = Lookup {
-        path,
-        accepts: Encodings::NONE,
-        listing,
-        sort,
-    };
-    render(&root, &lookup, |path| {
-        !path.contains("/.") && !path.starts_with('.')
-    })
-    .unwrap()
+    let lookup = Lookup { path, accepts: Encodings::NONE, listing, sort };
+    render(&root, &lookup, |path| !path.contains("/.") && !path.starts_with('.')).unwrap()
 }
 
 fn names(dir: &TempDir, sort: ListingSort) -> Vec<String> {
     let page = render_in(dir, "/", ListingFormat::Json, sort);
     let page: serde_json::Value = serde_json::from_str(&page).unwrap();
     let entries = page["entries"].as_array().unwrap();
-    entries
-        .iter()
-        .map(|entry| entry["name"].as_str().unwrap().to_owned())
-        .collect()
+    entries.iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -69,13 +58,7 @@ fn unreachable_names_are_not_listed() {
 #[test]
 fn cells_stand_in_their_columns() {
     let dir = TempDir::new().unwrap();
-    for name in [
-        "plain.txt",
-        "a<b>&\"'c",
-        "\u{202e}gnp.exe",
-        "\n\x01\u{fdd0}\u{9c}",
-        "שלום",
-    ] {
+    for name in ["plain.txt", "a<b>&\"'c", "\u{202e}gnp.exe", "\n\x01\u{fdd0}\u{9c}", "שלום"] {
         fs::write(dir.path().join(name), "12345").unwrap();
     }
     fs::write(dir.path().join(OsStr::from_bytes(b"gr\xfcn.txt")), "").unwrap();
@@ -92,29 +75,17 @@ fn cells_stand_in_their_columns() {
             _ => assert!(size == "5 B" && is_dated(modified), "{top:?}"),
         }
     }
-    let empty = [
-        ["Parent directory", "", ""],
-        ["This directory is empty.", "", ""],
-    ];
-    assert_eq!(
-        rows(&page("/folder/")),
-        empty.map(|row| row.map(str::to_owned))
-    );
+    let empty = [["Parent directory", "", ""], ["This directory is empty.", "", ""]];
+    assert_eq!(rows(&page("/folder/")), empty.map(|row| row.map(str::to_owned)));
 }
 
 /// The texts of each row of the table's body, by column.
 fn rows(page: &str) -> Vec<[String; 3]> {
     let html = html_test::check(page);
-    let heads: Vec<_> = html_test::select(&html, "thead th")
-        .map(html_test::text)
-        .collect();
+    let heads: Vec<_> = html_test::select(&html, "thead th").map(html_test::text).collect();
     assert_eq!(heads, ["Name\u{2191}", "Size", "Modified"]);
     // What is out of place in a table is moved in front of it.
-    assert_eq!(
-        html_test::select(&html, "main > *").count(),
-        3,
-        "nav, table, footer"
-    );
+    assert_eq!(html_test::select(&html, "main > *").count(), 3, "nav, table, footer");
     let main = html_test::select(&html, "main").next().unwrap();
     let stray = main.children().filter_map(|child| child.value().as_text());
     assert_eq!(stray.map(|text| text.trim()).collect::<String>(), "");
@@ -127,9 +98,7 @@ fn rows(page: &str) -> Vec<[String; 3]> {
             let span = cell.attr("colspan").map_or(1, |span| span.parse().unwrap());
             texts.resize(texts.len() + span - 1, String::new());
         }
-        texts
-            .try_into()
-            .unwrap_or_else(|texts| panic!("{texts:?} in {page}"))
+        texts.try_into().unwrap_or_else(|texts| panic!("{texts:?} in {page}"))
     };
     html_test::select(&html, "tbody > tr").map(row).collect()
 }
@@ -145,9 +114,7 @@ fn bidi_name_turns_nothing() {
     let path = format!("/{name}/");
     let page = render_in(&dir, &path, ListingFormat::Html, ListingSort::default());
     let html = html_test::check(&page);
-    let isolated: Vec<_> = html_test::select(&html, "bdi")
-        .map(html_test::text)
-        .collect();
+    let isolated: Vec<_> = html_test::select(&html, "bdi").map(html_test::text).collect();
     // Seen: isolated, but turned, the name read `photoexe.jpg`.
     let shown = "photo[U+202E]gpj.exe";
     assert_eq!(isolated, [shown, shown], "in the path and in the row");
@@ -159,10 +126,7 @@ fn bidi_name_turns_nothing() {
 #[test]
 fn control_characters_are_replaced() {
     let shown = |text| Text(text).to_string();
-    assert_eq!(
-        shown("a\n\0\x1f\x7fb"),
-        "a\u{240a}\u{2400}\u{241f}\u{2421}b"
-    );
+    assert_eq!(shown("a\n\0\x1f\x7fb"), "a\u{240a}\u{2400}\u{241f}\u{2421}b");
     assert_eq!(shown("\u{80}\u{9f}\u{a0}"), "\u{fffd}\u{fffd}\u{a0}");
     let noncharacters = "\u{fdd0}\u{fdef}\u{fffe}\u{ffff}\u{1fffe}\u{10ffff}";
     assert_eq!(shown(noncharacters), "\u{fffd}".repeat(6));
@@ -195,23 +159,14 @@ fn footer_counts_the_entries() {
     };
     let make = |name| fs::create_dir(dir.path().join(name)).unwrap();
     let write = |name, len| fs::write(dir.path().join(name), vec![b'x'; len]).unwrap();
-    assert_eq!(
-        footer(),
-        "0 directories, 0 files, 0 B in all. Times are UTC."
-    );
+    assert_eq!(footer(), "0 directories, 0 files, 0 B in all. Times are UTC.");
     make("a");
     write("b", 700);
-    assert_eq!(
-        footer(),
-        "1 directory, 1 file, 700 B in all. Times are UTC."
-    );
+    assert_eq!(footer(), "1 directory, 1 file, 700 B in all. Times are UTC.");
     make("c");
     write("d", 800);
     write("e", 0);
-    assert_eq!(
-        footer(),
-        "2 directories, 3 files, 1.5 KB in all. Times are UTC."
-    );
+    assert_eq!(footer(), "2 directories, 3 files, 1.5 KB in all. Times are UTC.");
 }
 
 #[test]
@@ -220,24 +175,10 @@ fn names_cannot_write_html() {
     fs::create_dir(dir.path().join("a<b>&\"'c")).unwrap();
     fs::write(dir.path().join("a<b>&\"'c/<script>alert(1)<"), "").unwrap();
     fs::write(dir.path().join("a<b>&\"'c/javascript:x?#%41"), "").unwrap();
-    let page = render_in(
-        &dir,
-        "/a<b>&\"'c/",
-        ListingFormat::Html,
-        ListingSort::default(),
-    );
-    assert!(
-        !page.contains("<script") && !page.contains("<b>&"),
-        "{page}"
-    );
-    assert!(
-        page.contains("href=\"./%3Cscript%3Ealert%281%29%3C\""),
-        "{page}"
-    );
-    assert!(
-        page.contains("href=\"./javascript%3Ax%3F%23%2541\""),
-        "{page}"
-    );
+    let page = render_in(&dir, "/a<b>&\"'c/", ListingFormat::Html, ListingSort::default());
+    assert!(!page.contains("<script") && !page.contains("<b>&"), "{page}");
+    assert!(page.contains("href=\"./%3Cscript%3Ealert%281%29%3C\""), "{page}");
+    assert!(page.contains("href=\"./javascript%3Ax%3F%23%2541\""), "{page}");
     assert!(page.contains("a&lt;b&gt;&amp;&quot;&#39;c"), "{page}");
 }
 
@@ -246,10 +187,7 @@ fn non_utf8_name_has_no_link() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join(OsStr::from_bytes(b"gr\xfcn.txt")), "").unwrap();
     let page = render_in(&dir, "/", ListingFormat::Html, ListingSort::default());
-    assert!(
-        page.contains("gr\u{fffd}n.txt") && !page.contains("href=\"./gr"),
-        "{page}"
-    );
+    assert!(page.contains("gr\u{fffd}n.txt") && !page.contains("href=\"./gr"), "{page}");
     let page = render_in(&dir, "/", ListingFormat::Json, ListingSort::default());
     assert!(page.contains("\"url\": null"), "{page}");
 }
@@ -279,10 +217,7 @@ fn breadcrumb_links_every_ancestor() {
 #[test]
 fn column_link_reverses_the_order() {
     let dir = TempDir::new().unwrap();
-    let by_size = ListingSort {
-        by: SortKey::Size,
-        descending: false,
-    };
+    let by_size = ListingSort { by: SortKey::Size, descending: false };
     let page = render_in(&dir, "/", ListingFormat::Html, by_size);
     assert!(page.contains("aria-sort=\"ascending\"><a href=\"?sort=size&amp;order=desc\">"));
     assert!(page.contains("aria-sort=\"none\"><a href=\"?sort=name&amp;order=asc\">"));

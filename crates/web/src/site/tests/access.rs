@@ -48,24 +48,12 @@ fn denied_path_is_absent() {
 
 #[test]
 fn denied_file_answers_no_other_path() {
-    let files = [
-        ("page.html", ""),
-        ("d/index.html", ""),
-        ("index.html", "home"),
-        ("x.css", "css"),
-    ];
+    let files = [("page.html", ""), ("d/index.html", ""), ("index.html", "home"), ("x.css", "css")];
     let world = denying(&["page.html", "/d/index.html"], &files, |config| {
         config.clean_urls = true;
         config.spa_fallback = Some("index.html".into());
     });
-    for path in [
-        "/page",
-        "/page.html",
-        "/page/",
-        "/d/",
-        "/d/index.html",
-        "/nope",
-    ] {
+    for path in ["/page", "/page.html", "/page/", "/d/", "/d/index.html", "/nope"] {
         assert_eq!(world.text(path), "home", "the fallback: {path}");
     }
     assert_eq!(world.text("/x.css"), "css");
@@ -76,15 +64,8 @@ fn denied_file_answers_no_other_path() {
 
 #[test]
 fn listing_leaves_out_what_is_denied() {
-    let files = [
-        ("d/a.sql", ""),
-        ("d/b.txt", ""),
-        ("d/drafts/x", ""),
-        ("d/.dot", ""),
-    ];
-    let world = denying(&["*.sql", "/d/drafts/**"], &files, |config| {
-        config.listing = true
-    });
+    let files = [("d/a.sql", ""), ("d/b.txt", ""), ("d/drafts/x", ""), ("d/.dot", "")];
+    let world = denying(&["*.sql", "/d/drafts/**"], &files, |config| config.listing = true);
     let listing = world.text("/d/");
     assert!(listing.contains("b.txt"));
     for name in ["a.sql", "drafts", ".dot"] {
@@ -118,40 +99,16 @@ fn areas(globs: &[&str], configure: impl Fn(&mut SiteConfig), paths: &[&str]) ->
 fn area_covers_whatever_may_answer() {
     let none = |_: &mut SiteConfig| ();
     for glob in ["*", "**", "/**", "/*", "**/*"] {
-        assert_eq!(
-            areas(&[glob], none, &["/", "/a", "/a/b/", "?"])[..3],
-            *"111",
-            "{glob}"
-        );
+        assert_eq!(areas(&[glob], none, &["/", "/a", "/a/b/", "?"])[..3], *"111", "{glob}");
     }
     assert_eq!(areas(&["**"], none, &["?"]), "1");
-    let private = [
-        "/private",
-        "/private/",
-        "/private/a/b",
-        "/privat",
-        "/x/private/",
-        "/",
-    ];
+    let private = ["/private", "/private/", "/private/a/b", "/privat", "/x/private/", "/"];
     assert_eq!(areas(&["/private/**"], none, &private), "111---");
     assert_eq!(areas(&["private"], none, &private), "111-1-");
-    let pdf = [
-        "/a.pdf",
-        "/x/a.pdf.gz",
-        "/a.pdf.br",
-        "/a.pdf.zst",
-        "/a.txt",
-        "/a.pdf/",
-    ];
+    let pdf = ["/a.pdf", "/x/a.pdf.gz", "/a.pdf.br", "/a.pdf.zst", "/a.txt", "/a.pdf/"];
     assert_eq!(areas(&["*.pdf"], none, &pdf), "1111-1");
-    assert_eq!(
-        areas(&["/**", "/admin/**"], none, &["/a", "/admin/x", "/admin"]),
-        "122"
-    );
-    assert_eq!(
-        areas(&["/d/index.html"], none, &["/d/", "/d/index.html", "/"]),
-        "11-"
-    );
+    assert_eq!(areas(&["/**", "/admin/**"], none, &["/a", "/admin/x", "/admin"]), "122");
+    assert_eq!(areas(&["/d/index.html"], none, &["/d/", "/d/index.html", "/"]), "11-");
 
     let members = ["/members", "/members.html", "/members/", "/other"];
     let clean = |config: &mut SiteConfig| config.clean_urls = true;
@@ -173,9 +130,7 @@ fn one_file_is_one_realm() {
     write(&passwords, "users", USERS);
     let file = passwords.path().join("users");
     let world = World::with(&[], |config| {
-        config.basic_auth = ["/a/**", "/b/**"]
-            .map(|glob| (glob.into(), file.clone()))
-            .into();
+        config.basic_auth = ["/a/**", "/b/**"].map(|glob| (glob.into(), file.clone())).into();
     });
     let [a, b] = ["/a/", "/b/"].map(|path| world.site.area(path).unwrap());
     assert!(std::ptr::eq(a, b));
@@ -191,18 +146,12 @@ fn private_replies_are_not_shared() {
     let private = |lines: &str| world.site.private("p/x", lines.to_owned());
     for (value, expected) in [
         ("public, max-age=9", "private, max-age=9"),
-        (
-            "max-age=9, S-MaxAge=99 , immutable",
-            "private, max-age=9, immutable",
-        ),
+        ("max-age=9, S-MaxAge=99 , immutable", "private, max-age=9, immutable"),
         ("no-store", "private, no-store"),
         ("Private", "private"),
     ] {
         let lines = format!("X: y\r\nCache-Control: {value}\r\n");
-        assert_eq!(
-            private(&lines),
-            format!("X: y\r\nCache-Control: {expected}\r\n")
-        );
+        assert_eq!(private(&lines), format!("X: y\r\nCache-Control: {expected}\r\n"));
     }
     assert_eq!(private("X: y\r\n"), "X: y\r\nCache-Control: private\r\n");
     assert_eq!(world.site.private("x", "X: y\r\n".to_owned()), "X: y\r\n");
@@ -210,10 +159,8 @@ fn private_replies_are_not_shared() {
 
 #[test]
 fn hidden_and_denied_names_are_not_shown() {
-    let mut config = SiteConfig {
-        deny: vec!["*.pem".to_owned(), "keys".to_owned()],
-        ..SiteConfig::default()
-    };
+    let mut config =
+        SiteConfig { deny: vec!["*.pem".to_owned(), "keys".to_owned()], ..SiteConfig::default() };
     for (name, hidden, is_shown) in [
         ("users", false, true),
         (".users", false, false),

@@ -36,10 +36,7 @@ fn text_at(site: &Site, path: &str) -> Result<String, Found> {
 fn text_after(site: &Site, path: &str, seconds: u64) -> Result<String, Found> {
     let now = Now::read();
     let later = Duration::from_secs(seconds);
-    let now = Now {
-        monotonic: now.monotonic + later,
-        since_epoch: now.since_epoch + later,
-    };
+    let now = Now { monotonic: now.monotonic + later, since_epoch: now.since_epoch + later };
     match site.load(&lookup(path, &[]), now) {
         Found::Entry(entry) | Found::Fallback(entry) => Ok(text_of(&entry)),
         other => Err(other),
@@ -79,20 +76,11 @@ fn a_switched_root_is_of_one_site() {
     assert_eq!(count(&sites[0], "site_paths"), 2);
     fs::rename(dir.path().join("1"), dir.path().join("old")).unwrap();
     write(&dir, "1/new.txt", "new");
-    let listings: Vec<_> = sites
-        .iter()
-        .map(|site| text_after(site, "/", 30).unwrap())
-        .collect();
+    let listings: Vec<_> = sites.iter().map(|site| text_after(site, "/", 30).unwrap()).collect();
     assert!(listings[0].contains("index.html") && listings[1].contains("new.txt"));
     assert_eq!(count(&sites[0], "site_paths"), 1, "the other site's stays");
-    assert_eq!(
-        text_after(&sites[0], "/index.html", 30).unwrap(),
-        format!("{:0100}", 0)
-    );
-    assert!(matches!(
-        text_after(&sites[1], "/index.html", 30),
-        Err(Found::NotFound)
-    ));
+    assert_eq!(text_after(&sites[0], "/index.html", 30).unwrap(), format!("{:0100}", 0));
+    assert!(matches!(text_after(&sites[1], "/index.html", 30), Err(Found::NotFound)));
     assert_eq!(text_after(&sites[1], "/new.txt", 30).unwrap(), "new");
 }
 
@@ -115,21 +103,13 @@ fn equal_rules_are_shared() {
         config.deny = vec![format!("/{value}")];
         config.error_pages = vec![(404, page.clone())];
     });
-    let [third, first, second] = &sites[..] else {
-        unreachable!()
-    };
+    let [third, first, second] = &sites[..] else { unreachable!() };
     assert!(Arc::ptr_eq(&first.rules, &second.rules));
-    assert!(Arc::ptr_eq(
-        first.access.as_ref().unwrap(),
-        second.access.as_ref().unwrap()
-    ));
+    assert!(Arc::ptr_eq(first.access.as_ref().unwrap(), second.access.as_ref().unwrap()));
     assert!(Arc::ptr_eq(&first.error_pages[0], &second.error_pages[0]));
     assert!(third.denies("own") && !third.denies("shared") && second.denies("shared"));
     assert!(third.rules.lines("a").contains("own"));
-    assert!(
-        !Arc::ptr_eq(&first.error_pages[0], &third.error_pages[0]),
-        "its type is another"
-    );
+    assert!(!Arc::ptr_eq(&first.error_pages[0], &third.error_pages[0]), "its type is another");
 }
 
 /// Seen: a reload of 10,000 hosts needed 10,000 descriptors more.
@@ -140,10 +120,7 @@ fn one_directory_is_open_once() {
     let after = Site::open_after(&sites[0], sites[1].config.clone()).unwrap();
     assert!(root(&after).is_open_as(&root(&sites[1])));
     assert!(!root(&after).is_open_as(&root(&sites[0])));
-    assert!(
-        !Arc::ptr_eq(&after.cache, &sites[0].cache),
-        "its budgets are its own"
-    );
+    assert!(!Arc::ptr_eq(&after.cache, &sites[0].cache), "its budgets are its own");
     fs::rename(&after.config.root, after.config.root.with_extension("old")).unwrap();
     fs::create_dir(&after.config.root).unwrap();
     let later = Site::open_after(&after, after.config.clone()).unwrap();

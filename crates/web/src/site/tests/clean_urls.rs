@@ -130,11 +130,7 @@ fn without_the_setting_nothing_changes() {
 
 #[test]
 fn other_index_names_have_one_address() {
-    let files = [
-        ("home.html", "home"),
-        ("index.html", "index"),
-        ("d/home.htm", "d"),
-    ];
+    let files = [("home.html", "home"), ("index.html", "index"), ("d/home.htm", "d")];
     let world = World::with(&files, |config| {
         config.clean_urls = true;
         config.index = vec!["home.html".into(), "home.htm".into()];
@@ -179,19 +175,13 @@ fn variants_of_a_page_are_sent() {
 fn page_keeps_rules_and_validators() {
     let mut world = World::with(FILES, |config| {
         config.clean_urls = true;
-        config.cache_rules = vec![CacheRule {
-            glob: "*.html".into(),
-            value: "no-cache".into(),
-        }];
+        config.cache_rules = vec![CacheRule { glob: "*.html".into(), value: "no-cache".into() }];
     });
     let entry = world.entry("/about");
     assert!(head_of(&entry).contains("Content-Type: text/html; charset=utf-8\r\n"));
     assert!(head_of(&entry).contains("Cache-Control: no-cache\r\n") && !entry.etag.is_empty());
     assert!(Arc::ptr_eq(&entry, &entry_of(world.find("/about", &[]))));
-    assert_eq!(
-        world.site.lines_without_file("/about.html").0,
-        "Cache-Control: no-cache\r\n"
-    );
+    assert_eq!(world.site.lines_without_file("/about.html").0, "Cache-Control: no-cache\r\n");
 
     // A file without the ending takes over when it appears, and a page that goes is gone.
     world.write("about", "bare");
@@ -199,33 +189,16 @@ fn page_keeps_rules_and_validators() {
     world.at_s += 2.0;
     check(
         &world,
-        &[
-            ("/about", "bare"),
-            ("/about.html", "about"),
-            ("/about/", "404"),
-            ("/docs/v1.2", "404"),
-        ],
+        &[("/about", "bare"), ("/about.html", "about"), ("/about/", "404"), ("/docs/v1.2", "404")],
     );
 }
 
 #[test]
 fn hidden_files_and_links_out_stay_absent() {
-    let world = clean(&[
-        (".secret.html", "no"),
-        (".d/a.html", "no"),
-        ("a/.html", "no"),
-    ]);
+    let world = clean(&[(".secret.html", "no"), (".d/a.html", "no"), ("a/.html", "no")]);
     symlink("/etc/hostname", world.path("out.html")).unwrap();
     symlink("a", world.path("link.html")).unwrap();
-    for path in [
-        "/.secret",
-        "/.secret.html",
-        "/.d/a",
-        "/out",
-        "/out.html",
-        "/out/",
-        "/link",
-    ] {
+    for path in ["/.secret", "/.secret.html", "/.d/a", "/out", "/out.html", "/out/", "/link"] {
         assert_eq!(answer(&world, path), "404", "{path}");
     }
     assert_eq!(answer(&world, "/a/"), "403");
@@ -245,24 +218,12 @@ fn listing_comes_before_a_page() {
 #[test]
 fn route_of_an_application_is_not_redirected() {
     for fallback in ["index.html", "/200.html", "200"] {
-        let files = [
-            ("index.html", "home"),
-            ("200.html", "home"),
-            ("about.html", "about"),
-        ];
+        let files = [("index.html", "home"), ("200.html", "home"), ("about.html", "about")];
         let world = World::with(&files, |config| {
             config.clean_urls = true;
             config.spa_fallback = Some(fallback.into());
         });
-        check(
-            &world,
-            &[
-                ("/x", "home"),
-                ("/x/y/", "home"),
-                ("/about", "about"),
-                ("/", "home"),
-            ],
-        );
+        check(&world, &[("/x", "home"), ("/x/y/", "home"), ("/about", "about"), ("/", "home")]);
         assert_eq!(answer(&world, world.site.fallback().unwrap()), "home");
     }
     let world = clean(FILES);
@@ -291,12 +252,5 @@ fn long_names_are_not_found() {
 #[test]
 fn older_kernels_answer_the_same() {
     let world = clean(FILES).without_openat2();
-    check(
-        &world,
-        &[
-            ("/about", "about"),
-            ("/about.html", "to /about"),
-            ("/about/", "to /about"),
-        ],
-    );
+    check(&world, &[("/about", "about"), ("/about.html", "to /about"), ("/about/", "to /about")]);
 }

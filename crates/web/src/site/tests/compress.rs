@@ -65,34 +65,20 @@ fn second_request_gets_each_coding() {
     for encoding in ALL {
         let world = world(&[("a.js", &page())]);
         let (plain, none) = sent(&world, "/a.js", &[encoding]);
-        assert_eq!(
-            (text_of(&plain), none),
-            (page(), None),
-            "the first does not wait"
-        );
+        assert_eq!((text_of(&plain), none), (page(), None), "the first does not wait");
         assert!(head_of(&plain).contains("Vary: Accept-Encoding\r\n"));
         assert_eq!(compress(&world), 1);
         let (made, some) = sent(&world, "/a.js", &[encoding]);
         assert_eq!(some, Some(encoding));
         assert_eq!(decoded(&made, encoding), page());
         assert!(head_of(&made).contains("Vary: Accept-Encoding\r\n"));
-        assert!(
-            plain.etag != made.etag && made.etag.starts_with('"'),
-            "{}",
-            made.etag
-        );
-        assert!(
-            !plain.modified_is_strong && !made.modified_is_strong,
-            "one date for two"
-        );
+        assert!(plain.etag != made.etag && made.etag.starts_with('"'), "{}", made.etag);
+        assert!(!plain.modified_is_strong && !made.modified_is_strong, "one date for two");
         let found = world.site.find(&lookup("/a.js", &[encoding]), world.now());
         assert!(Arc::ptr_eq(&entry_of(found), &made));
         assert_eq!(compress(&world), 0, "made once");
         assert_eq!(world.count("site_compressed_total"), 1);
-        assert_eq!(
-            world.count("site_compressed_source_bytes_total"),
-            page().len() as u64
-        );
+        assert_eq!(world.count("site_compressed_source_bytes_total"), page().len() as u64);
         assert_eq!(world.count("site_compressed_bytes_total"), made.len);
     }
 }
@@ -103,10 +89,7 @@ fn crowd_asks_once() {
     let world = world(&[("a.js", &page())]);
     (0..100).for_each(|_| assert_eq!(coding(&world, "/a.js", &ALL), None));
     assert_eq!(world.count("site_compressions_waiting"), 1);
-    assert!(
-        world.count("site_hits_total") >= 98,
-        "the others are ordinary hits"
-    );
+    assert!(world.count("site_hits_total") >= 98, "the others are ordinary hits");
     assert_eq!(compress(&world), 1);
 }
 
@@ -115,17 +98,10 @@ fn best_that_is_made_is_sent() {
     let world = world(&[("a.js", &page())]);
     coding(&world, "/a.js", &[Encoding::Gzip]);
     compress(&world);
-    assert_eq!(
-        coding(&world, "/a.js", &ALL),
-        Some(Encoding::Gzip),
-        "and br is asked for"
-    );
+    assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Gzip), "and br is asked for");
     assert_eq!(compress(&world), 1);
     assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Br));
-    assert_eq!(
-        coding(&world, "/a.js", &[Encoding::Gzip]),
-        Some(Encoding::Gzip)
-    );
+    assert_eq!(coding(&world, "/a.js", &[Encoding::Gzip]), Some(Encoding::Gzip));
     assert_eq!(coding(&world, "/a.js", &[]), None);
     assert_eq!(compress(&world), 0);
 }
@@ -177,13 +153,7 @@ fn text_is_compressed_and_media_are_not() {
 fn length_limits_hold_at_both_ends() {
     let least = SOURCE_LEN_MIN as usize;
     let most = SOURCE_LEN_MAX as usize;
-    let lengths = [
-        (least - 1, 0),
-        (least, 1),
-        (most, 1),
-        (most + 1, 0),
-        (3 * most, 0),
-    ];
+    let lengths = [(least - 1, 0), (least, 1), (most, 1), (most + 1, 0), (3 * most, 0)];
     for (len, count) in lengths {
         let world = world_with(&[("a.js", &"x".repeat(len))], |config| {
             config.compress = vec![Encoding::Zstd];
@@ -228,10 +198,7 @@ fn useless_result_is_remembered() {
     world.at_s += 1.1;
     coding(&world, "/a.js", &[Encoding::Gzip]);
     compress(&world);
-    assert_eq!(
-        coding(&world, "/a.js", &[Encoding::Gzip]),
-        Some(Encoding::Gzip)
-    );
+    assert_eq!(coding(&world, "/a.js", &[Encoding::Gzip]), Some(Encoding::Gzip));
 }
 
 /// Bytes without a pattern (SplitMix64).
@@ -286,11 +253,7 @@ fn made_bytes_stand_until_quiet() {
     world.write("a.js", "new");
     world.at_s += 0.6;
     world.set_age("a.js", Duration::from_millis(10));
-    assert_eq!(
-        coding(&world, "/a.js", &ALL),
-        Some(Encoding::Br),
-        "the old state"
-    );
+    assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Br), "the old state");
     world.at_s += 0.5;
     assert_eq!(text_of(&sent(&world, "/a.js", &ALL).0), "new");
 }
@@ -315,38 +278,27 @@ fn line_has_an_end_and_goes_on() {
     let files: Vec<_> = names.iter().map(|name| (&name[..], &text[..])).collect();
     let mut world = world_with(&files, |config| config.compress = vec![Encoding::Gzip]);
     let ask = |world: &World| {
-        names
-            .iter()
-            .for_each(|name| _ = sent(world, &format!("/{name}"), &ALL));
+        names.iter().for_each(|name| _ = sent(world, &format!("/{name}"), &ALL));
     };
     for round in 1..=3 {
         ask(&world);
         assert_eq!(world.count("site_compressions_waiting"), WAITING_MAX as u64);
         assert_eq!(compress(&world), WAITING_MAX);
-        assert_eq!(
-            world.count("site_compressed_total"),
-            (round * WAITING_MAX) as u64
-        );
+        assert_eq!(world.count("site_compressed_total"), (round * WAITING_MAX) as u64);
         world.at_s += 1.1;
     }
     ask(&world);
     assert_eq!(compress(&world), 0);
-    assert_eq!(
-        world.count("site_compressions_refused_total"),
-        3 * WAITING_MAX as u64
-    );
+    assert_eq!(world.count("site_compressions_refused_total"), 3 * WAITING_MAX as u64);
 }
 
 #[test]
 fn evicted_variant_is_made_again() {
-    let mut world = world_with(
-        &[("a.js", &page()), ("b.js", &page().repeat(2))],
-        |config| {
-            compressing(config);
-            // The second, or the first and its variant.
-            config.memory_budget = 9_500;
-        },
-    );
+    let mut world = world_with(&[("a.js", &page()), ("b.js", &page().repeat(2))], |config| {
+        compressing(config);
+        // The second, or the first and its variant.
+        config.memory_budget = 9_500;
+    });
     coding(&world, "/a.js", &ALL);
     compress(&world);
     assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Br));
@@ -354,10 +306,7 @@ fn evicted_variant_is_made_again() {
     assert!(is_in_memory(&world.entry("/b.js")), "it has the memory");
     assert_eq!(coding(&world, "/a.js", &ALL), None, "evicted");
     let refused = world.count("site_compressions_refused_total");
-    assert!(
-        refused > 0 && compress(&world) == 0,
-        "others are more popular"
-    );
+    assert!(refused > 0 && compress(&world) == 0, "others are more popular");
     // Until the other one is forgotten.
     (0..120).for_each(|_| {
         world.at_s += 0.6;

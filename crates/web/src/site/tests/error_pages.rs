@@ -18,10 +18,7 @@ fn lost(world: &World) -> Option<String> {
     let head = String::from_utf8(page.head.clone()).unwrap();
     let length = format!("\r\nContent-Length: {}\r\n", page.body.len());
     assert!(head.contains(&length), "{head}");
-    assert!(
-        head.starts_with("Content-Type: text/html; charset=utf-8\r\n"),
-        "{head}"
-    );
+    assert!(head.starts_with("Content-Type: text/html; charset=utf-8\r\n"), "{head}");
     Some(String::from_utf8(page.body.to_vec()).unwrap())
 }
 
@@ -47,16 +44,10 @@ fn error_pages_follow_the_release() {
         ["404.html", "app.html"]
             .map(|file| (format!("{release}/{file}"), format!("{release} {file}")))
     });
-    let files: Vec<_> = files
-        .as_flattened()
-        .iter()
-        .map(|(a, b)| (&**a, &**b))
-        .collect();
+    let files: Vec<_> = files.as_flattened().iter().map(|(a, b)| (&**a, &**b)).collect();
     for without_openat2 in [false, true] {
         let dir = TempDir::new().unwrap();
-        files
-            .iter()
-            .for_each(|(path, text)| write(&dir, path, text));
+        files.iter().for_each(|(path, text)| write(&dir, path, text));
         let current = dir.path().join("current");
         symlink("one", &current).unwrap();
         let switch = |release| {
@@ -82,10 +73,7 @@ fn error_pages_follow_the_release() {
         let other = world.site.error_page(500, world.now()).unwrap();
         assert_eq!(other.body, "two 404.html");
         switch("one");
-        let config = SiteConfig {
-            spa_fallback: Some("app.html".to_owned()),
-            ..config
-        };
+        let config = SiteConfig { spa_fallback: Some("app.html".to_owned()), ..config };
         world.site = Site::open(config).unwrap();
         assert_eq!(world.text("/a/b"), "one app.html");
         switch("two");
@@ -109,10 +97,7 @@ fn replaced_page_is_seen() {
     assert_eq!(lost(&world), is("EDITED"));
     let rule = (405, world.path("outside.html"));
     world.write("outside.html", "outside");
-    let config = SiteConfig {
-        error_pages: vec![rule],
-        ..world.site.config.clone()
-    };
+    let config = SiteConfig { error_pages: vec![rule], ..world.site.config.clone() };
     world.site = Site::open(config).unwrap();
     world.write("outside.html", "outside, edited");
     world.at_s += 0.6;
@@ -126,10 +111,7 @@ fn lost_page_becomes_built_in() {
     let warnings = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&warnings);
     world.site.on_warning(move |text| {
-        assert!(
-            text.contains("for 404, 404.html, cannot be read any more"),
-            "{text}"
-        );
+        assert!(text.contains("for 404, 404.html, cannot be read any more"), "{text}");
         counted.fetch_add(1, Relaxed);
     });
     fs::remove_file(world.path("404.html")).unwrap();

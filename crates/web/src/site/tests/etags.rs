@@ -54,10 +54,7 @@ fn releases_of_one_time_differ() {
 #[test]
 fn etag_survives_a_restart() {
     let world = World::new(&[("a.txt", "hello")]);
-    let again = SiteConfig {
-        root: world.dir.path().to_owned(),
-        ..SiteConfig::default()
-    };
+    let again = SiteConfig { root: world.dir.path().to_owned(), ..SiteConfig::default() };
     let etag = world.entry("/a.txt").etag.clone();
     let site = Site::open(again).unwrap();
     let restarted = World { site, ..world };
@@ -97,20 +94,14 @@ fn mtime_etags_agree_or_are_omitted() {
     let entry = world.entry("/a.js");
     let head = head_of(&entry);
     assert!(entry.etag.is_empty() && !entry.modified_is_told);
-    assert!(
-        !head.contains("ETag") && !head.contains("Last-Modified"),
-        "{head}"
-    );
+    assert!(!head.contains("ETag") && !head.contains("Last-Modified"), "{head}");
 }
 
 #[test]
 fn etags_can_be_turned_off() {
     let world = World::with(&[("a.txt", "hello")], |config| config.etag = EtagKind::Off);
     let head = head_of(&world.entry("/a.txt"));
-    assert!(
-        !head.contains("ETag") && head.contains("Last-Modified"),
-        "{head}"
-    );
+    assert!(!head.contains("ETag") && head.contains("Last-Modified"), "{head}");
 }
 
 #[test]

@@ -47,13 +47,8 @@ fn empty_file_has_a_head() {
 
 #[test]
 fn a_large_file_stays_on_disk() {
-    let world = World::with(&[("limit", "1234")], |config| {
-        config.memory_file_len_max = 4
-    });
-    File::create(world.path("huge.bin"))
-        .unwrap()
-        .set_len(5 << 40)
-        .unwrap();
+    let world = World::with(&[("limit", "1234")], |config| config.memory_file_len_max = 4);
+    File::create(world.path("huge.bin")).unwrap().set_len(5 << 40).unwrap();
     let entry = world.entry("/huge.bin");
     assert!(matches!(entry.body, Body::File { .. }));
     assert_eq!(entry.len, 5 << 40);
@@ -102,16 +97,10 @@ fn no_index_is_403_or_listed() {
     let listing = world.entry("/d/");
     assert!(text_of(&listing).contains("x.txt"));
     assert!(head_of(&listing).contains("Vary: Accept\r\n"));
-    assert!(
-        Arc::ptr_eq(&listing, &world.entry("/d/")),
-        "kept for a moment"
-    );
+    assert!(Arc::ptr_eq(&listing, &world.entry("/d/")), "kept for a moment");
     world.write("d/y.txt", "");
     world.at_s += 1.0;
-    assert!(
-        world.text("/d/").contains("y.txt"),
-        "but not for longer than promised"
-    );
+    assert!(world.text("/d/").contains("y.txt"), "but not for longer than promised");
 }
 
 #[test]
@@ -121,21 +110,13 @@ fn link_to_a_hidden_file_is_served() {
     let world = World::new(&[(".hidden/page", "shown")]);
     symlink(".hidden", world.path("link")).unwrap();
     symlink(".hidden/page", world.path("page")).unwrap();
-    assert_eq!(
-        (world.text("link/page"), world.text("page")),
-        ("shown".into(), "shown".into())
-    );
+    assert_eq!((world.text("link/page"), world.text("page")), ("shown".into(), "shown".into()));
     assert!(matches!(world.ask(".hidden/page", &[]), Found::NotFound));
 }
 
 #[test]
 fn hidden_files_are_not_found() {
-    let files = [
-        (".env", "x"),
-        (".git/config", "x"),
-        ("a/.b", "x"),
-        (".well-known/x", "x"),
-    ];
+    let files = [(".env", "x"), (".git/config", "x"), ("a/.b", "x"), (".well-known/x", "x")];
     let world = World::new(&files);
     for path in ["/.env", "/.git/config", "/.git", "/.git/", "/a/.b"] {
         assert!(matches!(world.ask(path, &[]), Found::NotFound), "{path}");
@@ -174,26 +155,16 @@ fn unreadable_file_is_forbidden() {
 
 #[test]
 fn fallback_answers_for_missing_paths() {
-    let world = World::with(
-        &[("app.html", "app"), ("real.txt", "real"), (".env", "x")],
-        |config| {
+    let world =
+        World::with(&[("app.html", "app"), ("real.txt", "real"), (".env", "x")], |config| {
             config.spa_fallback = Some("/app.html".into());
-        },
-    );
+        });
     assert_eq!(world.text("/users/7"), "app");
-    assert_eq!(
-        world.text("/.env"),
-        "app",
-        "what is hidden looks like what does not exist"
-    );
+    assert_eq!(world.text("/.env"), "app", "what is hidden looks like what does not exist");
     assert_eq!(world.text("/real.txt"), "real");
     let paths = world.count("site_paths");
     (0..100).for_each(|n| assert_eq!(world.text(&format!("/users/{n}")), "app"));
-    assert_eq!(
-        world.count("site_paths"),
-        paths,
-        "invented paths are not remembered"
-    );
+    assert_eq!(world.count("site_paths"), paths, "invented paths are not remembered");
 }
 
 #[test]
@@ -216,18 +187,11 @@ fn rules_apply_to_the_answering_file() {
             value: value.into(),
         };
         config.headers = vec![rule("*.html", "X-Frame-Options", "DENY")];
-        config.cache_rules = vec![CacheRule {
-            glob: "a/**".into(),
-            value: "max-age=9".into(),
-        }];
+        config.cache_rules = vec![CacheRule { glob: "a/**".into(), value: "max-age=9".into() }];
         config.mime_types = vec![("js".into(), "application/x-mine".into())];
     });
     let home = world.entry("/");
-    assert!(
-        head_of(&home).ends_with("X-Frame-Options: DENY\r\n"),
-        "{}",
-        head_of(&home)
-    );
+    assert!(head_of(&home).ends_with("X-Frame-Options: DENY\r\n"), "{}", head_of(&home));
     let script = world.entry("/a/b.js");
     assert!(head_of(&script).contains("Content-Type: application/x-mine\r\n"));
     for lines in [&script.head_200, &script.head_206, &script.head_304] {
@@ -237,10 +201,7 @@ fn rules_apply_to_the_answering_file() {
 
 fn error_of(configure: impl FnOnce(&mut SiteConfig, &Path)) -> String {
     let dir = TempDir::new().unwrap();
-    let mut config = SiteConfig {
-        root: dir.path().to_owned(),
-        ..SiteConfig::default()
-    };
+    let mut config = SiteConfig { root: dir.path().to_owned(), ..SiteConfig::default() };
     configure(&mut config, dir.path());
     Site::open(config).unwrap_err().to_string()
 }
@@ -259,10 +220,7 @@ fn configuration_errors_are_described() {
     let error = root_error(Path::new("/srv"), denied).to_string();
     assert!(error.contains("/srv may not be entered"), "{error}");
     let error = error_of(|config, _| config.error_pages = vec![(404, "lost.html".into())]);
-    assert!(
-        error.contains("404") && error.contains("lost.html"),
-        "{error}"
-    );
+    assert!(error.contains("404") && error.contains("lost.html"), "{error}");
     let root = SiteError::Root("/srv".into(), io::Error::from(io::ErrorKind::Other));
     assert!(std::error::Error::source(&root).is_some());
     let error = error_of(|config, _| config.error_pages = vec![(200, "lost.html".into())]);

@@ -49,17 +49,10 @@ fn unsettled_file_is_read_again() {
     let mut world = World::new(&[("a.txt", "one")]);
     world.at_s = 0.5;
     let racy = world.entry("/a.txt");
-    assert!(
-        racy.etag.matches('-').count() == 2 && !racy.modified_is_strong,
-        "{}",
-        racy.etag
-    );
+    assert!(racy.etag.matches('-').count() == 2 && !racy.modified_is_strong, "{}", racy.etag);
     world.at_s += 1.0;
     let again = world.entry("/a.txt");
-    assert!(
-        !Arc::ptr_eq(&racy, &again),
-        "another change may hide behind the same time stamp"
-    );
+    assert!(!Arc::ptr_eq(&racy, &again), "another change may hide behind the same time stamp");
     assert_ne!(racy.etag, again.etag);
     world.at_s = 10.0;
     let settled = world.entry("/a.txt");
@@ -70,9 +63,7 @@ fn unsettled_file_is_read_again() {
 
 #[test]
 fn open_file_is_checked_at_each_use() {
-    let world = World::with(&[("big", "0123456789")], |config| {
-        config.memory_file_len_max = 4
-    });
+    let world = World::with(&[("big", "0123456789")], |config| config.memory_file_len_max = 4);
     let before = world.entry("/big");
     assert!(matches!(before.body, Body::File { .. }));
     world.write("big", "abc");
@@ -97,11 +88,7 @@ fn switched_root_is_followed() {
     assert_eq!(world.text("/a.txt"), "two");
     fs::remove_file(&current).unwrap();
     world.at_s += 1.0;
-    assert_eq!(
-        world.text("/a.txt"),
-        "two",
-        "the old site is better than none"
-    );
+    assert_eq!(world.text("/a.txt"), "two", "the old site is better than none");
 }
 
 /// An old root would use up the budgets, and answer beside the new one until it is due itself.
@@ -175,11 +162,7 @@ fn without_openat2_load_finds_all() {
     symlink("/etc/passwd", world.path("out")).unwrap();
     assert!(matches!(world.find("/link", &[]), Found::WouldBlock));
     assert_eq!(world.text("/link"), "hello");
-    assert_eq!(
-        text_of(&entry_of(world.find("/link", &[]))),
-        "hello",
-        "a hit needs no look-up"
-    );
+    assert_eq!(text_of(&entry_of(world.find("/link", &[]))), "hello", "a hit needs no look-up");
     assert_eq!(text_of(&entry_of(world.ask("/a/x.txt", &ALL))), "br");
     assert!(matches!(world.ask("/out", &[]), Found::NotFound));
     world.write("a/x.txt", "changed");
@@ -189,9 +172,7 @@ fn without_openat2_load_finds_all() {
 
 #[test]
 fn a_long_file_is_a_hit_until_written() {
-    let world = World::with(&[("f", "release 1")], |config| {
-        config.memory_file_len_max = 4
-    });
+    let world = World::with(&[("f", "release 1")], |config| config.memory_file_len_max = 4);
     assert_eq!(world.text("/f"), "release 1");
     assert_eq!(world.text("/f"), "release 1");
     assert_eq!(world.count("site_hits_total"), 1);

@@ -169,18 +169,12 @@ fn blocked_request_counts_once() {
 fn walk_leaves_hot_files_in_memory() {
     let world = world_of_many(400, 40, 40);
     let hot = || 0..10;
-    (0..5)
-        .flat_map(|_| hot())
-        .for_each(|n| _ = world.entry(&path_of(n)));
+    (0..5).flat_map(|_| hot()).for_each(|n| _ = world.entry(&path_of(n)));
     assert!(hot().all(|n| is_in_memory(&world.entry(&path_of(n)))));
     let evicted = world.count("site_memory_evicted_total");
     for n in (0..4).flat_map(|_| 10..400) {
         world.entry(&path_of(n));
-        assert!(
-            is_in_memory(&world.entry(&path_of(n % 10))),
-            "hot file {} at {n}",
-            n % 10
-        );
+        assert!(is_in_memory(&world.entry(&path_of(n % 10))), "hot file {} at {n}", n % 10);
     }
     let evicted = world.count("site_memory_evicted_total") - evicted;
     assert!(evicted < 30, "{evicted} evicted by 1560 cold requests");
@@ -190,18 +184,14 @@ fn walk_leaves_hot_files_in_memory() {
 fn new_hot_file_enters_memory_soon() {
     let world = world_of_many(101, 100, 0);
     (0..100).for_each(|n| _ = world.entry(&path_of(n)));
-    let asked = (1..)
-        .find(|_| is_in_memory(&world.entry(&path_of(100))))
-        .unwrap();
+    let asked = (1..).find(|_| is_in_memory(&world.entry(&path_of(100)))).unwrap();
     assert!(asked <= 5, "in memory at request {asked}");
 }
 
 #[test]
 fn cold_file_enters_memory_on_repeat() {
     // Without variants, whose absence only the disk knows as well.
-    let world = World::with(&[("cold.txt", "cold")], |config| {
-        config.precompressed = false
-    });
+    let world = World::with(&[("cold.txt", "cold")], |config| config.precompressed = false);
     let file = File::open(world.path("cold.txt")).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -238,10 +228,7 @@ fn missing_names_take_no_memory() {
     let world = World::new(&[("a.txt", "a")]);
     let entry = world.entry("/a.txt");
     for n in 0..1000 {
-        assert!(matches!(
-            world.ask(&format!("/random{n}"), &[]),
-            Found::NotFound
-        ));
+        assert!(matches!(world.ask(&format!("/random{n}"), &[]), Found::NotFound));
     }
     assert!(Arc::ptr_eq(&entry, &entry_of(world.find("/a.txt", &[]))));
     assert_eq!(world.count("site_paths"), 1);
@@ -267,17 +254,11 @@ fn no_descriptors_closes_files_first() {
     let calls = std::cell::Cell::new(0);
     let open = || {
         calls.set(calls.get() + 1);
-        if calls.get() == 1 {
-            Err(Miss::OutOfDescriptors)
-        } else {
-            Ok(())
-        }
+        if calls.get() == 1 { Err(Miss::OutOfDescriptors) } else { Ok(()) }
     };
     assert_eq!(world.site.with_descriptors(open), Ok(()));
     assert_eq!(world.count("site_files_open"), 7);
-    let failed = world
-        .site
-        .with_descriptors(|| Err::<(), _>(Miss::OutOfDescriptors));
+    let failed = world.site.with_descriptors(|| Err::<(), _>(Miss::OutOfDescriptors));
     let found = world.site.found_of(failed.unwrap_err(), "x");
     assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));
 }
@@ -289,10 +270,7 @@ fn no_descriptors_closes_files_first() {
 fn cost_of_the_ways_to_a_file() {
     let mut world = World::new(&[("assets/app/main.4f1c2b.js", "x")]);
     world.write("assets/app/main.4f1c2b.js.br", "br");
-    File::create(world.path("big"))
-        .unwrap()
-        .set_len(1 << 20)
-        .unwrap();
+    File::create(world.path("big")).unwrap().set_len(1 << 20).unwrap();
     world.at_s += 20.0;
     let now = world.now();
     let cost = |what: &str, path: &str, accepts: &[Encoding]| {
@@ -307,11 +285,7 @@ fn cost_of_the_ways_to_a_file() {
         println!("{what}: {:.0} ns", ns.fold(f64::INFINITY, f64::min));
     };
     cost("hit in memory", "/assets/app/main.4f1c2b.js", &[]);
-    cost(
-        "hit in memory, a variant",
-        "/assets/app/main.4f1c2b.js",
-        &ALL,
-    );
+    cost("hit in memory, a variant", "/assets/app/main.4f1c2b.js", &ALL);
     cost("open file", "/big", &[]);
     cost("nothing there", "/nope", &[]);
     cost("a directory without its slash", "/assets/app", &[]);

@@ -17,9 +17,7 @@ fn version_of(bytes: &[u8]) -> Option<(u64, bool)> {
     let mut parts = text.split(':');
     let version: u64 = parts.next()?.parse().ok()?;
     let len: usize = parts.next()?.parse().ok()?;
-    speaking(version, len)
-        .starts_with(text)
-        .then_some((version, bytes.len() == len))
+    speaking(version, len).starts_with(text).then_some((version, bytes.len() == len))
 }
 
 /// Seen: a reply with the old `Content-Length` and the new bytes is the classic fault of a server
@@ -35,9 +33,7 @@ fn bytes_match_their_header() {
     });
     let len_of = |version: u64| 100 + (version * 769 % 5000) as usize;
     let names: Vec<String> = (0..12).map(|n| format!("f{n}")).collect();
-    names
-        .iter()
-        .for_each(|name| world.write(name, &speaking(0, len_of(0))));
+    names.iter().for_each(|name| world.write(name, &speaking(0, len_of(0))));
     let done = AtomicBool::new(false);
     let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -46,9 +42,7 @@ fn bytes_match_their_header() {
             scope.spawn(move || {
                 let mut random = seed + 1;
                 while !done.load(Relaxed) {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let path = format!("/{}", names[(random >> 33) as usize % names.len()]);
                     let now = Now::read();
                     let found = match world.site.find(&lookup(&path, &[]), now) {
@@ -85,10 +79,7 @@ fn bytes_match_their_header() {
         }
         done.store(true, Relaxed);
     });
-    assert!(
-        served.load(Relaxed) > 20,
-        "{served:?} whole versions served"
-    );
+    assert!(served.load(Relaxed) > 20, "{served:?} whole versions served");
     assert!(world.count("site_changed_total") > 10);
     let budget = 8 * (2000 + holdings::MEMORY_OVERHEAD);
     assert!(world.count("site_memory_bytes") <= budget);
@@ -107,10 +98,7 @@ fn rewrite(path: &Path, bytes: &[u8]) {
 /// moment, and goes out under that length; a mixture of two never may.
 fn check_entry(entry: &Entry) -> bool {
     let head = head_of(entry);
-    assert!(
-        head.contains(&format!("Content-Length: {}\r\n", entry.len)),
-        "{head}"
-    );
+    assert!(head.contains(&format!("Content-Length: {}\r\n", entry.len)), "{head}");
     let bytes = match &entry.body {
         Body::Memory(bytes) => bytes.clone(),
         // As drivers do: bytes that changed while they were read do not count.
@@ -126,12 +114,7 @@ fn check_entry(entry: &Entry) -> bool {
     assert_eq!(bytes.len() as u64, entry.len);
     let version = version_of(&bytes);
     let text = || String::from_utf8_lossy(&bytes);
-    assert!(
-        bytes.is_empty() || version.is_some(),
-        "{} bytes mixed: {}",
-        bytes.len(),
-        text()
-    );
+    assert!(bytes.is_empty() || version.is_some(), "{} bytes mixed: {}", bytes.len(), text());
     version.is_some_and(|(_, is_whole)| is_whole)
 }
 

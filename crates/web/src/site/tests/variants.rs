@@ -28,10 +28,7 @@ fn variants_have_etags_and_vary() {
     for entry in [&plain, &br] {
         assert!(head_of(entry).contains("Vary: Accept-Encoding\r\n"));
     }
-    assert!(
-        !head_of(&world.entry("/b.png")).contains("Vary"),
-        "pictures seldom get variants"
-    );
+    assert!(!head_of(&world.entry("/b.png")).contains("Vary"), "pictures seldom get variants");
 }
 
 #[test]
@@ -127,25 +124,14 @@ fn compressed_name_has_its_coding() {
     let world = World::new(&files);
     for (path, content_type, coding) in [
         ("/logo.svgz", "image/svg+xml", "Content-Encoding: gzip\r\n"),
-        (
-            "/a.js.gz",
-            "text/javascript; charset=utf-8",
-            "Content-Encoding: gzip\r\n",
-        ),
+        ("/a.js.gz", "text/javascript; charset=utf-8", "Content-Encoding: gzip\r\n"),
         ("/a.tar.gz", "application/gzip", ""),
     ] {
         for accepts in [&ALL[..], &[]] {
             let entry = entry_of(world.ask(path, accepts));
             let head = head_of(&entry);
-            assert!(
-                head.starts_with(&format!("Content-Type: {content_type}\r\n")),
-                "{head}"
-            );
-            assert_eq!(
-                head.contains("Content-Encoding"),
-                !coding.is_empty(),
-                "{head}"
-            );
+            assert!(head.starts_with(&format!("Content-Type: {content_type}\r\n")), "{head}");
+            assert_eq!(head.contains("Content-Encoding"), !coding.is_empty(), "{head}");
             assert!(head.contains(coding) && !head.contains("Vary"), "{head}");
         }
     }

@@ -125,10 +125,8 @@ fn old_write_needs_no_quiet_period() {
 #[test]
 fn never_quiet_is_no_store() {
     let mut world = World::with(&[("live.m3u8", "#EXTM3U 1")], |config| {
-        config.cache_rules = vec![CacheRule {
-            glob: "*.m3u8".to_owned(),
-            value: "max-age=9".to_owned(),
-        }];
+        config.cache_rules =
+            vec![CacheRule { glob: "*.m3u8".to_owned(), value: "max-age=9".to_owned() }];
     });
     assert!(head_of(&world.entry("/live.m3u8")).contains("\r\nCache-Control: max-age=9\r\n"));
     world.write("live.m3u8", "#EXTM3U 2");
@@ -143,10 +141,7 @@ fn never_quiet_is_no_store() {
     let head = head_of(&moving);
     assert!(moving.etag.starts_with("W/\""), "{head}");
     assert!(head.contains("\r\nCache-Control: no-store\r\n"), "{head}");
-    assert!(
-        !head.contains("max-age") && !head.contains("Last-Modified"),
-        "{head}"
-    );
+    assert!(!head.contains("max-age") && !head.contains("Last-Modified"), "{head}");
     assert_eq!(world.count("site_moving_total"), 1);
     // After two seconds it counts as a log, for which no request waits.
     let waited = waits(&world);
@@ -179,19 +174,12 @@ fn written_variant_falls_back() {
 #[test]
 fn empty_with_blocks_waits_longer() {
     let world = World::new(&[("a.log", "")]);
-    let file = File::options()
-        .write(true)
-        .open(world.path("a.log"))
-        .unwrap();
+    let file = File::options().write(true).open(world.path("a.log")).unwrap();
     let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&file, flags, 0, 1 << 20).unwrap();
     let mut world = world;
     let doubted = world.entry("/a.log");
-    assert!(
-        doubted.len == 0 && doubted.etag.starts_with("W/"),
-        "{}",
-        doubted.etag
-    );
+    assert!(doubted.len == 0 && doubted.etag.starts_with("W/"), "{}", doubted.etag);
     assert!(head_of(&doubted).contains("no-store"));
     world.at_s += 1.1;
     assert!(world.entry("/a.log").etag.starts_with('"'));

@@ -13,11 +13,7 @@ fn large_file_waits_to_be_quiet() {
     });
     world.set_age("a.bin", Duration::ZERO);
     assert!(matches!(world.find("/a.bin", &[]), Found::WouldBlock));
-    assert_eq!(
-        world.count("site_changed_total"),
-        0,
-        "it only has to be quiet"
-    );
+    assert_eq!(world.count("site_changed_total"), 0, "it only has to be quiet");
     let is_settled = |entry: &Entry| match entry.body {
         Body::File { settled, .. } => settled,
         Body::Memory(_) => panic!("in memory"),

@@ -27,16 +27,8 @@ fn every_command_line_of_the_docs_is_right() {
     let lines: Vec<Line> = texts().iter().flat_map(lines_of).collect();
     let wrong: Vec<_> = lines.iter().filter_map(mistake).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    for command in [
-        "serve",
-        "cache",
-        "load",
-        "lab",
-        "doctor",
-        "check-config",
-        "completions",
-        "man",
-    ] {
+    for command in ["serve", "cache", "load", "lab", "doctor", "check-config", "completions", "man"]
+    {
         let has = lines.iter().any(|line| line.words[1] == command);
         assert!(has, "no line of {command} was found");
     }
@@ -76,13 +68,7 @@ fn cargo_run_starts_weft() {
 fn texts() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
-    for folder in [
-        "docs",
-        "docs/fiber",
-        "docs/experiments",
-        "packaging/systemd",
-        "results",
-    ] {
+    for folder in ["docs", "docs/fiber", "docs/experiments", "packaging/systemd", "results"] {
         let inside = fs::read_dir(root.join(folder)).unwrap();
         files.extend(inside.map(|entry| entry.unwrap().path()));
     }
@@ -94,21 +80,10 @@ fn texts() -> Vec<(String, String)> {
         let text = fs::read_to_string(&path).unwrap();
         (path.display().to_string(), text)
     });
-    let commands = [
-        "weft",
-        "serve",
-        "cache",
-        "lab",
-        "load",
-        "doctor",
-        "check-config",
-        "completions",
-        "man",
-    ];
+    let commands =
+        ["weft", "serve", "cache", "lab", "load", "doctor", "check-config", "completions", "man"];
     let of_help = commands.into_iter().flat_map(|command| {
-        let examples = sections(command)
-            .iter()
-            .filter(|(title, _)| *title == "Examples");
+        let examples = sections(command).iter().filter(|(title, _)| *title == "Examples");
         examples.map(move |(_, text)| (format!("{command} --help"), format!("```\n{text}\n```\n")))
     });
     of_files.chain(of_help).collect()
@@ -133,19 +108,11 @@ fn lines_of((name, text): &(String, String)) -> Vec<Line> {
             }
             (None, None) => {
                 let spans = line.split('`').skip(1).step_by(2);
-                told.extend(
-                    spans
-                        .filter(|span| span.starts_with("weft "))
-                        .flat_map(commands_of),
-                );
+                told.extend(spans.filter(|span| span.starts_with("weft ")).flat_map(commands_of));
             }
         }
     }
-    let line = |words, is_prose| Line {
-        place: name.clone(),
-        words,
-        is_prose,
-    };
+    let line = |words, is_prose| Line { place: name.clone(), words, is_prose };
     let found = found.into_iter().map(|words| line(words, false));
     let told = told.into_iter().map(|words| line(words, true));
     found.chain(told).collect()
@@ -163,13 +130,9 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
             continue;
         };
         // A shell puts something in for a variable; a number is right wherever there is one.
-        let typed = words[begins + 1..].iter().map(|word| {
-            if word.starts_with('$') {
-                "1".to_owned()
-            } else {
-                word.clone()
-            }
-        });
+        let typed = words[begins + 1..]
+            .iter()
+            .map(|word| if word.starts_with('$') { "1".to_owned() } else { word.clone() });
         let typed: Vec<String> = typed.collect();
         if !typed.is_empty() {
             commands.push([vec!["weft".to_owned()], typed].concat());

@@ -146,7 +146,7 @@ impl CacheConfig {
         }
         if self.has_sasl && self.auth_file.is_none() {
             return Err(
-                "-S: say where the users are: -Y <file>, with lines of user:password".into(),
+                "-S: say where the users are: -Y <file>, with lines of user:password".into()
             );
         }
         self.tls().map(drop)
@@ -173,11 +173,9 @@ impl CacheConfig {
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),
             (Verify::Must, None) => {
-                return Err(
-                    "-o ssl_verify_mode needs the certificates of the authorities: \
+                return Err("-o ssl_verify_mode needs the certificates of the authorities: \
                             -o ssl_ca_cert=<file>"
-                        .into(),
-                );
+                    .into());
             }
         };
         Ok(Some(TlsOptions {
@@ -193,10 +191,7 @@ impl CacheConfig {
         if let Some(path) = self.unix_socket.clone() {
             let mode = self.unix_mask;
             // As in memcached: TLS is for the network.
-            return vec![Listen {
-                address: Address::Unix { path, mode },
-                has_tls: false,
-            }];
+            return vec![Listen { address: Address::Unix { path, mode }, has_tls: false }];
         }
         let listen = |host: Host| {
             let address = match (host.has_port, self.port) {
@@ -229,10 +224,7 @@ impl CacheConfig {
             return self.hosts.clone();
         }
         vec![Host {
-            address: Address::Name {
-                host: String::new(),
-                port: 0,
-            },
+            address: Address::Name { host: String::new(), port: 0 },
             has_port: false,
             is_plain: false,
         }]
@@ -292,11 +284,7 @@ fn host(word: &str) -> Result<Host, String> {
     };
     match address {
         Address::Unix { .. } => Err("use -s for a Unix socket".to_owned()),
-        _ => Ok(Host {
-            address,
-            has_port,
-            is_plain,
-        }),
+        _ => Ok(Host { address, has_port, is_plain }),
     }
 }
 
@@ -326,10 +314,7 @@ mod tests {
         assert_eq!(addresses(""), [":11211"]);
         assert!(config.listen_udp().is_empty() && config.idle_timeout.is_none());
         assert_eq!(config.memory_bytes, 64 << 20);
-        assert_eq!(
-            (config.item_len_max, config.connections_max),
-            (1 << 20, 1024)
-        );
+        assert_eq!((config.item_len_max, config.connections_max), (1 << 20, 1024));
         assert!(config.refuses_fast && config.crawls);
         assert!(!config.has_no_evictions && !config.has_no_cas && !config.has_no_flush_all);
         assert!(!config.has_no_watch && !config.has_no_dump);
@@ -349,10 +334,7 @@ mod tests {
         assert_eq!(addresses("-l [fe80::1%lo]:11301"), ["[fe80::1%1]:11301"]);
         assert_eq!(addresses("-p -1 -l 127.0.0.1"), ["127.0.0.1:0"]);
         assert!(addresses("-p 0").is_empty());
-        assert_eq!(
-            addresses("-p 0 -l 127.0.0.1:11301,::1"),
-            ["127.0.0.1:11301"]
-        );
+        assert_eq!(addresses("-p 0 -l 127.0.0.1:11301,::1"), ["127.0.0.1:11301"]);
         assert_eq!(
             addresses("-Z -o ssl_chain_cert=x -l notls:127.0.0.1:1,127.0.0.1:2"),
             ["127.0.0.1:1", "tls 127.0.0.1:2"]
@@ -368,13 +350,7 @@ mod tests {
 
     #[test]
     fn udp_listens_where_tcp_does() {
-        let udp = |line| {
-            read(line)
-                .listen_udp()
-                .iter()
-                .map(Address::to_string)
-                .collect::<Vec<_>>()
-        };
+        let udp = |line| read(line).listen_udp().iter().map(Address::to_string).collect::<Vec<_>>();
         assert_eq!(udp("-U 11211"), [":11211"]);
         assert_eq!(udp("-U 5 -l 127.0.0.1:1,127.0.0.1:2"), ["127.0.0.1:5"]);
     }
@@ -405,10 +381,7 @@ mod tests {
             ("-S", "-S: say where the users are"),
             ("-N 4", "-N: not supported"),
             ("-Z", "-Z needs a certificate"),
-            (
-                "-o ssl_chain_cert=x",
-                "-o ssl_chain_cert is about TLS: give -Z",
-            ),
+            ("-o ssl_chain_cert=x", "-o ssl_chain_cert is about TLS: give -Z"),
             ("-Z -o ssl_chain_cert=x,ssl_verify_mode=2", "ssl_ca_cert"),
             ("-Z -o ssl_chain_cert=x,ssl_min_version=0", "TLS 1.0"),
             ("-o idle_timeout=soon", "-o idle_timeout: 'soon'"),

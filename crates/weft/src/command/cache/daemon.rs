@@ -34,9 +34,7 @@ pub(crate) fn detach() -> Result<Daemon, Failure> {
             drop(waiting);
             // A child of fork(2) leads no group, so this cannot fail. setsid(2)
             let _ = rustix::process::setsid();
-            Ok(Daemon {
-                ready: ready.into(),
-            })
+            Ok(Daemon { ready: ready.into() })
         }
         child => {
             drop(ready);
@@ -52,10 +50,7 @@ fn failed(what: &str, error: io::Error) -> Failure {
 /// The exit status: 0 when the child said that it is up, else the child's own.
 fn wait_for(child: libc::pid_t, waiting: OwnedFd) -> i32 {
     let mut said = [0];
-    if File::from(waiting)
-        .read(&mut said)
-        .is_ok_and(|len| len == 1)
-    {
+    if File::from(waiting).read(&mut said).is_ok_and(|len| len == 1) {
         return 0;
     }
     match waitpid(Pid::from_raw(child), WaitOptions::empty()) {

@@ -50,19 +50,10 @@ impl Running {
         asked: Sender<Signal>,
         tell: impl Fn(Result<&str, &str>) + Send + 'static,
     ) -> Result<(Running, Restored), Failure> {
-        let Prepared {
-            listeners,
-            netstack,
-            datagrams,
-            admin,
-            tls,
-            ..
-        } = prepared;
+        let Prepared { listeners, netstack, datagrams, admin, tls, .. } = prepared;
         let host = ProcessHost::new(asked, tls.clone());
         let of_netstack = netstack.iter().flat_map(NetstackInterface::addresses);
-        let of_netstack: Vec<_> = of_netstack
-            .map(|(address, _)| Address::Tcp(address))
-            .collect();
+        let of_netstack: Vec<_> = of_netstack.map(|(address, _)| Address::Tcp(address)).collect();
         let addresses = listeners.iter().map(|bound| &bound.address);
         let addresses: Vec<_> = addresses.chain(&of_netstack).cloned().collect();
         let (service, restored) = open_service(config, &addresses, &datagrams, &host)?;
@@ -114,10 +105,7 @@ impl Running {
 
 fn time(service: &Service) -> SnapshotTime {
     let now = Now::read();
-    SnapshotTime {
-        now: service.seconds(now),
-        unix: now.since_epoch.as_secs(),
-    }
+    SnapshotTime { now: service.seconds(now), unix: now.since_epoch.as_secs() }
 }
 
 /// The service, and the items that the last run left.
@@ -144,10 +132,7 @@ fn open_service(
             other => format!("tcp:{other}"),
         });
     }
-    for address in datagrams
-        .iter()
-        .filter_map(|socket| socket.local_addr().ok())
-    {
+    for address in datagrams.iter().filter_map(|socket| socket.local_addr().ok()) {
         service.listens_at(format!("udp:{address}"));
     }
     let service = Arc::new(service);
@@ -165,11 +150,7 @@ fn log_eviction(service: &Service, eviction: &store::Eviction<'_>) {
     let expires = eviction.exptime != store::NEVER;
     let evicted = Evicted {
         was_fetched: eviction.was_fetched,
-        ttl_s: if expires {
-            i64::from(eviction.exptime) - i64::from(eviction.now)
-        } else {
-            -1
-        },
+        ttl_s: if expires { i64::from(eviction.exptime) - i64::from(eviction.now) } else { -1 },
         idle_s: eviction.now.saturating_sub(eviction.last_access),
         class_id: eviction.class_id,
         size: eviction.size,
@@ -199,9 +180,7 @@ fn service_settings(
         Address::Tcp(address) => Some(address.port()),
         _ => None,
     });
-    let udp_port = datagrams
-        .iter()
-        .find_map(|socket| Some(socket.local_addr().ok()?.port()));
+    let udp_port = datagrams.iter().find_map(|socket| Some(socket.local_addr().ok()?.port()));
     let unix = addresses.iter().find_map(|address| match address {
         Address::Unix { path, mode } => Some((path.display().to_string(), *mode)),
         _ => None,
@@ -213,10 +192,7 @@ fn service_settings(
         interface: config.interface.clone(),
         unix_mask: unix.as_ref().map_or(0o700, |(_, mode)| *mode),
         unix_socket: unix.map(|(path, _)| path),
-        memory_file: config
-            .memory_file
-            .as_ref()
-            .map(|file| file.display().to_string()),
+        memory_file: config.memory_file.as_ref().map(|file| file.display().to_string()),
         threads: config.common.workers() as u32,
         backlog: config.backlog,
         binding: match config.protocol {
@@ -231,9 +207,7 @@ fn service_settings(
         allows_dump: !config.has_no_dump,
         allows_watch: !config.has_no_watch,
         refuses_at_connections_max: config.refuses_fast,
-        idle_timeout_s: config
-            .idle_timeout
-            .map_or(0, |timeout| timeout.as_secs() as u32),
+        idle_timeout_s: config.idle_timeout.map_or(0, |timeout| timeout.as_secs() as u32),
         tls: config.has_tls,
         verbosity: config.verbosity.into(),
         crawls: config.crawls,
@@ -273,9 +247,7 @@ fn start_server(
     let patience = config.idle_timeout.unwrap_or(FOREVER);
     let limits = ::serve::limits::Limits {
         connections_max: config.connections_max,
-        refusal: config
-            .refuses_fast
-            .then_some("ERROR Too many open connections\r\n"),
+        refusal: config.refuses_fast.then_some("ERROR Too many open connections\r\n"),
         handshake_timeout: config.common.handshake_timeout,
         head_timeout: patience,
         body_timeout: patience,
@@ -286,15 +258,11 @@ fn start_server(
         ..::serve::limits::Limits::default()
     };
     let limits = ::serve::limits::Limits {
-        connection_memory_max: config
-            .connection_memory_max
-            .unwrap_or(limits.connection_memory_max),
+        connection_memory_max: config.connection_memory_max.unwrap_or(limits.connection_memory_max),
         ..limits
     };
-    let are_unix: Vec<_> = listeners
-        .iter()
-        .map(|bound| matches!(bound.address, Address::Unix { .. }))
-        .collect();
+    let are_unix: Vec<_> =
+        listeners.iter().map(|bound| matches!(bound.address, Address::Unix { .. })).collect();
     let service = Arc::clone(service);
     let settings = Settings {
         engine: config.common.engine(),

@@ -144,10 +144,7 @@ mod tests {
             let said = CacheConfig::read(typed).unwrap_err();
             assert!(said.contains(expected), "{list}: {said}");
         };
-        check(
-            "modern,no_slab_automove,slab_automove=1,lru_crawller",
-            "did you mean lru_crawler?",
-        );
+        check("modern,no_slab_automove,slab_automove=1,lru_crawller", "did you mean lru_crawler?");
         check("xyzzy", "-o xyzzy: there is no such option; weft cache -h");
         for (list, flag) in [
             ("engine=event", "--engine event"),

@@ -73,8 +73,7 @@ fn usage(opt: &Setting<CacheConfig>) -> String {
 /// `idle_timeout=<seconds>`
 fn listed(opt: &Setting<CacheConfig>) -> String {
     let name = opt.name;
-    opt.value()
-        .map_or(name.to_owned(), |value| format!("{name}=<{value}>"))
+    opt.value().map_or(name.to_owned(), |value| format!("{name}=<{value}>"))
 }
 
 fn describe(opt: &Setting<CacheConfig>) -> String {
@@ -143,10 +142,8 @@ mod tests {
             });
             rows.collect::<String>()
         };
-        let (options, listed) = (
-            table(&mut flags::<CacheConfig>(), usage),
-            table(&mut EXTENDED.iter(), listed),
-        );
+        let (options, listed) =
+            (table(&mut flags::<CacheConfig>(), usage), table(&mut EXTENDED.iter(), listed));
         format!(
             "\n| option | default | |\n|---|---|---|\n{options}\n\
              | `-o` | default | |\n|---|---|---|\n{listed}\n\

@@ -30,11 +30,7 @@ struct Known {
 
 impl ProcessHost {
     pub(crate) fn new(asked: Sender<Signal>, tls: Option<Arc<Tls>>) -> ProcessHost {
-        ProcessHost(Arc::new(Known {
-            asked: Mutex::new(asked),
-            tls,
-            server: OnceLock::new(),
-        }))
+        ProcessHost(Arc::new(Known { asked: Mutex::new(asked), tls, server: OnceLock::new() }))
     }
 
     pub(crate) fn knows(&self, server: &Arc<Server>) {
@@ -74,12 +70,7 @@ impl Host for ProcessHost {
             StopMode::Graceful => Signal::Terminate,
         };
         // The receiver is gone only while the process ends anyway.
-        let _ = self
-            .0
-            .asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .send(signal);
+        let _ = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).send(signal);
     }
 
     fn refresh_certificates(&self) -> Option<Result<(), String>> {

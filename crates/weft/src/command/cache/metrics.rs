@@ -181,12 +181,7 @@ const COMMANDS: [&str; 6] = ["get", "delete", "incr", "decr", "cas", "touch"];
 const LISTS: [&str; 4] = ["hot", "warm", "cold", "temporary"];
 
 fn write_general(figures: &Figures, out: &mut MetricsWriter) {
-    out.gauge(
-        "memcached_up",
-        "Always 1: the cache itself answers.",
-        &[],
-        1.0,
-    );
+    out.gauge("memcached_up", "Always 1: the cache itself answers.", &[], 1.0);
     let version = [("version", figures.text("version"))];
     out.gauge("memcached_version", "The version.", &version, 1.0);
     GENERAL.iter().for_each(|row| figures.put(row, &[], out));
@@ -195,12 +190,7 @@ fn write_general(figures: &Figures, out: &mut MetricsWriter) {
 fn write_commands(figures: &Figures, out: &mut MetricsWriter) {
     let mut put = |command: &str, status: &str, value: u64| {
         let labels = [("command", command), ("status", status)];
-        out.counter(
-            "memcached_commands_total",
-            "Commands, by result.",
-            &labels,
-            value,
-        );
+        out.counter("memcached_commands_total", "Commands, by result.", &labels, value);
     };
     for command in COMMANDS {
         put(command, "hit", figures.count(&format!("{command}_hits")));
@@ -252,11 +242,7 @@ fn write_classes(classes: &[(String, Figures)], out: &mut MetricsWriter) {
 fn write_class_commands(classes: &[(String, Figures)], out: &mut MetricsWriter) {
     for (id, figures) in classes {
         let mut put = |command: &str, status: &str, value: u64| {
-            let labels = [
-                ("slab", id.as_str()),
-                ("command", command),
-                ("status", status),
-            ];
+            let labels = [("slab", id.as_str()), ("command", command), ("status", status)];
             let help = "Commands, by slab class.";
             out.counter("memcached_slab_commands_total", help, &labels, value);
         };

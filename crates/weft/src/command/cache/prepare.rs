@@ -47,10 +47,7 @@ impl Prepared {
             let tls = if is_secure { " (TLS)" } else { "" };
             format!("{address}{tls}")
         });
-        let datagrams = self
-            .datagrams
-            .iter()
-            .filter_map(|socket| socket.local_addr().ok());
+        let datagrams = self.datagrams.iter().filter_map(|socket| socket.local_addr().ok());
         let admin = self.admin.iter().flat_map(Bound::urls);
         listeners
             .chain(datagrams.map(|address| format!("{address} (UDP)")))
@@ -85,47 +82,25 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     )?;
     let datagrams = bind_datagrams(config)?;
     if listeners.is_empty() && datagrams.is_empty() && netstack.is_none() {
-        return Err(Failure::Usage(
-            "no address to listen at: give -p, -U or -s".to_owned(),
-        ));
+        return Err(Failure::Usage("no address to listen at: give -p, -U or -s".to_owned()));
     }
     let admin = operate::bind_all(&config.common.admin, &[])?;
     write_ports(&listeners, netstack.as_ref(), &datagrams)?;
     let pid_file = config.common.write_pid_file()?;
     become_user(ids.as_ref(), listeners.iter().chain(&admin), "")?;
-    Ok(Prepared {
-        listeners,
-        netstack,
-        datagrams,
-        admin,
-        tls,
-        pid_file,
-    })
+    Ok(Prepared { listeners, netstack, datagrams, admin, tls, pid_file })
 }
 
 /// What the sandbox grants: files that are opened after the start, by right.
 pub(super) fn needs(config: &CacheConfig) -> Needs {
     let certificate = &config.certificate;
     let chain = config.has_tls.then_some(&certificate.chain);
-    let read = chain
-        .into_iter()
-        .chain(&certificate.key)
-        .chain(&config.ca_cert);
+    let read = chain.into_iter().chain(&certificate.key).chain(&config.ca_cert);
     let read = read.chain(&config.auth_file);
-    let items = config
-        .memory_file
-        .iter()
-        .map(|file| (Right::Replace, file.clone()));
-    let listen: Vec<_> = config
-        .listen()
-        .into_iter()
-        .map(|listen| listen.address)
-        .collect();
+    let items = config.memory_file.iter().map(|file| (Right::Replace, file.clone()));
+    let listen: Vec<_> = config.listen().into_iter().map(|listen| listen.address).collect();
     let read = read.map(|file| (Right::File, file.clone()));
-    Needs {
-        files: read.chain(items).chain(sockets(&listen)).collect(),
-        ..Needs::default()
-    }
+    Needs { files: read.chain(items).chain(sockets(&listen)).collect(), ..Needs::default() }
 }
 
 /// Addresses that a netstack listens on.
@@ -148,8 +123,7 @@ fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
         None => Ok(None),
         Some(user) if is_root => {
             let ids = privileges::find(user);
-            ids.map(Some)
-                .map_err(|why| Failure::Usage(format!("-u: {why}")))
+            ids.map(Some).map_err(|why| Failure::Usage(format!("-u: {why}")))
         }
         // As in memcached: a process that is not root keeps its user.
         Some(_) => Ok(None),
@@ -168,21 +142,11 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     fixed.map_err(Failure::Usage)?;
     let held = engine.check_holds("-c", config.connections_max, workers, &machine);
     held.map_err(Failure::Usage)?;
-    make_room(
-        "-c",
-        engine.descriptors_of(config.connections_max),
-        DESCRIPTORS_RESERVED,
-    )?;
+    make_room("-c", engine.descriptors_of(config.connections_max), DESCRIPTORS_RESERVED)?;
     if config.dumps_core {
         let all = getrlimit(Resource::Core).maximum;
-        setrlimit(
-            Resource::Core,
-            Rlimit {
-                current: all,
-                maximum: all,
-            },
-        )
-        .map_err(io::Error::from)?;
+        setrlimit(Resource::Core, Rlimit { current: all, maximum: all })
+            .map_err(io::Error::from)?;
     }
     if config.locks_memory {
         lock_memory()?;
@@ -229,8 +193,7 @@ fn bind_datagrams(config: &CacheConfig) -> Result<Vec<UdpSocket>, Failure> {
             Address::Name { host, port } if host.is_empty() => {
                 let six = UdpSocket::bind(SocketAddr::from(([0u16; 8], *port)));
                 // A kernel without IPv6 has IPv4.
-                six.or_else(|_| UdpSocket::bind(("0.0.0.0", *port)))
-                    .map(|one| vec![one])
+                six.or_else(|_| UdpSocket::bind(("0.0.0.0", *port))).map(|one| vec![one])
             }
             Address::Name { host, port } => bind_name(host, *port),
             Address::Unix { .. } => unreachable!("-s has no datagrams"),
@@ -272,9 +235,7 @@ fn write_ports(
         Address::Tcp(address) => Some(("TCP", address)),
         _ => None,
     });
-    let udp = datagrams
-        .iter()
-        .filter_map(|socket| Some(("UDP", socket.local_addr().ok()?)));
+    let udp = datagrams.iter().filter_map(|socket| Some(("UDP", socket.local_addr().ok()?)));
     let of_netstack = netstack.into_iter().flat_map(NetstackInterface::addresses);
     let of_netstack = of_netstack.map(|(address, _)| ("TCP", address));
     let text: String = tcp

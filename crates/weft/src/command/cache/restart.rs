@@ -38,10 +38,9 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
             Ok(Restored::Nothing)
         }
         Err(RestoreError::Io(error)) => Err(format!("-e: cannot read {}: {error}", file.display())),
-        Err(RestoreError::Foreign) => Err(format!(
-            "-e: {} is not a file of saved items: give another name",
-            file.display()
-        )),
+        Err(RestoreError::Foreign) => {
+            Err(format!("-e: {} is not a file of saved items: give another name", file.display()))
+        }
         Err(RestoreError::Version(version)) => {
             put_aside(file, format!("it is of version {version} of the format"))
         }
@@ -84,9 +83,7 @@ fn check_kind(file: &Path) -> Result<(), String> {
         () => "a device",
     };
     let file = file.display();
-    Err(format!(
-        "-e: {file} is {kind}, not a file: give another name"
-    ))
+    Err(format!("-e: {file} is {kind}, not a file: give another name"))
 }
 
 fn put_aside(file: &Path, why: String) -> Result<Restored, String> {
@@ -95,10 +92,9 @@ fn put_aside(file: &Path, why: String) -> Result<Restored, String> {
     let aside = PathBuf::from(aside);
     match fs::rename(file, &aside) {
         Ok(()) => Ok(Restored::PutAside { why, aside }),
-        Err(error) => Err(format!(
-            "-e: {}: {why}, and it cannot be renamed: {error}",
-            file.display()
-        )),
+        Err(error) => {
+            Err(format!("-e: {}: {why}, and it cannot be renamed: {error}", file.display()))
+        }
     }
 }
 
@@ -109,19 +105,14 @@ mod tests {
     use super::*;
     use cache::store::{Config, Mode, NEVER};
 
-    const TIME: SnapshotTime = SnapshotTime {
-        now: 1000,
-        unix: 1_700_000_000,
-    };
+    const TIME: SnapshotTime = SnapshotTime { now: 1000, unix: 1_700_000_000 };
 
     fn saved() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("items");
         let store = empty();
         let mut guard = store.access(TIME.now);
-        guard
-            .store(b"key", b"value", 0, NEVER, Mode::Set.into())
-            .unwrap();
+        guard.store(b"key", b"value", 0, NEVER, Mode::Set.into()).unwrap();
         drop(guard);
         store.save(&file, TIME).unwrap();
         (folder, file)
@@ -136,15 +127,9 @@ mod tests {
         let (_folder, file) = saved();
         let store = empty();
         let restored = restore(&store, &file, TIME).unwrap();
-        assert!(
-            matches!(restored, Restored::Items(Snapshot { items: 1, .. })),
-            "{restored:?}"
-        );
+        assert!(matches!(restored, Restored::Items(Snapshot { items: 1, .. })), "{restored:?}");
         assert!(store.access(TIME.now).peek(b"key").is_some());
-        assert!(matches!(
-            restore(&empty(), &file, TIME),
-            Ok(Restored::Nothing)
-        ));
+        assert!(matches!(restore(&empty(), &file, TIME), Ok(Restored::Nothing)));
     }
 
     /// Seen: a folder that is not there was found at the stop, when the items were to be saved, and
@@ -196,9 +181,7 @@ mod tests {
     fn what_is_no_file_is_refused_by_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name| folder.path().join(name);
-        let made = std::process::Command::new("mkfifo")
-            .arg(at("fifo"))
-            .status();
+        let made = std::process::Command::new("mkfifo").arg(at("fifo")).status();
         assert!(made.unwrap().success());
         fs::create_dir(at("folder")).unwrap();
         let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
@@ -211,10 +194,8 @@ mod tests {
             (PathBuf::from("/dev/null"), "a device"),
         ] {
             let why = restore(&empty(), &file, TIME).unwrap_err();
-            let expected = format!(
-                "-e: {} is {kind}, not a file: give another name",
-                file.display()
-            );
+            let expected =
+                format!("-e: {} is {kind}, not a file: give another name", file.display());
             assert_eq!(why, expected);
         }
         // And in the crate, for what takes the file's place after the look at it.
@@ -231,10 +212,7 @@ mod tests {
         let Ok(Restored::PutAside { why, aside }) = restore(&store, &file, TIME) else {
             panic!("it was used")
         };
-        assert!(
-            why.contains("cut off") && aside.ends_with("items.refused"),
-            "{why}"
-        );
+        assert!(why.contains("cut off") && aside.ends_with("items.refused"), "{why}");
         assert!(aside.exists() && !file.exists());
         assert!(store.access(TIME.now).peek(b"key").is_none());
     }
@@ -244,9 +222,6 @@ mod tests {
         let (_folder, file) = saved();
         fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n".repeat(10)).unwrap();
         let why = restore(&empty(), &file, TIME).unwrap_err();
-        assert!(
-            why.contains("not a file of saved items") && file.exists(),
-            "{why}"
-        );
+        assert!(why.contains("not a file of saved items") && file.exists(), "{why}");
     }
 }

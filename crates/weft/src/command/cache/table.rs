@@ -143,10 +143,7 @@ const OPTIONS: Rows = &[
         .derived(":")
         .help("Turn on \"stats detail\"; this character ends a key's prefix"),
     opt('t', "threads")
-        .takes(
-            "num",
-            put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
-        )
+        .takes("num", put!(common.workers = Some value::up_to::<WORKERS_MAX, _>))
         .derived("the CPUs that affinity and cgroup quota allow")
         .help("Processors (of fibers), event loops, session threads of a pipeline or shards"),
     opt('R', "max-reqs-per-event")
@@ -193,9 +190,7 @@ const OPTIONS: Rows = &[
         .does(|config| config.has_tls = true)
         .help("Speak TLS, with the certificate of -o ssl_chain_cert"),
     // The options in the list are rows of their own.
-    opt('o', "extended")
-        .adds("list", ignore)
-        .help("More options, separated by commas; see below"),
+    opt('o', "extended").adds("list", ignore).help("More options, separated by commas; see below"),
     opt('N', "napi_ids")
         .takes("num", |_, _| {
             let why = "connections are not assigned by the queue of the network card";
@@ -207,10 +202,7 @@ const OPTIONS: Rows = &[
 const OURS: Rows = &[
     Setting::ENGINE,
     own("workers")
-        .takes(
-            "num",
-            put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
-        )
+        .takes("num", put!(common.workers = Some value::up_to::<WORKERS_MAX, _>))
         .help("Same as -t"),
     own("admin")
         .adds("addr", CacheConfig::add_admin)

@@ -185,9 +185,7 @@ fn number(word: Option<&[u8]>) -> Option<u64> {
 
 /// `set key flags exptime LENGTH`, `ms key LENGTH`
 fn value_len_of_command(line: &[u8]) -> Option<u64> {
-    let mut words = line
-        .split(|&byte| byte == b' ')
-        .filter(|word| !word.is_empty());
+    let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     match words.next()? {
         b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => number(words.nth(3)),
         b"ms" => number(words.nth(1)),
@@ -213,41 +211,27 @@ mod tests {
     fn lines(pieces: &[&[u8]], value_len: fn(&[u8]) -> Option<u64>) -> Vec<String> {
         let (mut lines, shown) = (Lines::default(), RefCell::new(Vec::new()));
         for piece in pieces {
-            lines.each(piece, value_len, |line| {
-                shown.borrow_mut().push(line.to_owned())
-            });
+            lines.each(piece, value_len, |line| shown.borrow_mut().push(line.to_owned()));
         }
         shown.into_inner()
     }
 
     #[test]
     fn commands_are_shown_without_their_values() {
-        let asked: [&[u8]; 3] = [
-            b"set a 0 0 9\r\nget b",
-            b"\r\nxxx\r\nms k 2\r\nhi\r\n",
-            b"mn\r\n",
-        ];
-        assert_eq!(
-            lines(&asked, value_len_of_command),
-            ["set a 0 0 9", "ms k 2", "mn"]
-        );
+        let asked: [&[u8]; 3] =
+            [b"set a 0 0 9\r\nget b", b"\r\nxxx\r\nms k 2\r\nhi\r\n", b"mn\r\n"];
+        assert_eq!(lines(&asked, value_len_of_command), ["set a 0 0 9", "ms k 2", "mn"]);
     }
 
     #[test]
     fn replies_are_shown_without_their_values() {
         let answered: [&[u8]; 1] = [b"VALUE a 0 5\r\nEND\r\n\r\nEND\r\nVA 2 f0\r\nhi\r\nHD\r\n"];
-        assert_eq!(
-            lines(&answered, value_len_of_reply),
-            ["VALUE a 0 5", "END", "VA 2 f0", "HD"]
-        );
+        assert_eq!(lines(&answered, value_len_of_reply), ["VALUE a 0 5", "END", "VA 2 f0", "HD"]);
     }
 
     #[test]
     fn what_is_not_text_is_no_mess() {
-        assert_eq!(
-            lines(&[b"get \x1b[31m\r\n"], value_len_of_command),
-            ["get \\x1b[31m"]
-        );
+        assert_eq!(lines(&[b"get \x1b[31m\r\n"], value_len_of_command), ["get \\x1b[31m"]);
         let message = [0x80, 0x0a, 0, 0];
         assert_eq!(
             lines(&[&message], value_len_of_command),

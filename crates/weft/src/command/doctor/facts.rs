@@ -72,22 +72,16 @@ impl Facts {
 }
 
 fn ring() -> Result<Features, Refusal> {
-    fiber::probe()
-        .map(|ring| ring.features)
-        .map_err(|denied| Refusal {
-            cause: format!("{} ({})", denied.cause, denied.error),
-            remedy: denied.cause.remedy().to_owned(),
-        })
+    fiber::probe().map(|ring| ring.features).map_err(|denied| Refusal {
+        cause: format!("{} ({})", denied.cause, denied.error),
+        remedy: denied.cause.remedy().to_owned(),
+    })
 }
 
 // Number of CPUs in the affinity mask. proc_pid_status(5)
 fn allowed(machine: &Machine) -> Option<usize> {
     let status = machine.text("proc/self/status")?;
-    cpus(
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?,
-    )
+    cpus(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)
 }
 
 /// Number of CPUs in a list such as `0-3,8`.

@@ -23,28 +23,15 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
 
 /// A good finding; [`judge`] sets its section.
 fn ok(name: &'static str, value: impl Into<String>) -> Finding {
-    Finding {
-        section: "",
-        name,
-        verdict: Verdict::Ok,
-        value: value.into(),
-        advice: None,
-    }
+    Finding { section: "", name, verdict: Verdict::Ok, value: value.into(), advice: None }
 }
 
 fn warn(name: &'static str, value: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding {
-        verdict: Verdict::Warn,
-        advice: Some(advice.into()),
-        ..ok(name, value)
-    }
+    Finding { verdict: Verdict::Warn, advice: Some(advice.into()), ..ok(name, value) }
 }
 
 fn bad(name: &'static str, value: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding {
-        verdict: Verdict::Bad,
-        ..warn(name, value, advice)
-    }
+    Finding { verdict: Verdict::Bad, ..warn(name, value, advice) }
 }
 
 /// `advice` with the commands that set a sysctl, now and permanently.
@@ -62,11 +49,9 @@ const KERNEL_FOR_RING: (u32, u32) = (6, 1);
 fn kernel(facts: &Facts) -> Vec<Finding> {
     let release = &facts.kernel;
     let version = match release_number(release) {
-        Some(number) if number < KERNEL_MIN => bad(
-            "version",
-            release,
-            "weft opens files with openat2(2), which came with Linux 5.6.",
-        ),
+        Some(number) if number < KERNEL_MIN => {
+            bad("version", release, "weft opens files with openat2(2), which came with Linux 5.6.")
+        }
         Some(number) if number < KERNEL_FOR_RING => warn(
             "version",
             release,
@@ -92,11 +77,7 @@ fn kernel(facts: &Facts) -> Vec<Finding> {
                  {fibers} fibers. For more:"
             );
             let value = "mprotect: two mappings per fiber";
-            warn(
-                "stack guards",
-                value,
-                sysctl(&advice, "vm.max_map_count=1048576"),
-            )
+            warn("stack guards", value, sysctl(&advice, "vm.max_map_count=1048576"))
         }
     };
     vec![version, ring, guards]
@@ -104,10 +85,7 @@ fn kernel(facts: &Facts) -> Vec<Finding> {
 
 fn ring(features: &[(&'static str, bool)]) -> Finding {
     let names = |wanted: bool| {
-        let names = features
-            .iter()
-            .filter(|(_, has)| *has == wanted)
-            .map(|(name, _)| *name);
+        let names = features.iter().filter(|(_, has)| *has == wanted).map(|(name, _)| *name);
         names.collect::<Vec<_>>().join(", ")
     };
     let missing = names(false);
@@ -160,12 +138,7 @@ fn memory(facts: &Facts) -> Vec<Finding> {
         other => ok("huge pages", other),
     };
     let mappings = facts.map_count_max.map_or("unknown".to_owned(), show_count);
-    vec![
-        installed,
-        limit,
-        pages,
-        ok("mappings", format!("{mappings} per process")),
-    ]
+    vec![installed, limit, pages, ok("mappings", format!("{mappings} per process"))]
 }
 
 fn cgroup_memory(version: CgroupVersion, bytes: u64) -> Finding {
@@ -193,9 +166,7 @@ fn cgroup_memory(version: CgroupVersion, bytes: u64) -> Finding {
 
 /// The selected choice, in brackets: `always [madvise] never`.
 fn chosen(choices: &str) -> &str {
-    let inside = choices
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'));
+    let inside = choices.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(choices, |(inside, _)| inside)
 }
 
@@ -210,16 +181,8 @@ fn limits(facts: &Facts) -> Vec<Finding> {
 }
 
 fn nofile(limit: Limit) -> Finding {
-    let value = format!(
-        "{} (weft raises {} itself)",
-        shown(limit.hard),
-        shown(limit.soft)
-    );
-    let value = if limit.soft == limit.hard {
-        shown(limit.hard)
-    } else {
-        value
-    };
+    let value = format!("{} (weft raises {} itself)", shown(limit.hard), shown(limit.soft));
+    let value = if limit.soft == limit.hard { shown(limit.hard) } else { value };
     let advice = "Every connection and every open file takes one. In the unit:\n  \
                   LimitNOFILE=1048576\nfor a login shell, in /etc/security/limits.conf:\n  \
                   *  hard  nofile  1048576";
@@ -249,30 +212,16 @@ fn memlock(facts: &Facts) -> Finding {
 
 fn threads(facts: &Facts) -> Finding {
     let limits = [
-        (
-            facts.tasks_max,
-            "the cgroup",
-            "In the unit:\n  TasksMax=infinity".to_owned(),
-        ),
+        (facts.tasks_max, "the cgroup", "In the unit:\n  TasksMax=infinity".to_owned()),
         (
             facts.user_threads_max,
             "this user's limit",
             "In the unit:\n  LimitNPROC=infinity".to_owned(),
         ),
-        (
-            facts.threads_max,
-            "kernel.threads-max",
-            sysctl("", "kernel.threads-max=1000000"),
-        ),
-        (
-            facts.pid_max,
-            "kernel.pid_max",
-            sysctl("", "kernel.pid_max=4194304"),
-        ),
+        (facts.threads_max, "kernel.threads-max", sysctl("", "kernel.threads-max=1000000")),
+        (facts.pid_max, "kernel.pid_max", sysctl("", "kernel.pid_max=4194304")),
     ];
-    let known = limits
-        .into_iter()
-        .filter_map(|(max, who, advice)| Some((max?, who, advice)));
+    let known = limits.into_iter().filter_map(|(max, who, advice)| Some((max?, who, advice)));
     match known.min_by_key(|(max, ..)| *max) {
         None => ok("threads", "unknown"),
         Some((max, who, advice)) => {
@@ -291,18 +240,8 @@ fn shown(limit: Option<u64>) -> String {
 }
 
 fn network(facts: &Facts) -> Vec<Finding> {
-    let ipv6 = if facts.has_ipv6 {
-        "yes"
-    } else {
-        "no; --listen :PORT is IPv4 only here"
-    };
-    vec![
-        accept_queue(facts),
-        syn_queue(facts),
-        ports(facts),
-        congestion(facts),
-        ok("IPv6", ipv6),
-    ]
+    let ipv6 = if facts.has_ipv6 { "yes" } else { "no; --listen :PORT is IPv4 only here" };
+    vec![accept_queue(facts), syn_queue(facts), ports(facts), congestion(facts), ok("IPv6", ipv6)]
 }
 
 const BACKLOG_GOOD: u64 = 1024;
@@ -317,10 +256,7 @@ fn accept_queue(facts: &Facts) -> Finding {
                 "net.core.somaxconn=4096",
             ),
         ),
-        Some(max) => ok(
-            "accept queue",
-            format!("{} (net.core.somaxconn)", show_count(max)),
-        ),
+        Some(max) => ok("accept queue", format!("{} (net.core.somaxconn)", show_count(max))),
         None => ok("accept queue", "unknown"),
     }
 }
@@ -331,17 +267,10 @@ fn syn_queue(facts: &Facts) -> Finding {
         Some(max @ ..BACKLOG_GOOD) if !cookies => warn(
             "SYN queue",
             format!("{}, SYN cookies off", show_count(max)),
-            sysctl(
-                "A SYN flood locks all clients out.",
-                "net.ipv4.tcp_syncookies=1",
-            ),
+            sysctl("A SYN flood locks all clients out.", "net.ipv4.tcp_syncookies=1"),
         ),
         Some(max) => {
-            let cookies = if cookies {
-                "SYN cookies on"
-            } else {
-                "SYN cookies off"
-            };
+            let cookies = if cookies { "SYN cookies on" } else { "SYN cookies off" };
             ok("SYN queue", format!("{}, {cookies}", show_count(max)))
         }
         None => ok("SYN queue", "unknown"),
@@ -399,14 +328,8 @@ mod tests {
             cpus_installed: Some(4),
             cpus_allowed: Some(2),
             cgroup_cpus: None,
-            nofile: Limit {
-                soft: Some(1024),
-                hard: Some(1 << 20),
-            },
-            memlock: Limit {
-                soft: Some(8 << 20),
-                hard: Some(8 << 20),
-            },
+            nofile: Limit { soft: Some(1024), hard: Some(1 << 20) },
+            memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
             tasks_max: None,
             user_threads_max: None,
             threads_max: Some(100_000),
@@ -424,12 +347,8 @@ mod tests {
     fn faults(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Verdict, String)> {
         let mut facts = good();
         change(&mut facts);
-        let found = judge(&facts)
-            .into_iter()
-            .filter(|one| one.verdict != Verdict::Ok);
-        found
-            .map(|one| (one.name, one.verdict, one.advice.unwrap()))
-            .collect()
+        let found = judge(&facts).into_iter().filter(|one| one.verdict != Verdict::Ok);
+        found.map(|one| (one.name, one.verdict, one.advice.unwrap())).collect()
     }
 
     #[track_caller]
@@ -448,113 +367,31 @@ mod tests {
     #[test]
     fn advice_of_each_fault() {
         use Verdict::{Bad, Warn};
-        check(
-            |facts| facts.kernel = "5.4.0".to_owned(),
-            "version",
-            Bad,
-            "openat2",
-        );
-        check(
-            |facts| facts.kernel = "5.15.0".to_owned(),
-            "version",
-            Warn,
-            "6.1",
-        );
-        let refused = Err(Refusal {
-            cause: "a filter".to_owned(),
-            remedy: "allow it".to_owned(),
-        });
-        check(
-            |facts| facts.io_uring = refused,
-            "io_uring",
-            Warn,
-            "allow it",
-        );
-        check(
-            |facts| facts.guard_install = false,
-            "stack guards",
-            Warn,
-            "vm.max_map_count=",
-        );
-        check(
-            |facts| facts.cgroup_cpus = Some(0.5),
-            "cgroup quota",
-            Warn,
-            "CPUQuota=100%",
-        );
-        let limit = Limit {
-            soft: Some(512),
-            hard: Some(512),
-        };
-        check(
-            |facts| facts.nofile = limit,
-            "open files",
-            Bad,
-            "LimitNOFILE=1048576",
-        );
-        let limit = Limit {
-            soft: Some(1024),
-            hard: Some(4096),
-        };
-        check(
-            |facts| facts.nofile = limit,
-            "open files",
-            Warn,
-            "LimitNOFILE=1048576",
-        );
-        check(
-            |facts| facts.tasks_max = Some(4915),
-            "threads",
-            Warn,
-            "TasksMax=infinity",
-        );
+        check(|facts| facts.kernel = "5.4.0".to_owned(), "version", Bad, "openat2");
+        check(|facts| facts.kernel = "5.15.0".to_owned(), "version", Warn, "6.1");
+        let refused = Err(Refusal { cause: "a filter".to_owned(), remedy: "allow it".to_owned() });
+        check(|facts| facts.io_uring = refused, "io_uring", Warn, "allow it");
+        check(|facts| facts.guard_install = false, "stack guards", Warn, "vm.max_map_count=");
+        check(|facts| facts.cgroup_cpus = Some(0.5), "cgroup quota", Warn, "CPUQuota=100%");
+        let limit = Limit { soft: Some(512), hard: Some(512) };
+        check(|facts| facts.nofile = limit, "open files", Bad, "LimitNOFILE=1048576");
+        let limit = Limit { soft: Some(1024), hard: Some(4096) };
+        check(|facts| facts.nofile = limit, "open files", Warn, "LimitNOFILE=1048576");
+        check(|facts| facts.tasks_max = Some(4915), "threads", Warn, "TasksMax=infinity");
         // Seen: no warning for a user limited to 30 threads, while `--engine thread` assumed 8,192.
         // Cause: only limits of the machine were read. Cure: the user's limit is read too.
-        check(
-            |facts| facts.user_threads_max = Some(30),
-            "threads",
-            Warn,
-            "LimitNPROC=infinity",
-        );
-        check(
-            |facts| facts.pid_max = Some(4096),
-            "threads",
-            Warn,
-            "kernel.pid_max=4194304",
-        );
-        check(
-            |facts| facts.somaxconn = Some(128),
-            "accept queue",
-            Warn,
-            "somaxconn=4096",
-        );
-        check(
-            |facts| facts.local_ports = Some((50_000, 60_000)),
-            "client ports",
-            Warn,
-            "sysctl",
-        );
+        check(|facts| facts.user_threads_max = Some(30), "threads", Warn, "LimitNPROC=infinity");
+        check(|facts| facts.pid_max = Some(4096), "threads", Warn, "kernel.pid_max=4194304");
+        check(|facts| facts.somaxconn = Some(128), "accept queue", Warn, "somaxconn=4096");
+        check(|facts| facts.local_ports = Some((50_000, 60_000)), "client ports", Warn, "sysctl");
         let memory = |bytes| Some((CgroupVersion::V2, bytes));
-        check(
-            |facts| facts.cgroup_memory = memory(16 << 20),
-            "cgroup limit",
-            Bad,
-            "MemoryMax=",
-        );
-        check(
-            |facts| facts.cgroup_memory = memory(64 << 20),
-            "cgroup limit",
-            Warn,
-            "MemoryMax=",
-        );
+        check(|facts| facts.cgroup_memory = memory(16 << 20), "cgroup limit", Bad, "MemoryMax=");
+        check(|facts| facts.cgroup_memory = memory(64 << 20), "cgroup limit", Warn, "MemoryMax=");
     }
 
     #[test]
     fn locked_memory_by_kernel_version() {
-        let low = Limit {
-            soft: Some(65_536),
-            hard: Some(65_536),
-        };
+        let low = Limit { soft: Some(65_536), hard: Some(65_536) };
         let found = |kernel: &str| {
             let found = faults(|facts| {
                 facts.memlock = low;

@@ -58,9 +58,7 @@ pub(super) fn carry_out(
         pause: common.many.pause,
         p99_max: common.many.knee_p99,
     };
-    let part = place
-        .as_ref()
-        .map_or_else(|| plan.clone(), |place| part_of(plan, place));
+    let part = place.as_ref().map_or_else(|| plan.clone(), |place| part_of(plan, place));
     let leader = match &place {
         None => None,
         Some(place) => match meet(place, MEETING_TIMEOUT).map_err(Failure::Running)? {
@@ -91,13 +89,7 @@ pub(super) fn carry_out(
     };
     let mut sweep = Sweep::default();
     let result = group.carry_out(&run_kind, &sweep_options, &mut sweep);
-    let AgentGroup {
-        leader,
-        progress,
-        last,
-        output,
-        ..
-    } = group;
+    let AgentGroup { leader, progress, last, output, .. } = group;
     progress.close();
     if let Some(leader) = leader {
         leader.end(&result.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -196,10 +188,7 @@ impl AgentGroup {
                 self.last = Some(self.round(RoundOrder::default())?);
             }
             RunKind::Sweep(rates) => sweep.over(rates, sweep_options, self)?,
-            RunKind::Knee {
-                first_per_s,
-                overload,
-            } => {
+            RunKind::Knee { first_per_s, overload } => {
                 sweep.knee(*first_per_s, KNEE_PRECISION, sweep_options, self)?;
                 if *overload {
                     sweep.overload(sweep_options, self)?;
@@ -210,14 +199,7 @@ impl AgentGroup {
     }
 
     fn round(&mut self, order: RoundOrder) -> Result<Outcome, String> {
-        let AgentGroup {
-            part,
-            place,
-            leader,
-            progress: line,
-            stop,
-            ..
-        } = self;
+        let AgentGroup { part, place, leader, progress: line, stop, .. } = self;
         let mut observer = |progress: &Progress<'_>| line.tick(progress);
         match (leader, place) {
             (Some(leader), Some(place)) => leader.round(order, OUTCOME_TIMEOUT, |stop| {
@@ -239,9 +221,7 @@ impl Runner for AgentGroup {
         if self.stop.load(Ordering::Acquire) {
             return Err("stopped".to_owned());
         }
-        let outcome = self.round(RoundOrder {
-            rate_per_s: Some(rate_per_s),
-        })?;
+        let outcome = self.round(RoundOrder { rate_per_s: Some(rate_per_s) })?;
         self.last = Some(outcome.clone());
         Ok(outcome)
     }
@@ -255,8 +235,7 @@ impl Runner for AgentGroup {
     }
 
     fn done(&mut self, step: &Step) {
-        self.progress
-            .end_run(self.part.warm_up + self.part.duration);
+        self.progress.end_run(self.part.warm_up + self.part.duration);
         if self.has_rows {
             let row = self.progress.print(&step.row(width()));
             self.output.note(row.map_err(Failure::from));
@@ -290,28 +269,20 @@ fn part_of(whole: &Plan, place: &Membership) -> Plan {
     part.idle.connections = place.part_of(whole.idle.connections);
     let rank = u64::from(place.rank);
     let size = u64::from(place.size);
-    part.requests_max = whole
-        .requests_max
-        .map(|max| (max / size + u64::from(rank < max % size)).max(1));
+    part.requests_max =
+        whole.requests_max.map(|max| (max / size + u64::from(rank < max % size)).max(1));
     part.connect_rate_per_s = whole.connect_rate_per_s.map(|rate| rate / agents);
     part.arrivals = match &whole.arrivals {
         Arrivals::Closed => Arrivals::Closed,
-        Arrivals::Fixed { rate_per_s } => Arrivals::Fixed {
-            rate_per_s: rate_per_s / agents,
-        },
-        Arrivals::Poisson { rate_per_s } => Arrivals::Poisson {
-            rate_per_s: rate_per_s / agents,
-        },
+        Arrivals::Fixed { rate_per_s } => Arrivals::Fixed { rate_per_s: rate_per_s / agents },
+        Arrivals::Poisson { rate_per_s } => Arrivals::Poisson { rate_per_s: rate_per_s / agents },
         Arrivals::Course { stages, poisson } => {
             let stage = |stage: &Stage| Stage {
                 lasts: stage.lasts,
                 from_per_s: stage.from_per_s / agents,
                 to_per_s: stage.to_per_s / agents,
             };
-            Arrivals::Course {
-                stages: stages.iter().map(stage).collect(),
-                poisson: *poisson,
-            }
+            Arrivals::Course { stages: stages.iter().map(stage).collect(), poisson: *poisson }
         }
     };
     part.seed = ::load::random::Random::stream(whole.seed, u64::from(place.rank)).bits();
@@ -320,14 +291,9 @@ fn part_of(whole: &Plan, place: &Membership) -> Plan {
 
 /// The plan with another rate; a closed loop becomes an open one with equal distances.
 fn at_rate(plan: &Plan, rate_per_s: f64) -> Plan {
-    let poisson = matches!(
-        plan.arrivals,
-        Arrivals::Poisson { .. } | Arrivals::Course { poisson: true, .. }
-    );
-    Plan {
-        arrivals: options::at_rate(rate_per_s, poisson),
-        ..plan.clone()
-    }
+    let poisson =
+        matches!(plan.arrivals, Arrivals::Poisson { .. } | Arrivals::Course { poisson: true, .. });
+    Plan { arrivals: options::at_rate(rate_per_s, poisson), ..plan.clone() }
 }
 
 fn rate_of_plan(plan: &Plan) -> Option<f64> {
@@ -351,39 +317,18 @@ mod tests {
             arrivals: Arrivals::Poisson { rate_per_s: 70e3 },
             ..Plan::default()
         };
-        let part = |rank| {
-            part_of(
-                &whole,
-                &Membership::by_hand(rank, 16, "h:1".to_owned()).unwrap(),
-            )
-        };
-        assert_eq!(
-            (0..16).map(|rank| part(rank).connections).sum::<u32>(),
-            15_361
-        );
-        assert_eq!(
-            (0..16)
-                .filter_map(|rank| rate_of_plan(&part(rank)))
-                .sum::<f64>(),
-            70e3
-        );
+        let part =
+            |rank| part_of(&whole, &Membership::by_hand(rank, 16, "h:1".to_owned()).unwrap());
+        assert_eq!((0..16).map(|rank| part(rank).connections).sum::<u32>(), 15_361);
+        assert_eq!((0..16).filter_map(|rank| rate_of_plan(&part(rank))).sum::<f64>(), 70e3);
         assert_ne!(part(0).seed, part(1).seed);
     }
 
     #[test]
     fn a_step_keeps_the_kind_of_arrivals() {
-        let poisson = Plan {
-            arrivals: Arrivals::Poisson { rate_per_s: 1.0 },
-            ..Plan::default()
-        };
-        assert_eq!(
-            at_rate(&poisson, 5.0).arrivals,
-            Arrivals::Poisson { rate_per_s: 5.0 }
-        );
-        assert_eq!(
-            at_rate(&Plan::default(), 5.0).arrivals,
-            Arrivals::Fixed { rate_per_s: 5.0 }
-        );
+        let poisson = Plan { arrivals: Arrivals::Poisson { rate_per_s: 1.0 }, ..Plan::default() };
+        assert_eq!(at_rate(&poisson, 5.0).arrivals, Arrivals::Poisson { rate_per_s: 5.0 });
+        assert_eq!(at_rate(&Plan::default(), 5.0).arrivals, Arrivals::Fixed { rate_per_s: 5.0 });
     }
 
     #[test]
@@ -396,10 +341,7 @@ mod tests {
             };
             Ok::<_, clap::Error>(args.common)
         };
-        let mut plan = Plan {
-            targets: vec!["127.0.0.1:9".parse().unwrap()],
-            ..Plan::default()
-        };
+        let mut plan = Plan { targets: vec!["127.0.0.1:9".parse().unwrap()], ..Plan::default() };
         plan.workload = ::load::plan::Workload::Http(::load::plan::Http {
             authority: String::new(),
             method: "GET".to_owned(),
@@ -411,20 +353,11 @@ mod tests {
         });
         let run_kind = |words: &[&str]| RunKind::of(&read(words).unwrap().many, &plan).unwrap();
         assert_eq!(run_kind(&[]), RunKind::Run);
-        assert_eq!(
-            run_kind(&["--sweep", "1k,2k"]),
-            RunKind::Sweep("1k,2k".parse().unwrap())
-        );
-        let knee = RunKind::Knee {
-            first_per_s: 1e3,
-            overload: true,
-        };
+        assert_eq!(run_kind(&["--sweep", "1k,2k"]), RunKind::Sweep("1k,2k".parse().unwrap()));
+        let knee = RunKind::Knee { first_per_s: 1e3, overload: true };
         assert_eq!(run_kind(&["--knee", "--overload"]), knee);
         assert!(read(&["--knee", "--sweep", "1k"]).is_err());
-        assert!(
-            read(&["--agents", "4"]).is_err(),
-            "who am I, and where are the others?"
-        );
+        assert!(read(&["--agents", "4"]).is_err(), "who am I, and where are the others?");
         let words = ["--repeat", "3", "--pause", "20s", "--knee-p99", "5ms"];
         let many = read(&words).unwrap().many;
         let pause = Duration::from_secs(20);

@@ -77,11 +77,10 @@ pub(super) fn run(args: &FileSetArgs) -> Result<(), Failure> {
     let mut set = FileSet::plan(recipe).map_err(Failure::Usage)?;
     if !args.table {
         let bar = progress::bytes_bar(set.total_bytes());
-        set.write(&args.dir, |bytes| bar.set_position(bytes))
-            .map_err(|error| {
-                let directory = args.dir.display();
-                Failure::Running(format!("cannot make the files in {directory}: {error}"))
-            })?;
+        set.write(&args.dir, |bytes| bar.set_position(bytes)).map_err(|error| {
+            let directory = args.dir.display();
+            Failure::Running(format!("cannot make the files in {directory}: {error}"))
+        })?;
         bar.finish_and_clear();
     }
     let mut out = io::stdout().lock();
@@ -109,10 +108,7 @@ pub(super) fn run(args: &FileSetArgs) -> Result<(), Failure> {
 /// # Errors
 /// When the set cannot be read or the logs cannot be written.
 pub(super) fn run_traces(args: &TracesArgs) -> Result<(), Failure> {
-    let users = UserModel {
-        single_share: args.single,
-        think_scale: args.think,
-    };
+    let users = UserModel { single_share: args.single, think_scale: args.think };
     if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {
         return Err(Failure::Usage(
             "--single must be from 0 to 1, and --think from 0 to 1000".to_owned(),
@@ -127,34 +123,21 @@ pub(super) fn run_traces(args: &TracesArgs) -> Result<(), Failure> {
     let mut sessions_made = 0;
     let mut requests_made = 0;
     for log in 0..args.logs {
-        let made = traces::session_log(
-            &set,
-            &users,
-            args.requests as usize,
-            args.seed,
-            u64::from(log),
-        );
+        let made =
+            traces::session_log(&set, &users, args.requests as usize, args.seed, u64::from(log));
         let file = directory.join(format!("session-{log:02}.log"));
         write_log(&file, &made).map_err(|error| {
             Failure::Running(format!("cannot write {}: {error}", file.display()))
         })?;
         sessions_made += made.len();
         requests_made += made.iter().map(UserSession::calls).sum::<usize>();
-        for (sum, count) in counts
-            .iter_mut()
-            .zip(traces::requests_per_file(&set, &made))
-        {
+        for (sum, count) in counts.iter_mut().zip(traces::requests_per_file(&set, &made)) {
             *sum += count;
         }
     }
     let mut out = io::stdout().lock();
     let mean = requests_made as f64 / sessions_made as f64;
-    writeln!(
-        out,
-        "{} logs for {}",
-        args.logs,
-        args.set.join(MANIFEST).display()
-    )?;
+    writeln!(out, "{} logs for {}", args.logs, args.set.join(MANIFEST).display())?;
     writeln!(
         out,
         "{sessions_made} sessions, {requests_made} requests, {mean:.2} requests per session\n"

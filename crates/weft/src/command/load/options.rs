@@ -34,15 +34,7 @@ pub(super) struct Load<'a> {
 
 /// Makes the plan of a load.
 pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
-    let Load {
-        targets,
-        workload,
-        tls,
-        http2,
-        expect,
-        common,
-        ..
-    } = load;
+    let Load { targets, workload, tls, http2, expect, common, .. } = load;
     let how = &common.how;
     let when = &common.when;
     let is_idle = matches!(workload, Workload::Idle);
@@ -89,14 +81,8 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
 
 /// The load of `weft load http`. `rank` is that of this agent.
 pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
-    let parsed = args
-        .urls
-        .iter()
-        .map(|url| split(url))
-        .collect::<Result<Vec<_>, _>>()?;
-    let Url {
-        is_tls, authority, ..
-    } = &parsed[0];
+    let parsed = args.urls.iter().map(|url| split(url)).collect::<Result<Vec<_>, _>>()?;
+    let Url { is_tls, authority, .. } = &parsed[0];
     let is_other = |url: &&Url| (url.is_tls, &url.authority) != (*is_tls, authority);
     if let Some(other) = parsed.iter().find(is_other) {
         return Err(format!(
@@ -156,15 +142,7 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
         None if args.common.how.verify => Statuses::content(),
         None => Statuses::default(),
     };
-    Ok(Load {
-        targets,
-        workload,
-        name,
-        tls,
-        http2: args.http2,
-        expect,
-        common: &args.common,
-    })
+    Ok(Load { targets, workload, name, tls, http2: args.http2, expect, common: &args.common })
 }
 
 /// TLS to the host of `authority`; `asked_by` is the word that asks for it.
@@ -238,9 +216,9 @@ fn folder<'a>(args: &HttpArgs, urls: &'a [Url]) -> Result<&'a str, String> {
             "--{list} replaces the path '{path}': give the URL of the folder that holds the files; it ends with \
              '/'"
         )),
-        _ => Err(format!(
-            "--{list} needs one URL: give the URL of the folder that holds the files"
-        )),
+        _ => {
+            Err(format!("--{list} needs one URL: give the URL of the folder that holds the files"))
+        }
     }
 }
 
@@ -262,9 +240,7 @@ struct Url {
 fn split(url: &str) -> Result<Url, String> {
     let wrong = |why: &str| Err(format!("'{url}' {why}; write http://HOST:PORT/PATH"));
     // What comes behind the authority may have a URL in it.
-    let scheme = url
-        .split_once("://")
-        .filter(|(scheme, _)| !scheme.contains(['/', '?', '#']));
+    let scheme = url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?', '#']));
     let (is_tls, rest) = match scheme {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
@@ -292,11 +268,7 @@ fn split(url: &str) -> Result<Url, String> {
     };
     let path = path.split('#').next().unwrap_or_default();
     let slash = if path.starts_with('/') { "" } else { "/" };
-    Ok(Url {
-        is_tls,
-        authority,
-        path: format!("{slash}{path}"),
-    })
+    Ok(Url { is_tls, authority, path: format!("{slash}{path}") })
 }
 
 /// Most paths that one `{FIRST..LAST}` stands for.
@@ -316,10 +288,7 @@ fn expand(path: &str) -> Result<Vec<String>, String> {
     let wrong = |why: &str| {
         format!("'{{{first}..{last}}}' {why}; write {{FIRST..LAST}}, such as {{1..1000}}")
     };
-    let number = |text: &str| {
-        text.parse::<u64>()
-            .map_err(|_| wrong("is no range of numbers"))
-    };
+    let number = |text: &str| text.parse::<u64>().map_err(|_| wrong("is no range of numbers"));
     let from = number(first)?;
     let to = number(last)?;
     if from > to {
@@ -329,14 +298,10 @@ fn expand(path: &str) -> Result<Vec<String>, String> {
         return Err(wrong("is more than a million paths"));
     }
     if behind.contains('{') {
-        return Err(format!(
-            "'{path}' has a second '{{': one range is supported"
-        ));
+        return Err(format!("'{path}' has a second '{{': one range is supported"));
     }
     let width = first.len();
-    Ok((from..=to)
-        .map(|number| format!("{before}{number:0width$}{behind}"))
-        .collect())
+    Ok((from..=to).map(|number| format!("{before}{number:0width$}{behind}")).collect())
 }
 
 /// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
@@ -389,9 +354,8 @@ fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String
         Some(_) => authority.to_owned(),
         None => format!("{authority}:{port}"),
     };
-    let found = full
-        .to_socket_addrs()
-        .map_err(|error| format!("cannot find '{authority}': {error}"))?;
+    let found =
+        full.to_socket_addrs().map_err(|error| format!("cannot find '{authority}': {error}"))?;
     one_that_answers(&found.collect::<Vec<_>>(), tries)
         .ok_or_else(|| format!("'{authority}' has no address"))
 }
@@ -411,9 +375,7 @@ fn addresses(names: &[String], network: &NetworkArgs) -> Result<Vec<SocketAddr>,
     let address = |name: &String| {
         // A URL, as `weft load http` takes one.
         if name.contains('/') {
-            return Err(format!(
-                "'{name}': write HOST:PORT, without http:// and path"
-            ));
+            return Err(format!("'{name}': write HOST:PORT, without http:// and path"));
         }
         resolve(name, 11211, tries_addresses(network))
     };
@@ -436,10 +398,7 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
     let pages = set.entries.into_iter().map(|entry| Page {
         path: entry.path,
         weight: entry.share,
-        expected: Some(Expected {
-            bytes: entry.size_bytes,
-            crc32: entry.crc32,
-        }),
+        expected: Some(Expected { bytes: entry.size_bytes, crc32: entry.crc32 }),
         method: None,
         body: None,
     });
@@ -467,10 +426,7 @@ fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>
                     pages.len() as u32 - 1
                 }));
             }
-            bursts.push(Burst {
-                pages: asked,
-                think: burst.think.unwrap_or(think),
-            });
+            bursts.push(Burst { pages: asked, think: burst.think.unwrap_or(think) });
         }
         scripts.push(SessionPlan { bursts });
     }
@@ -543,11 +499,7 @@ fn arrivals(common: &CommonArgs) -> Arrivals {
 }
 
 pub(crate) fn at_rate(rate_per_s: f64, poisson: bool) -> Arrivals {
-    if poisson {
-        Arrivals::Poisson { rate_per_s }
-    } else {
-        Arrivals::Fixed { rate_per_s }
-    }
+    if poisson { Arrivals::Poisson { rate_per_s } } else { Arrivals::Fixed { rate_per_s } }
 }
 
 fn network(common: &CommonArgs) -> Result<Network, String> {
@@ -571,9 +523,7 @@ fn network(common: &CommonArgs) -> Result<Network, String> {
         (true, None) => None,
     };
     if let Some((name, why)) = refused {
-        return Err(format!(
-            "--{name} cannot be combined with --network netstack: {why}"
-        ));
+        return Err(format!("--{name} cannot be combined with --network netstack: {why}"));
     }
     let device = args.device.clone();
     Ok(Network::Netstack(InterfaceConfig {
@@ -619,11 +569,7 @@ mod tests {
             ("http://[::1]:8080", "[::1]:8080", "/"),
         ] {
             let found = split(url).unwrap();
-            assert_eq!(
-                (&*found.authority, &*found.path),
-                (authority, path),
-                "{url}"
-            );
+            assert_eq!((&*found.authority, &*found.path), (authority, path), "{url}");
         }
         for (url, why) in [
             ("ftp://h/", "ftp"),

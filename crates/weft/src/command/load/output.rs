@@ -46,12 +46,7 @@ impl Output {
         };
         // Files are opened before the run, so a missing folder does not cost a measurement.
         output.files().try_for_each(|path| can_be_written(path))?;
-        if is_sweep
-            && [&output.hgrm, &output.hlog]
-                .into_iter()
-                .flatten()
-                .any(|p| is_standard(p))
-        {
+        if is_sweep && [&output.hgrm, &output.hlog].into_iter().flatten().any(|p| is_standard(p)) {
             return Err(Failure::Usage(
                 "--hgrm and --interval-log write a file for each run of a sweep; give them a name \
                  instead of '-'"
@@ -68,9 +63,7 @@ impl Output {
     }
 
     fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.json, &self.csv, &self.hgrm, &self.hlog]
-            .into_iter()
-            .flatten()
+        [&self.json, &self.csv, &self.hgrm, &self.hlog].into_iter().flatten()
     }
 
     /// True if standard output shows the report.
@@ -94,14 +87,11 @@ impl Output {
             serde_json::to_writer_pretty(&mut *out, &report::json(outcome))?;
             writeln!(out)
         }));
-        self.note(write_to(self.csv.as_deref(), |mut out| {
-            report::csv(outcome, &mut out)
-        }));
+        self.note(write_to(self.csv.as_deref(), |mut out| report::csv(outcome, &mut out)));
         self.write_histograms(outcome, |path| path.to_owned());
         let faults = self.faults(outcome, |_| true);
         self.failed.extend(faults);
-        self.failed
-            .extend(report::failed(&self.thresholds, outcome));
+        self.failed.extend(report::failed(&self.thresholds, outcome));
         self.judge()
     }
 
@@ -119,11 +109,7 @@ impl Output {
             let mut failed = self.faults(outcome, |row| row != VerdictRow::Failing);
             failed.extend(report::failed(&self.thresholds, outcome));
             let rate = report::rate_of(step.rate_per_s);
-            self.failed.extend(
-                failed
-                    .iter()
-                    .map(|sentence| format!("at {rate}: {sentence}")),
-            );
+            self.failed.extend(failed.iter().map(|sentence| format!("at {rate}: {sentence}")));
         }
     }
 
@@ -136,9 +122,7 @@ impl Output {
             serde_json::to_writer_pretty(&mut *out, sweep)?;
             writeln!(out)
         }));
-        self.note(write_to(self.csv.as_deref(), |out| {
-            out.write_all(sweep.csv().as_bytes())
-        }));
+        self.note(write_to(self.csv.as_deref(), |out| out.write_all(sweep.csv().as_bytes())));
         if sweep.has_no_knee() {
             let why = "the server did not keep up at any tested rate";
             self.failed.push(why.to_owned());
@@ -159,13 +143,9 @@ impl Output {
 
     fn write_histograms(&mut self, outcome: &Outcome, name: impl Fn(&Path) -> PathBuf) {
         let hgrm = self.hgrm.as_deref().map(&name);
-        self.note(write_to(hgrm.as_deref(), |mut out| {
-            report::hgrm(outcome, &mut out)
-        }));
+        self.note(write_to(hgrm.as_deref(), |mut out| report::hgrm(outcome, &mut out)));
         let hlog = self.hlog.as_deref().map(&name);
-        self.note(write_to(hlog.as_deref(), |mut out| {
-            report::interval_log(outcome, &mut out)
-        }));
+        self.note(write_to(hlog.as_deref(), |mut out| report::interval_log(outcome, &mut out)));
     }
 
     /// Keeps the first failure to write.
@@ -236,11 +216,8 @@ fn write_to(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    let written = if is_standard(path) {
-        write(&mut io::stdout().lock())
-    } else {
-        files::write(path, write)
-    };
+    let written =
+        if is_standard(path) { write(&mut io::stdout().lock()) } else { files::write(path, write) };
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::from(error),
         _ => Failure::Running(format!("cannot write {}: {error}", path.display())),

@@ -37,10 +37,7 @@ impl ProgressLine {
         if quiet {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        ProgressLine {
-            bar,
-            before: Duration::ZERO,
-        }
+        ProgressLine { bar, before: Duration::ZERO }
     }
 
     /// Shows the interval that has ended.
@@ -72,11 +69,7 @@ impl ProgressLine {
     /// Those of standard output.
     pub(super) fn print(&self, line: &str) -> io::Result<()> {
         let print = || writeln!(io::stdout(), "{line}");
-        if self.bar.is_hidden() {
-            print()
-        } else {
-            self.bar.suspend(print)
-        }
+        if self.bar.is_hidden() { print() } else { self.bar.suspend(print) }
     }
 
     /// Removes the line.

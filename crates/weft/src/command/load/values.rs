@@ -39,9 +39,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-        _ => Err(format!(
-            "'{text}' is not a percentage; write a number from 0 to 100"
-        )),
+        _ => Err(format!("'{text}' is not a percentage; write a number from 0 to 100")),
     }
 }
 
@@ -56,9 +54,7 @@ pub(super) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
     match whole {
         Some(count) if count <= most as f64 => Ok(count as u64),
         Some(_) => Err(format!("'{text}' is too many; at most {}", count_of(most))),
-        None => Err(format!(
-            "'{text}' is not a number; write one such as 64, 10k or 1M"
-        )),
+        None => Err(format!("'{text}' is not a number; write one such as 64, 10k or 1M")),
     }
 }
 
@@ -73,9 +69,7 @@ pub(super) fn header(field: &str) -> Result<(String, String), String> {
         Some((name, text)) if !name.is_empty() && !field.contains(['\r', '\n']) => {
             Ok((name.trim().to_owned(), text.trim().to_owned()))
         }
-        _ => Err(format!(
-            "'{field}' is not a header field; write 'Name: value'"
-        )),
+        _ => Err(format!("'{field}' is not a header field; write 'Name: value'")),
     }
 }
 

@@ -60,7 +60,5 @@ pub(super) fn state_dir(config: &ServeConfig) -> PathBuf {
         env::split_paths(&dirs).next()
     };
     let configured = config.acme_state.clone();
-    configured
-        .or_else(of_systemd)
-        .unwrap_or_else(|| "/var/lib/weft".into())
+    configured.or_else(of_systemd).unwrap_or_else(|| "/var/lib/weft".into())
 }

@@ -59,9 +59,7 @@ pub(crate) fn first_site(whole: &ServeConfig) -> Option<Site> {
 /// # Errors
 /// A sentence about it.
 pub(crate) fn check(config: &ServeConfig, first: Option<&Site>) -> Result<(), String> {
-    service_config(config)
-        .check()
-        .map_err(|error| error.to_string())?;
+    service_config(config).check().map_err(|error| error.to_string())?;
     if config.only_named_hosts {
         return Ok(());
     }
@@ -74,11 +72,7 @@ pub(crate) fn check(config: &ServeConfig, first: Option<&Site>) -> Result<(), St
 
 /// The budgets do not matter for a look.
 fn checked_config(config: &ServeConfig) -> SiteConfig {
-    SiteConfig {
-        page_cache_budget: Some(0),
-        memory_budget: 0,
-        ..site_config(config)
-    }
+    SiteConfig { page_cache_budget: Some(0), memory_budget: 0, ..site_config(config) }
 }
 
 impl Running {
@@ -165,10 +159,7 @@ impl Running {
         let warnings = print_warnings(config, &self.terminal)?;
         let hosts = open_hosts(config, limits, Some(&self.handle.site()), warnings)?;
         // The driver knows the proxies from the start on.
-        let service = ServiceConfig {
-            proxies: self.proxies.clone(),
-            ..service_config(config)
-        };
+        let service = ServiceConfig { proxies: self.proxies.clone(), ..service_config(config) };
         let reloaded = self.handle.reload(hosts, service);
         reloaded.map_err(|error| error.to_string())?;
         if let Some((tls, plan)) = tls {
@@ -377,10 +368,7 @@ pub(super) fn open_hosts(
     let threads = Site::start_compressing(hosts.iter().map(|host| &host.site));
     threads.map_err(|error| why_no_threads("the threads that compress", &error))?;
     let named = hosts.split_off((!config.only_named_hosts).into());
-    Ok(Hosts {
-        default: hosts.pop(),
-        named,
-    })
+    Ok(Hosts { default: hosts.pop(), named })
 }
 
 /// Warnings of a site that may wait to be printed. Further ones are dropped; the metrics count
@@ -464,11 +452,7 @@ fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
 }
 
 pub(super) fn service_config(config: &ServeConfig) -> ServiceConfig {
-    let log_format = if shows_requests(config) {
-        LogFormat::Short
-    } else {
-        config.log_format
-    };
+    let log_format = if shows_requests(config) { LogFormat::Short } else { config.log_format };
     ServiceConfig {
         limits: config.request_limits,
         server_name: config.server_name.clone(),
@@ -518,18 +502,10 @@ fn write_http_metrics(handle: &Handle, out: &mut MetricsWriter) {
 /// Reply to `/paths`.
 fn paths(handle: &Handle) -> serde_json::Value {
     let path = |popular: PopularPath| {
-        let PopularPath {
-            path,
-            replies,
-            body_bytes,
-        } = popular;
+        let PopularPath { path, replies, body_bytes } = popular;
         serde_json::json!({ "path": path, "replies": replies, "body_bytes": body_bytes })
     };
-    let paths: Vec<_> = handle
-        .popular_paths(Now::read())
-        .into_iter()
-        .map(path)
-        .collect();
+    let paths: Vec<_> = handle.popular_paths(Now::read()).into_iter().map(path).collect();
     serde_json::json!({ "paths": paths })
 }
 
@@ -553,17 +529,10 @@ mod tests {
     #[test]
     fn own_404_html_is_the_default_page_for_404() {
         let root = tempfile::tempdir().unwrap();
-        let mut config = ServeConfig {
-            root: root.path().to_owned(),
-            ..ServeConfig::default()
-        };
+        let mut config = ServeConfig { root: root.path().to_owned(), ..ServeConfig::default() };
         assert_eq!(error_pages(&config), []);
         std::os::unix::fs::symlink("/etc/hostname", root.path().join("404.html")).unwrap();
-        assert_eq!(
-            error_pages(&config),
-            [],
-            "it would lead out of the directory"
-        );
+        assert_eq!(error_pages(&config), [], "it would lead out of the directory");
         std::fs::remove_file(root.path().join("404.html")).unwrap();
         std::fs::write(root.path().join("404.html"), "").unwrap();
         assert_eq!(error_pages(&config), [(404, "404.html".into())]);
@@ -589,10 +558,8 @@ mod tests {
     fn long_files_are_cached_only_if_copied() {
         let plain = ServeConfig::default();
         assert_eq!(memory_file_max_bytes(&plain), 64 << 10);
-        let https = ServeConfig {
-            tls_cert: vec!["certificate.pem".into()],
-            ..ServeConfig::default()
-        };
+        let https =
+            ServeConfig { tls_cert: vec!["certificate.pem".into()], ..ServeConfig::default() };
         assert_eq!(memory_file_max_bytes(&https), 256 << 10);
         let mut netstack = ServeConfig::default();
         netstack.common.engine = crate::engine::choice("netstack");

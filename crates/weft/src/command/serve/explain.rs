@@ -29,11 +29,7 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
     let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let target = target.split('#').next().unwrap_or_default();
-    let target = if target.starts_with('/') {
-        target.to_owned()
-    } else {
-        format!("/{target}")
-    };
+    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
     let limits = Limits::derive(config, &Machine::this(), NOFILE);
     let hosts = open_hosts(config, &limits, None, None)?;
     let handle = Handle::new(hosts, service_config(config)).map_err(|error| error.to_string())?;
@@ -51,20 +47,13 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
         Explanation::of(&handle, session, Now::read(), authority, &target).ok_or_else(wrong)?;
     let mut text = String::new();
     let mut row = |name: &str, value: &str| _ = writeln!(text, "{name:<6} {value}");
-    let Some((number, host)) = explained
-        .host
-        .and_then(|at| Some((at, config.sites().nth(at)?)))
+    let Some((number, host)) = explained.host.and_then(|at| Some((at, config.sites().nth(at)?)))
     else {
         row("host", "none has this name");
         rows_of_head(&mut row, &explained);
         return Ok(text);
     };
-    row(
-        "host",
-        host.names
-            .first()
-            .map_or("the default", |name| name.as_str()),
-    );
+    row("host", host.names.first().map_or("the default", |name| name.as_str()));
     // Sites are those of named hosts alone if there is no default.
     let layer = match number + usize::from(config.only_named_hosts) {
         0 => resolved.top().clone(),

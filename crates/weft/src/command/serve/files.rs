@@ -36,23 +36,11 @@ fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
     let trusted = trusted.into_iter().flatten().map(PathBuf::from);
     // The files of the DNS lie beside each other, and any may be replaced.
     let dns = PathBuf::from("/etc/resolv.conf");
-    let files = external
-        .into_iter()
-        .chain([dns])
-        .map(|file| (Right::File, file));
-    let lists = [
-        "/etc/ssl",
-        "/etc/pki",
-        "/usr/share/ca-certificates",
-        "/usr/local/share",
-    ];
+    let files = external.into_iter().chain([dns]).map(|file| (Right::File, file));
+    let lists = ["/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share"];
     let lists = lists.map(PathBuf::from).into_iter().chain(trusted);
     let lists = lists.map(|list| (Right::Tree, list));
-    [(Right::State, state)]
-        .into_iter()
-        .chain(files)
-        .chain(lists)
-        .collect()
+    [(Right::State, state)].into_iter().chain(files).chain(lists).collect()
 }
 
 /// A warning about a file of TLS that was read as root, and that the user of `--user` cannot read
@@ -68,9 +56,7 @@ pub(super) fn unreadable(config: &ServeConfig) -> Option<String> {
 }
 
 fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
-    let pairs = config
-        .all()
-        .flat_map(|host| host.tls_cert.iter().chain(&host.tls_key));
+    let pairs = config.all().flat_map(|host| host.tls_cert.iter().chain(&host.tls_key));
     let others = config.tls_ticket_keys.iter().chain(&config.tls_client_ca);
     pairs.chain(others).cloned()
 }
@@ -80,10 +66,7 @@ fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
     let anywhere = host.follow_links.then(|| PathBuf::from("/"));
     let trees = [host.root.clone()].into_iter().chain(anywhere);
     // They lie in the root otherwise.
-    let error_pages = host
-        .error_pages
-        .iter()
-        .filter(|(_, page)| page.is_absolute());
+    let error_pages = host.error_pages.iter().filter(|(_, page)| page.is_absolute());
     let error_pages = error_pages.map(|(_, page)| page);
     let passwords = host.basic_auth.iter().map(|(_, file)| file);
     let read = error_pages.chain(passwords);
@@ -106,10 +89,7 @@ mod tests {
         let user = value::account("www-data").unwrap();
         let dir = tempfile::tempdir().unwrap();
         let key = dir.path().join("key.pem");
-        let mut config = ServeConfig {
-            tls_key: vec![key.clone()],
-            ..ServeConfig::default()
-        };
+        let mut config = ServeConfig { tls_key: vec![key.clone()], ..ServeConfig::default() };
         assert_eq!(unreadable(&config), None);
         config.common.user = Some(user);
         let told = unreadable(&config).unwrap();

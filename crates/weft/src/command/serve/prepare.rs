@@ -106,15 +106,7 @@ pub(crate) fn prepare(
     let sockets = listeners.iter().chain(&admin);
     become_user(ids.as_ref(), sockets, "; --user needs a start as root")?;
     let limits = Limits::derive(config, &Machine::this(), nofile);
-    Ok(Prepared {
-        listeners,
-        netstack,
-        admin,
-        tls,
-        acme,
-        limits,
-        pid_file,
-    })
+    Ok(Prepared { listeners, netstack, admin, tls, acme, limits, pid_file })
 }
 
 fn bind_listeners(
@@ -125,9 +117,7 @@ fn bind_listeners(
     let bind = |others: &[Bound]| bind_all(&config.listen, others);
     let mut listeners = operate::listeners(inherited, config.listen_is_default, bind)?;
     if listeners.is_empty() {
-        return Err(Failure::Usage(
-            "the list `listen` is empty: name an address".to_owned(),
-        ));
+        return Err(Failure::Usage("the list `listen` is empty: name an address".to_owned()));
     }
     for bound in &mut listeners {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
@@ -171,20 +161,11 @@ pub(super) fn few_connections(
 /// Addresses that a netstack listens on.
 fn netstack_addresses(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
     // The default is this machine only, which a host on a link is not.
-    let everywhere = [Address::Name {
-        host: String::new(),
-        port: PORT,
-    }];
-    let listen = if config.listen_is_default {
-        &everywhere[..]
-    } else {
-        &config.listen
-    };
+    let everywhere = [Address::Name { host: String::new(), port: PORT }];
+    let listen = if config.listen_is_default { &everywhere[..] } else { &config.listen };
     let listen = listen.iter().map(|address| (address.clone(), tls.cloned()));
     let plain = config.https_redirect.iter();
-    listen
-        .chain(plain.map(|address| (address.clone(), None)))
-        .collect()
+    listen.chain(plain.map(|address| (address.clone(), None))).collect()
 }
 
 /// The port if no flag names one.
@@ -259,9 +240,7 @@ fn certificates_of(config: &ServeConfig) -> Result<Vec<Certificate>, String> {
     match (chains.len(), keys.len()) {
         (0, 0) => return Ok(Vec::new()),
         (0, _) => {
-            return Err(
-                "--tls-key needs --tls-cert, the certificate that it belongs to".to_owned(),
-            );
+            return Err("--tls-key needs --tls-cert, the certificate that it belongs to".to_owned());
         }
         (chains, keys) if keys != 0 && keys != chains => {
             return Err(format!(
@@ -285,8 +264,7 @@ fn certificates_of(config: &ServeConfig) -> Result<Vec<Certificate>, String> {
 /// A sentence that says what does not exist.
 pub(super) fn account(config: &ServeConfig) -> Result<Option<Ids>, String> {
     let ids = config.common.user.as_ref().map(privileges::find);
-    ids.transpose()
-        .map_err(|why| format!("{why}; name an existing account"))
+    ids.transpose().map_err(|why| format!("{why}; name an existing account"))
 }
 
 // Descriptors that are neither connections nor files of the site: standard streams, listeners, the
@@ -379,10 +357,7 @@ fn proxy_protocol(config: &ServeConfig) -> Option<ProxyProtocol> {
         ProxyHeader::ProtocolIfPresent => false,
         ProxyHeader::XForwardedFor | ProxyHeader::Forwarded => return None,
     };
-    Some(ProxyProtocol {
-        from: config.proxies.clone(),
-        is_required,
-    })
+    Some(ProxyProtocol { from: config.proxies.clone(), is_required })
 }
 
 // Each open file is an inode in memory as well.
@@ -401,33 +376,21 @@ mod tests {
 
     fn of_thread() -> ServeConfig {
         ServeConfig {
-            common: Common {
-                engine: choice("thread"),
-                ..Common::default()
-            },
+            common: Common { engine: choice("thread"), ..Common::default() },
             ..ServeConfig::default()
         }
     }
 
     fn of_workers(workers: usize) -> Common {
-        Common {
-            workers: std::num::NonZeroUsize::new(workers),
-            ..Common::default()
-        }
+        Common { workers: std::num::NonZeroUsize::new(workers), ..Common::default() }
     }
 
     #[test]
     fn connections_and_files_share_descriptors() {
         let limits = limits(&ServeConfig::default(), &[], 20_000);
         let connections = limits.connections.connections_max;
-        assert!(
-            connections > 10_000 && limits.open_files_max > 500,
-            "{limits:?}"
-        );
-        assert!(
-            connections + 2 * limits.open_files_max + 32 <= 20_000,
-            "{limits:?}"
-        );
+        assert!(connections > 10_000 && limits.open_files_max > 500, "{limits:?}");
+        assert!(connections + 2 * limits.open_files_max + 32 <= 20_000, "{limits:?}");
     }
 
     /// Seen: a limit of 1,000 connections with 64 descriptors was taken, clients had all of them,
@@ -436,16 +399,10 @@ mod tests {
     fn descriptors_for_files_are_never_for_connections() {
         for nofile in [128, 256, 1024, 20_000, 1 << 30] {
             for workers in [1, 2, 16] {
-                let config = ServeConfig {
-                    common: of_workers(workers),
-                    ..ServeConfig::default()
-                };
+                let config = ServeConfig { common: of_workers(workers), ..ServeConfig::default() };
                 let limits = limits(&config, &[], nofile);
                 let taken = limits.connections.connections_max + 2 * limits.open_files_max;
-                assert!(
-                    (taken + 2 * workers + 32) as u64 <= nofile,
-                    "{nofile}: {limits:?}"
-                );
+                assert!((taken + 2 * workers + 32) as u64 <= nofile, "{nofile}: {limits:?}");
             }
         }
     }
@@ -470,10 +427,7 @@ mod tests {
         let few = limits(&config, &files, 1 << 20);
         assert_eq!(few.connections.connections_max, 50);
         let warning = few_connections(&config, &few, &machine(&files).1).unwrap();
-        assert!(
-            warning.contains("ulimit -u") && warning.contains("50 connections"),
-            "{warning}"
-        );
+        assert!(warning.contains("ulimit -u") && warning.contains("50 connections"), "{warning}");
         assert!(!warning.contains("open files"), "{warning}");
     }
 
@@ -508,10 +462,7 @@ mod tests {
         for (text, flag) in [("fiber:fibers=2", None), ("thread:threads=2", Some(7))] {
             let config = ServeConfig {
                 max_connections: flag.and_then(std::num::NonZeroUsize::new),
-                common: Common {
-                    engine: choice(text),
-                    ..Common::default()
-                },
+                common: Common { engine: choice(text), ..Common::default() },
                 ..ServeConfig::default()
             };
             let limits = limits(&config, &[], 20_000);

@@ -20,10 +20,7 @@ pub(super) struct Published {
 impl Published {
     /// The files of all hosts of a server.
     pub(super) fn by(whole: &ServeConfig) -> Published {
-        let mut published = Published {
-            sites: HashMap::new(),
-            error_pages: HashSet::new(),
-        };
+        let mut published = Published { sites: HashMap::new(), error_pages: HashSet::new() };
         for site in whole.sites().map(site_config) {
             let pages = site.error_pages.iter();
             let pages = pages.filter_map(|(_, page)| site.root.join(page).canonicalize().ok());
@@ -50,18 +47,13 @@ impl Published {
         let passwords = config.basic_auth.iter();
         let passwords = passwords.map(|(_, path)| ("password file", path));
         let state = config.acme.is_some().then(|| state_dir(config));
-        let state = state
-            .as_ref()
-            .map(|path| ("directory of ACME's keys", path));
+        let state = state.as_ref().map(|path| ("directory of ACME's keys", path));
         let external = (config.acme_external.as_ref()).map(|path| ("key of the account", path));
         let files = keys.chain(passwords).chain(external);
         let mut all = files.filter(|(_, path)| path.exists()).chain(state);
         let found = all.find_map(|(what, path)| {
             let site = self.reach(path)?;
-            Some(format!(
-                "the {what} {} would be served{site}",
-                path.display()
-            ))
+            Some(format!("the {what} {} would be served{site}", path.display()))
         });
         found.map_or(Ok(()), Err)
     }
@@ -102,9 +94,7 @@ impl Published {
                     |site: &&SiteConfig| (site.follow_links_out || !is_link) && site.shows(name);
                 sites.iter().find(shows)?;
                 let root = root.display();
-                Some(format!(
-                    ": move it out of {root}, or deny = \"/{name}\" there"
-                ))
+                Some(format!(": move it out of {root}, or deny = \"/{name}\" there"))
             })
         })
     }
@@ -149,10 +139,7 @@ mod tests {
             ..ServeConfig::default()
         };
         let why = Published::by(&config).check(&config).unwrap_err();
-        assert!(
-            why.contains("keys ") && why.contains("/state would be served: move"),
-            "{why}"
-        );
+        assert!(why.contains("keys ") && why.contains("/state would be served: move"), "{why}");
         config.acme_state = Some(root.path().join(".state"));
         assert_eq!(Published::by(&config).check(&config), Ok(()));
     }

@@ -52,11 +52,7 @@ fn read_file(path: &Path) -> Result<Vec<(RedirectRule, usize)>, String> {
             Err(why) => mistakes.push(format!("{}{why}", line_of(path, at + 1))),
         }
     }
-    if mistakes.is_empty() {
-        Ok(rules)
-    } else {
-        Err(told(mistakes.into_iter()))
-    }
+    if mistakes.is_empty() { Ok(rules) } else { Err(told(mistakes.into_iter())) }
 }
 
 fn text_of(path: &Path) -> Result<String, String> {
@@ -118,10 +114,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("redirects.txt");
         let rule = RedirectRule::new("/x", "/y", None).unwrap();
-        let sources = [
-            RedirectSource::Rule(rule),
-            RedirectSource::File(path.clone()),
-        ];
+        let sources = [RedirectSource::Rule(rule), RedirectSource::File(path.clone())];
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
             let count = read(&sources).map(|redirects| redirects.len());

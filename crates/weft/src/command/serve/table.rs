@@ -156,8 +156,7 @@ impl Config for ServeConfig {
 impl ServeConfig {
     /// True if there is a certificate, of the server or of a host.
     pub(crate) fn has_tls(&self) -> bool {
-        self.all()
-            .any(|host| !host.tls_cert.is_empty() || !host.names_for_acme().is_empty())
+        self.all().any(|host| !host.tls_cert.is_empty() || !host.names_for_acme().is_empty())
     }
 
     /// The names for which this host, or the top level, gets a certificate by ACME.
@@ -204,10 +203,7 @@ impl ServeConfig {
     /// connections of many clients.
     pub(crate) fn without_limits(&self) -> Networks {
         let lists = [&self.limit_exempt.list[..], &self.proxies.list];
-        Networks {
-            list: lists.concat(),
-            has_unix: true,
-        }
+        Networks { list: lists.concat(), has_unix: true }
     }
 }
 
@@ -325,9 +321,7 @@ const LISTEN: Rows = &[
              --engine fiber. The site is not served there, nor these pages on --listen.",
         ),
     set("proxy-from")
-        .adds("NETWORK|unix", |config, text| {
-            add_network(&mut config.proxies, text)
-        })
+        .adds("NETWORK|unix", |config, text| add_network(&mut config.proxies, text))
         .help("Proxies that are asked for the client's address; may be repeated")
         .more(
             "10.0.0.0/8, 2001:db8::/32, one address, or unix for Unix sockets. Their \
@@ -477,19 +471,14 @@ const CLIENT_AUTH: crate::settings::Choices = &[
 
 const BEFORE_HOST: &str = "connections are counted before their host is known";
 
-const HTTP2: crate::settings::Choices = &[
-    ("on", "clients choose the version"),
-    ("off", "HTTP/1.1 and 1.0 only"),
-];
+const HTTP2: crate::settings::Choices =
+    &[("on", "clients choose the version"), ("off", "HTTP/1.1 and 1.0 only")];
 
 const PROXY_HEADERS: crate::settings::Choices = &[
     ("x-forwarded-for", "what most proxies set"),
     ("forwarded", "RFC 7239"),
     ("proxy-protocol", "PROXY protocol, required"),
-    (
-        "proxy-protocol-if-present",
-        "PROXY protocol, or the proxy itself",
-    ),
+    ("proxy-protocol-if-present", "PROXY protocol, or the proxy itself"),
 ];
 
 fn add_network(networks: &mut Networks, text: &str) -> Result<(), String> {
@@ -639,10 +628,7 @@ const TLS: Rows = &[
 
 const LIMITS: Rows = &[
     set("max-connections")
-        .takes(
-            "N",
-            put!(max_connections = Some value::up_to::<FIBERS_MAX, _>),
-        )
+        .takes("N", put!(max_connections = Some value::up_to::<FIBERS_MAX, _>))
         .derived("derived from open files and memory")
         .for_all_because(BEFORE_HOST)
         .help("Maximum number of open connections")
@@ -699,10 +685,7 @@ const LIMITS: Rows = &[
         .for_all_because("it holds before the host is known")
         .help("Maximum length of a request head, else 431"),
     set("max-fields")
-        .takes(
-            "N",
-            put!(request_limits.field_count_max = value::up_to::<10_000, _>),
-        )
+        .takes("N", put!(request_limits.field_count_max = value::up_to::<10_000, _>))
         .starts_as("100")
         .reloads()
         .for_all_because("it holds before the host is known")
@@ -785,10 +768,8 @@ const ETAG_KINDS: crate::settings::Choices = &[
     ("off", "no ETag"),
 ];
 
-const LOG_FORMATS: crate::settings::Choices = &[
-    ("combined", "the format of Apache and nginx"),
-    ("json", "one JSON object per line"),
-];
+const LOG_FORMATS: crate::settings::Choices =
+    &[("combined", "the format of Apache and nginx"), ("json", "one JSON object per line")];
 
 const PROCESS: Rows = &[
     set("config")
@@ -835,10 +816,7 @@ const PROCESS: Rows = &[
 
 const ENGINE: Rows = &[
     set("workers")
-        .takes(
-            "N",
-            put!(common.workers = Some value::up_to::<WORKERS_MAX, _>),
-        )
+        .takes("N", put!(common.workers = Some value::up_to::<WORKERS_MAX, _>))
         .short('w')
         .derived("CPUs allowed by affinity and cgroup quota")
         .help("Processors (of fibers), event loops, session threads of a pipeline or shards")

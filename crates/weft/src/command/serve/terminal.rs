@@ -16,10 +16,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn new(color: Color, quiet: bool) -> Terminal {
-        Terminal {
-            paint: Paint::decide(color, &io::stderr()),
-            quiet,
-        }
+        Terminal { paint: Paint::decide(color, &io::stderr()), quiet }
     }
 
     /// The start-up message: what is served, then a line for each of `lines`.
@@ -36,9 +33,7 @@ impl Terminal {
         } else {
             format!("{} and {hosts}", root().display())
         };
-        let weft = self
-            .paint
-            .bold(format_args!("weft {}", env!("CARGO_PKG_VERSION")));
+        let weft = self.paint.bold(format_args!("weft {}", env!("CARGO_PKG_VERSION")));
         let mut text = format!("{weft} serving {what}");
         for (name, line) in lines {
             let line = match *name {

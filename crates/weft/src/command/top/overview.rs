@@ -9,48 +9,24 @@ use super::scrape::{Interval, Scrape};
 /// Counters that grow when a limit is reached, and the words for each.
 pub(super) const LIMITS: &[(&str, &str)] = &[
     ("weft_accept_pauses_total", "accepting paused"),
-    (
-        "weft_connection_memory_shortages_total",
-        "memory of connections short",
-    ),
+    ("weft_connection_memory_shortages_total", "memory of connections short"),
     ("weft_file_buffers_small_total", "file buffers short"),
     ("weft_jobs_refused_total", "jobs refused"),
     ("weft_linger_refused_total", "lingering refused"),
     ("weft_log_lines_dropped_total", "log lines dropped"),
     ("weft_messages_dropped_total", "messages dropped"),
-    (
-        "weft_processor_buffers_exhausted_total",
-        "receive buffers exhausted",
-    ),
+    ("weft_processor_buffers_exhausted_total", "receive buffers exhausted"),
     ("weft_stage_queue_full_total", "queue of a stage full"),
     ("weft_stalls_total", "processor stalled"),
-    (
-        "weft_http_rate_evictions_total",
-        "addresses of the rate limit forgotten",
-    ),
+    ("weft_http_rate_evictions_total", "addresses of the rate limit forgotten"),
     ("weft_site_listings_refused_total", "listings refused"),
-    (
-        "weft_site_out_of_descriptors_total",
-        "no descriptor for a file",
-    ),
+    ("weft_site_out_of_descriptors_total", "no descriptor for a file"),
     ("weft_datagrams_unsent_total", "datagrams not sent"),
-    (
-        "weft_cache_out_of_memory_total",
-        "stores refused: no memory",
-    ),
-    (
-        "weft_cache_refused_behind_readers_total",
-        "stores refused: readers",
-    ),
-    (
-        "weft_cache_uploads_refused_total",
-        "stores refused: unfinished ones",
-    ),
+    ("weft_cache_out_of_memory_total", "stores refused: no memory"),
+    ("weft_cache_refused_behind_readers_total", "stores refused: readers"),
+    ("weft_cache_uploads_refused_total", "stores refused: unfinished ones"),
     ("memcached_items_evicted_total", "items evicted"),
-    (
-        "memcached_connections_rejected_total",
-        "connections rejected",
-    ),
+    ("memcached_connections_rejected_total", "connections rejected"),
 ];
 
 /// Families with a label, of which these values are limits.
@@ -58,47 +34,19 @@ const LABELLED_LIMITS: &[(&str, &str, &[&str], &str)] = &[
     (
         "weft_connections_closed_total",
         "reason",
-        &[
-            "too_slow",
-            "too_long",
-            "no_memory",
-            "refused",
-            "address_limit",
-        ],
+        &["too_slow", "too_long", "no_memory", "refused", "address_limit"],
         "closed: ",
     ),
-    (
-        "weft_accept_errors_total",
-        "class",
-        &["emfile", "nobufs"],
-        "accept failed: ",
-    ),
-    (
-        "weft_http_replies_total",
-        "status",
-        &["429", "503"],
-        "status ",
-    ),
+    ("weft_accept_errors_total", "class", &["emfile", "nobufs"], "accept failed: "),
+    ("weft_http_replies_total", "status", &["429", "503"], "status "),
 ];
 
 /// Gauges with a gauge for their limit, and the words for each.
 const BUDGETS: &[(&str, &str, &str)] = &[
     ("items", "memcached_current_bytes", "memcached_limit_bytes"),
-    (
-        "connections",
-        "weft_connection_memory_bytes",
-        "weft_connection_memory_max_bytes",
-    ),
-    (
-        "file buffers",
-        "weft_file_buffers_bytes",
-        "weft_file_buffers_max_bytes",
-    ),
-    (
-        "page cache",
-        "weft_site_page_cache_bytes",
-        "weft_site_page_cache_max_bytes",
-    ),
+    ("connections", "weft_connection_memory_bytes", "weft_connection_memory_max_bytes"),
+    ("file buffers", "weft_file_buffers_bytes", "weft_file_buffers_max_bytes"),
+    ("page cache", "weft_site_page_cache_bytes", "weft_site_page_cache_max_bytes"),
 ];
 
 /// A server during one interval. The keys are stable: scripts read them.
@@ -348,9 +296,7 @@ fn limits(interval: &Interval<'_>) -> BTreeMap<String, u64> {
 }
 
 fn certificates(now: &Reading) -> BTreeMap<String, f64> {
-    let expire = now
-        .scrape
-        .by_label("weft_tls_certificate_not_after_seconds", "certificate");
+    let expire = now.scrape.by_label("weft_tls_certificate_not_after_seconds", "certificate");
     let left = |(file, at): (String, f64)| (file, at - now.unix_s);
     expire.into_iter().map(left).collect()
 }

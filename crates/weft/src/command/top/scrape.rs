@@ -17,10 +17,7 @@ impl Scrape {
     pub(super) fn parse(text: &str, at_s: f64) -> Option<Scrape> {
         let lines = text.lines().map(str::trim);
         let samples = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Some(Scrape {
-            at_s,
-            samples: samples.map(parse_sample).collect::<Option<_>>()?,
-        })
+        Some(Scrape { at_s, samples: samples.map(parse_sample).collect::<Option<_>>()? })
     }
 
     /// True if a server of ours says so.
@@ -122,11 +119,7 @@ impl<'a> Interval<'a> {
     pub(super) fn new(before: Option<&'a Scrape>, now: &'a Scrape, uptime_s: f64) -> Interval<'a> {
         let before = before.filter(|before| before.value(STARTED) == now.value(STARTED));
         let lasts_s = before.map_or(uptime_s, |before| now.at_s - before.at_s);
-        Interval {
-            before,
-            now,
-            lasts_s: lasts_s.max(1e-3),
-        }
+        Interval { before, now, lasts_s: lasts_s.max(1e-3) }
     }
 
     /// Growth of a counter; all of it, if it was reset or is new.
@@ -205,12 +198,7 @@ mod tests {
         assert_eq!(interval.rate("a_total"), Some(2.0));
         assert_eq!(interval.rate("gone_total"), None);
         let rates = interval.rates("b_total", "c");
-        assert_eq!(
-            rates,
-            [("1", 0.0), ("2", 2.0)]
-                .map(|(c, r)| (c.to_owned(), r))
-                .into()
-        );
+        assert_eq!(rates, [("1", 0.0), ("2", 2.0)].map(|(c, r)| (c.to_owned(), r)).into());
     }
 
     #[test]
@@ -223,19 +211,13 @@ mod tests {
     fn restarted_server_begins_at_zero() {
         let before = scrape(10.0, "process_start_time_seconds 1\na_total 5\n");
         let now = scrape(12.0, "process_start_time_seconds 2\na_total 8\n");
-        assert_eq!(
-            Interval::new(Some(&before), &now, 1.0).rate("a_total"),
-            Some(8.0)
-        );
+        assert_eq!(Interval::new(Some(&before), &now, 1.0).rate("a_total"), Some(8.0));
     }
 
     #[test]
     fn counter_that_fell_was_reset() {
         let (before, now) = (scrape(0.0, "a_total 5\n"), scrape(1.0, "a_total 3\n"));
-        assert_eq!(
-            Interval::new(Some(&before), &now, 9.0).growth("a_total"),
-            Some(3.0)
-        );
+        assert_eq!(Interval::new(Some(&before), &now, 9.0).growth("a_total"), Some(3.0));
     }
 
     #[test]
@@ -253,10 +235,7 @@ mod tests {
         assert_eq!(quantile(0.9), Some(0.1));
         assert_eq!(quantile(0.95), Some(10.0));
         assert_eq!(quantile(0.99), Some(f64::INFINITY));
-        assert_eq!(
-            Interval::new(Some(&now), &now, 9.0).quantile("t", 0.5),
-            None
-        );
+        assert_eq!(Interval::new(Some(&now), &now, 9.0).quantile("t", 0.5), None);
         assert_eq!(Interval::new(None, &now, 9.0).quantile("u", 0.5), None);
     }
 }

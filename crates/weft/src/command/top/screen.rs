@@ -117,11 +117,7 @@ pub(super) fn whole(overview: &Overview, width: usize, paint: Paint) -> Vec<Stri
 
 /// Figures above the tables.
 fn head(overview: &Overview, view: &View, width: usize, paint: Paint) -> Vec<String> {
-    let mut lines = ScreenLines {
-        width,
-        paint,
-        lines: vec![title(overview, view, width, paint)],
-    };
+    let mut lines = ScreenLines { width, paint, lines: vec![title(overview, view, width, paint)] };
     if let Some(error) = &view.error {
         lines.put("error", &plain(error), Paint::red);
     }
@@ -132,12 +128,7 @@ fn head(overview: &Overview, view: &View, width: usize, paint: Paint) -> Vec<Str
 }
 
 fn title(overview: &Overview, view: &View, width: usize, paint: Paint) -> String {
-    let Overview {
-        server,
-        version,
-        target,
-        ..
-    } = overview;
+    let Overview { server, version, target, .. } = overview;
     let up = show_age(overview.uptime_s);
     let what = format!("weft {server} {version} at {}, up {up}", plain(target));
     let when = match (&view.error, view.is_paused) {
@@ -180,15 +171,9 @@ fn put_state(overview: &Overview, lines: &mut ScreenLines) {
     };
     let open = count_of(overview.connections_open);
     let accepted = show_rate(overview.accepted_per_s);
-    lines.say(
-        "connections",
-        &format!("{open} open{lingering}, {accepted} accepted"),
-    );
+    lines.say("connections", &format!("{open} open{lingering}, {accepted} accepted"));
     let queues = overview.queues.iter();
-    lines.list(
-        "waiting",
-        queues.map(|(name, length)| format!("{length} for {name}")),
-    );
+    lines.list("waiting", queues.map(|(name, length)| format!("{length} for {name}")));
     let [open, max] = [overview.descriptors_open, overview.descriptors_max].map(count_of);
     let resident = show_size(overview.resident_bytes);
     let cpu = overview.cpu;
@@ -257,11 +242,7 @@ impl ScreenLines {
 
 fn tables(overview: &Overview) -> [TopTable; TABLES] {
     let rates = |values: &BTreeMap<String, f64>| {
-        ranked(
-            values
-                .iter()
-                .map(|(name, rate)| (name, *rate, show_rate(*rate))),
-        )
+        ranked(values.iter().map(|(name, rate)| (name, *rate, show_rate(*rate))))
     };
     let asked = if overview.server == "cache" {
         TopTable {
@@ -289,16 +270,8 @@ fn tables(overview: &Overview) -> [TopTable; TABLES] {
     let threads = threads.map(|(name, cpu)| (name, *cpu, format!("{:.1} %", 100.0 * cpu)));
     [
         asked,
-        TopTable {
-            title: "fibers",
-            heading: &["fibers", "state, wait"],
-            rows: ranked(fibers),
-        },
-        TopTable {
-            title: "threads",
-            heading: &["cpu", "thread"],
-            rows: ranked(threads),
-        },
+        TopTable { title: "fibers", heading: &["fibers", "state, wait"], rows: ranked(fibers) },
+        TopTable { title: "threads", heading: &["cpu", "thread"], rows: ranked(threads) },
         TopTable {
             title: "closed",
             heading: &["per second", "connections closed, reason"],
@@ -319,11 +292,7 @@ fn titles(tables: &[TopTable], view: &View, width: usize, paint: Paint) -> Strin
     let title = |(at, table): (usize, &TopTable)| {
         let title = format!("{} {}", at + 1, table.title);
         let is_shown = at == view.section;
-        let title = if is_shown {
-            format!("[{title}]")
-        } else {
-            format!(" {title} ")
-        };
+        let title = if is_shown { format!("[{title}]") } else { format!(" {title} ") };
         (title, is_shown)
     };
     let titles = tables.iter().enumerate().map(title);
@@ -354,10 +323,7 @@ impl TopTable {
 
 fn row(cells: &[String], width: usize) -> String {
     let (name, values) = cells.split_last().expect("a column");
-    let values: String = values
-        .iter()
-        .map(|value| format!("{value:>13}  "))
-        .collect();
+    let values: String = values.iter().map(|value| format!("{value:>13}  ")).collect();
     cut(&(values + name), width)
 }
 
@@ -405,9 +371,7 @@ fn cut(text: &str, width: usize) -> String {
 /// Text of a client or a file without what a terminal would obey, or show wider than a column.
 fn plain(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() || letter == ' ';
-    let replaced = text
-        .chars()
-        .map(|letter| if is_plain(letter) { letter } else { '?' });
+    let replaced = text.chars().map(|letter| if is_plain(letter) { letter } else { '?' });
     replaced.collect()
 }
 

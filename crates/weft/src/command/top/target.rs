@@ -48,14 +48,11 @@ impl AdminTarget {
     pub(super) fn find(typed: &str, read: ReadServerFlags) -> Result<AdminTarget, String> {
         if typed.bytes().all(|byte| byte.is_ascii_digit()) {
             let admin = of_process(typed, read)?;
-            return Ok(AdminTarget {
-                name: format!("process {typed}"),
-                ..AdminTarget::at(admin)
-            });
+            return Ok(AdminTarget { name: format!("process {typed}"), ..AdminTarget::at(admin) });
         }
-        let address = typed.strip_prefix("http://").map_or(typed, |url| {
-            url.split_once('/').map_or(url, |(address, _)| address)
-        });
+        let address = typed
+            .strip_prefix("http://")
+            .map_or(typed, |url| url.split_once('/').map_or(url, |(address, _)| address));
         let address = address.parse();
         let address = address.map_err(|error: ::serve::listen::AddressError| error.to_string())?;
         Ok(AdminTarget::at(address))
@@ -64,16 +61,12 @@ impl AdminTarget {
     fn at(address: Address) -> AdminTarget {
         // A server that listens at every interface is asked at this machine's own.
         let address = match address {
-            Address::Name { host, port } if host.is_empty() => Address::Name {
-                host: "localhost".to_owned(),
-                port,
-            },
+            Address::Name { host, port } if host.is_empty() => {
+                Address::Name { host: "localhost".to_owned(), port }
+            }
             other => other,
         };
-        AdminTarget {
-            name: address.to_string(),
-            address,
-        }
+        AdminTarget { name: address.to_string(), address }
     }
 
     /// Asks for a path; returns the body of a 200.
@@ -88,9 +81,9 @@ impl AdminTarget {
         let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
         match head.split(' ').nth(1) {
             Some("200") => Ok(body.to_owned()),
-            Some(status) if head.starts_with("HTTP/1.") => Err(format!(
-                "{path} is answered with {status}: is that the address of --admin?"
-            )),
+            Some(status) if head.starts_with("HTTP/1.") => {
+                Err(format!("{path} is answered with {status}: is that the address of --admin?"))
+            }
             _ => Err("that is no HTTP: is it the address of --admin?".to_owned()),
         }
     }
@@ -144,20 +137,14 @@ fn of_process(pid: &str, read: ReadServerFlags) -> Result<Address, String> {
                 Some((name.into(), value.into()))
             });
             let (env, _) = layers::environment::<ServeConfig>(variables)?;
-            Fixed { flags, env }
-                .resolve::<ServeConfig>()?
-                .config
-                .common
-                .admin
+            Fixed { flags, env }.resolve::<ServeConfig>()?.config.common.admin
         }
         Some(ServerFlags::Cache(flags)) if name.starts_with("weft") => {
             CacheConfig::read(flags)?.common.admin
         }
         _ => {
             let name = name.trim_end();
-            return Err(format!(
-                "process {pid} is {name}, not weft serve or weft cache"
-            ));
+            return Err(format!("process {pid} is {name}, not weft serve or weft cache"));
         }
     };
     match admin.into_iter().next() {

@@ -135,11 +135,7 @@ pub(super) fn render(content_type: &str, reply: &Reply, is_head: bool) -> Vec<u8
     let Reply { status, body, .. } = reply;
     let content_type = reply.content_type.unwrap_or(content_type);
     let date = httpdate::fmt_http_date(SystemTime::now());
-    let allow = if *status == 405 {
-        "Allow: GET, HEAD\r\n"
-    } else {
-        ""
-    };
+    let allow = if *status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
     let mut bytes = format!(
         "HTTP/1.1 {status} {}\r\nDate: {date}\r\nContent-Type: {content_type}\r\n\
          Content-Length: {}\r\n{allow}Cache-Control: no-store\r\n\

@@ -27,14 +27,9 @@ fn start_with(address: &str, spawn: Spawn) -> Running {
         Route::metrics(|out| out.counter("x_total", "All x.", &[], 7)),
         Route::health(move || is_draining.load(Ordering::Relaxed)),
         Route::new("/echo", PLAIN, "the query", |query| Reply::ok(query)),
-        Route::new("/panic", PLAIN, "a mistake", |_| {
-            panic!("deliberate, from a test")
-        }),
+        Route::new("/panic", PLAIN, "a mistake", |_| panic!("deliberate, from a test")),
     ];
-    Running {
-        draining,
-        ..serve(address, routes, spawn)
-    }
+    Running { draining, ..serve(address, routes, spawn) }
 }
 
 fn serve(address: &str, routes: Vec<Route>, spawn: Spawn) -> Running {
@@ -73,15 +68,9 @@ fn read_all(mut stream: impl Read) -> String {
 
 fn check(reply: &str, status: &str, body: &str) {
     let (head, got) = reply.split_once("\r\n\r\n").unwrap();
-    assert!(
-        head.starts_with(&format!("HTTP/1.1 {status}\r\n")),
-        "{reply}"
-    );
+    assert!(head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{reply}");
     assert_eq!(got, body);
-    assert!(
-        head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())),
-        "{reply}"
-    );
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{reply}");
 }
 
 #[test]
@@ -90,40 +79,25 @@ fn metrics_health_and_index_answer() {
     let metrics = running.get("/metrics");
     let body = "# HELP x_total All x.\n# TYPE x_total counter\nx_total 7\n";
     check(&metrics, "200 OK", body);
-    assert!(
-        metrics.contains("Content-Type: text/plain; version=0.0.4"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("Content-Type: text/plain; version=0.0.4"), "{metrics}");
     check(&running.get("/healthz"), "200 OK", "ok\n");
     check(&running.get("/echo?a=1&b"), "200 OK", "a=1&b");
     let index = running.get("/");
-    assert!(
-        ["/metrics", "/healthz", "/echo"]
-            .iter()
-            .all(|p| index.contains(p)),
-        "{index}"
-    );
+    assert!(["/metrics", "/healthz", "/echo"].iter().all(|p| index.contains(p)), "{index}");
 }
 
 #[test]
 fn draining_turns_health_to_503() {
     let running = start("127.0.0.1:0");
     running.draining.store(true, Ordering::Relaxed);
-    check(
-        &running.get("/healthz"),
-        "503 Service Unavailable",
-        "draining\n",
-    );
+    check(&running.get("/healthz"), "503 Service Unavailable", "draining\n");
 }
 
 #[test]
 fn head_has_the_length_and_no_body() {
     let running = start("127.0.0.1:0");
     let reply = running.ask("HEAD /healthz HTTP/1.0\r\n\r\n");
-    assert!(
-        reply.contains("Content-Length: 3\r\n") && reply.ends_with("\r\n\r\n"),
-        "{reply}"
-    );
+    assert!(reply.contains("Content-Length: 3\r\n") && reply.ends_with("\r\n\r\n"), "{reply}");
 }
 
 #[test]
@@ -131,21 +105,9 @@ fn refused_requests() {
     let running = start("127.0.0.1:0");
     check(&running.get("/other"), "404 Not Found", "Not Found\n");
     check(&running.ask("\r\n\r\n"), "400 Bad Request", "Bad Request\n");
-    check(
-        &running.ask("GET /\r\n\r\n"),
-        "400 Bad Request",
-        "Bad Request\n",
-    );
-    check(
-        &running.ask("PRI * HTTP/2.0\r\n\r\n"),
-        "400 Bad Request",
-        "Bad Request\n",
-    );
-    check(
-        &running.get("/panic"),
-        "500 Internal Server Error",
-        "Internal Server Error\n",
-    );
+    check(&running.ask("GET /\r\n\r\n"), "400 Bad Request", "Bad Request\n");
+    check(&running.ask("PRI * HTTP/2.0\r\n\r\n"), "400 Bad Request", "Bad Request\n");
+    check(&running.get("/panic"), "500 Internal Server Error", "Internal Server Error\n");
     let post = running.ask("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc");
     check(&post, "405 Method Not Allowed", "Method Not Allowed\n");
     assert!(post.contains("\r\nAllow: GET, HEAD\r\n"), "{post}");
@@ -156,16 +118,11 @@ fn refused_requests() {
 #[test]
 fn silent_peers_take_at_most_eight_slots() {
     let running = start("127.0.0.1:0");
-    let silent: Vec<_> = (0..CONNECTIONS_MAX)
-        .map(|_| TcpStream::connect(running.tcp()).unwrap())
-        .collect();
+    let silent: Vec<_> =
+        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(running.tcp()).unwrap()).collect();
     // They are accepted in order, so no slot is left for the ninth.
     let ninth = read_all(TcpStream::connect(running.tcp()).unwrap());
-    check(
-        &ninth,
-        "503 Service Unavailable",
-        "too many requests at once\n",
-    );
+    check(&ninth, "503 Service Unavailable", "too many requests at once\n");
     drop(silent);
     let deadline = Instant::now() + PEER_TIMEOUT;
     while !is_served(running.tcp()) {
@@ -193,11 +150,7 @@ fn replies_without_a_new_thread() {
     for _ in 0..2 * CONNECTIONS_MAX {
         check(&running.get("/healthz"), "200 OK", "ok\n");
     }
-    check(
-        &running.get("/panic"),
-        "500 Internal Server Error",
-        "Internal Server Error\n",
-    );
+    check(&running.get("/panic"), "500 Internal Server Error", "Internal Server Error\n");
     check(&running.get("/echo?a"), "200 OK", "a");
     assert_eq!(read_all(silent), "");
 }
@@ -252,9 +205,6 @@ fn content_type_of_fibers() {
     assert!(text.contains("\r\nContent-Type: text/plain"), "{text}");
     let json = running.get("/fibers?json");
     let (head, body) = json.split_once("\r\n\r\n").unwrap();
-    assert!(
-        head.contains("\r\nContent-Type: application/json\r\n"),
-        "{head}"
-    );
+    assert!(head.contains("\r\nContent-Type: application/json\r\n"), "{head}");
     assert!(body.starts_with("{\"fibers\":["), "{body}");
 }

@@ -67,11 +67,8 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-const RINGS: &[c_long] = &[
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-];
+const RINGS: &[c_long] =
+    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 /// Requests of ioctl(2) that take a socket or ask for a terminal's size.
 #[rustfmt::skip]
@@ -106,10 +103,8 @@ pub(super) fn restrict(needs: &Needs) -> Result<usize, String> {
 /// programs that run the code of others.
 fn install(filter: &BpfProgram) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut().cast(),
-    };
+    let program =
+        libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut().cast() };
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let mode = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: the kernel copies the program, which outlives the call. seccomp(2)
@@ -142,27 +137,15 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
     let none = condition(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0);
     only(libc::SYS_prlimit64, vec![rule(&[none])]);
     let options = [libc::PR_SET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
-    only(
-        libc::SYS_prctl,
-        options
-            .iter()
-            .map(|option| rule(&[is(0, *option as u64)]))
-            .collect(),
-    );
+    only(libc::SYS_prctl, options.iter().map(|option| rule(&[is(0, *option as u64)])).collect());
     let device = if needs.has_device { DEVICE } else { &[] };
     only(
         libc::SYS_ioctl,
-        IOCTLS
-            .iter()
-            .chain(device)
-            .map(|request| rule(&[is(1, *request)]))
-            .collect(),
+        IOCTLS.iter().chain(device).map(|request| rule(&[is(1, *request)])).collect(),
     );
     // A drain asks for handshakes: sock_diag(7).
-    let mut sockets = vec![rule(&[
-        is(0, libc::AF_NETLINK as u64),
-        is(2, libc::NETLINK_SOCK_DIAG as u64),
-    ])];
+    let mut sockets =
+        vec![rule(&[is(0, libc::AF_NETLINK as u64), is(2, libc::NETLINK_SOCK_DIAG as u64)])];
     if needs.has_device {
         let kind = masked(1, 0xF, libc::SOCK_DGRAM as u64);
         sockets.push(rule(&[is(0, libc::AF_INET as u64), kind]));
@@ -173,15 +156,8 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
         only(libc::SYS_connect, Vec::new());
     }
     if needs.is_client {
-        let families = [
-            libc::AF_INET,
-            libc::AF_INET6,
-            libc::AF_UNIX,
-            libc::AF_NETLINK,
-        ];
-        sockets = families
-            .map(|family| rule(&[is(0, family as u64)]))
-            .to_vec();
+        let families = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
+        sockets = families.map(|family| rule(&[is(0, family as u64)])).to_vec();
         only(libc::SYS_connect, Vec::new());
         only(libc::SYS_bind, Vec::new());
     }
@@ -198,12 +174,7 @@ fn is(argument: u8, value: u64) -> SeccompCondition {
 }
 
 fn masked(argument: u8, mask: u64, value: u64) -> SeccompCondition {
-    condition(
-        argument,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::MaskedEq(mask),
-        value,
-    )
+    condition(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
 }
 
 fn condition(

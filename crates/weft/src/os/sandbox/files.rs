@@ -39,10 +39,7 @@ const OWN: &[(&str, BitFlags<AccessFs>)] = &[
     ("/usr/lib", READ),
     ("/lib", READ),
     ("/dev/tty", READ),
-    (
-        "/dev/null",
-        make_bitflags!(AccessFs::{ReadFile | WriteFile}),
-    ),
+    ("/dev/null", make_bitflags!(AccessFs::{ReadFile | WriteFile})),
 ];
 
 /// Rights that hold.
@@ -60,14 +57,8 @@ pub(super) struct Granted {
 /// # Errors
 /// What the kernel does not have.
 pub(super) fn restrict(needs: &Needs) -> Result<Granted, String> {
-    let own = OWN
-        .iter()
-        .map(|(path, access)| (PathBuf::from(path), *access));
-    let rules: Vec<_> = needs
-        .files
-        .iter()
-        .flat_map(|(right, path)| rules(*right, path))
-        .collect();
+    let own = OWN.iter().map(|(path, access)| (PathBuf::from(path), *access));
+    let rules: Vec<_> = needs.files.iter().flat_map(|(right, path)| rules(*right, path)).collect();
     let all: Vec<_> = own.chain(rules.iter().cloned()).collect();
     let status = enforce(&all, needs.is_client);
     let (status, pinned) = status.map_err(|error| format!("no Landlock: {error}"))?;
@@ -76,13 +67,7 @@ pub(super) fn restrict(needs: &Needs) -> Result<Granted, String> {
             Err("Landlock is not enabled (lsm= of the kernel's command line)".to_owned())
         }
         (RulesetStatus::NotEnforced, _) => Err("the kernel has no Landlock".to_owned()),
-        (
-            _,
-            LandlockStatus::Available {
-                effective_abi,
-                kernel_abi,
-            },
-        ) => Ok(Granted {
+        (_, LandlockStatus::Available { effective_abi, kernel_abi }) => Ok(Granted {
             version: kernel_abi.unwrap_or(effective_abi as i32),
             is_client: needs.is_client,
             rules,
@@ -179,9 +164,7 @@ fn rules(right: Right, path: &Path) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     let itself = real.as_deref().unwrap_or(&path);
     let folder = itself.parent().unwrap_or(itself).to_owned();
     let around = |access| {
-        let folders = folders_around(&path)
-            .into_iter()
-            .filter(|folder| !is_broad(folder));
+        let folders = folders_around(&path).into_iter().filter(|folder| !is_broad(folder));
         let places = [itself.to_owned()].into_iter().chain(folders);
         places.map(|place| (place, access)).collect()
     };
@@ -205,9 +188,7 @@ fn rules(right: Right, path: &Path) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
 /// another directory or link there, as `current -> releases/42`, a renewed certificate another
 /// file. Links in `/` are the system's.
 fn folders_around(path: &Path) -> Vec<PathBuf> {
-    let links = path
-        .ancestors()
-        .filter(|at| at.is_symlink() && at.components().count() > 2);
+    let links = path.ancestors().filter(|at| at.is_symlink() && at.components().count() > 2);
     let targets = links.filter_map(|link| link.canonicalize().ok());
     let places = [path.to_owned()].into_iter().chain(targets);
     let folders = places.filter_map(|place| place.parent()?.canonicalize().ok());

@@ -59,12 +59,7 @@ impl World {
     /// What a server does.
     fn go_on(&self) -> Vec<(&'static str, io::Result<()>)> {
         let read = |path: &Path| fs::read(path).map(drop);
-        let append = |name| {
-            File::options()
-                .append(true)
-                .create(true)
-                .open(self.at(name))
-        };
+        let append = |name| File::options().append(true).create(true).open(self.at(name));
         let replace = || {
             fs::write(self.at("state/items.new"), "new")?;
             File::open(self.at("state/items.new"))?.sync_all()?;
@@ -73,26 +68,14 @@ impl World {
         let thread = thread::Builder::new().spawn(|| ());
         vec![
             ("read a page", read(&self.at("sites/root/page"))),
-            (
-                "list the root",
-                fs::read_dir(self.at("sites/root")).map(drop),
-            ),
+            ("list the root", fs::read_dir(self.at("sites/root")).map(drop)),
             ("append to the log", append("log/access.log").map(drop)),
             ("replace the items", replace()),
-            (
-                "make a directory of state",
-                fs::create_dir_all(self.at("acme/new")),
-            ),
+            ("make a directory of state", fs::create_dir_all(self.at("acme/new"))),
             ("read its own figures", read("/proc/self/stat".as_ref())),
             ("read the machine's figures", read("/proc/meminfo".as_ref())),
-            (
-                "list its descriptors",
-                fs::read_dir("/proc/self/fd").map(drop),
-            ),
-            (
-                "start a thread",
-                thread.map(|thread| thread.join().unwrap()),
-            ),
+            ("list its descriptors", fs::read_dir("/proc/self/fd").map(drop)),
+            ("start a thread", thread.map(|thread| thread.join().unwrap())),
         ]
     }
 
@@ -128,69 +111,33 @@ impl World {
             ("make a file elsewhere", make("secret/new")),
             ("make a directory", fs::create_dir(self.at("state/new"))),
             ("make a link", symlink(&secret, self.at("state/link"))),
-            (
-                "link a secret",
-                fs::hard_link(&secret, self.at("state/key")),
-            ),
+            ("link a secret", fs::hard_link(&secret, self.at("state/key"))),
             ("move a page", fs::rename(&page, self.at("state/page"))),
             ("remove a page", fs::remove_file(&page)),
-            (
-                "cut the log",
-                File::create(self.at("log/access.log")).map(drop),
-            ),
-            (
-                "start a program",
-                Command::new("/bin/true").spawn().map(drop),
-            ),
+            ("cut the log", File::create(self.at("log/access.log")).map(drop)),
+            ("start a program", Command::new("/bin/true").spawn().map(drop)),
             ("become a program", call!(SYS_execve, text, none, none)),
             ("fork", call!(SYS_clone, libc::SIGCHLD, 0, 0, 0, 0)),
             ("make a namespace", call!(SYS_unshare, libc::CLONE_NEWUSER)),
             ("mount", call!(SYS_mount, text, text, none, 0, none)),
             ("change its root", call!(SYS_chroot, text)),
-            (
-                "trace its parent",
-                call!(SYS_ptrace, libc::PTRACE_ATTACH, parent, 0, 0),
-            ),
-            (
-                "read its parent",
-                call!(SYS_process_vm_readv, parent, none, 0, none, 0, 0),
-            ),
+            ("trace its parent", call!(SYS_ptrace, libc::PTRACE_ATTACH, parent, 0, 0)),
+            ("read its parent", call!(SYS_process_vm_readv, parent, none, 0, none, 0, 0)),
             ("signal its parent", call!(SYS_kill, parent, 0)),
-            (
-                "signal its parent's thread",
-                call!(SYS_tgkill, parent, parent, 0),
-            ),
+            ("signal its parent's thread", call!(SYS_tgkill, parent, parent, 0)),
             ("become another user", call!(SYS_setuid, 12345)),
-            (
-                "change a limit",
-                call!(SYS_prlimit64, 0, libc::RLIMIT_CORE, limit, none),
-            ),
+            ("change a limit", call!(SYS_prlimit64, 0, libc::RLIMIT_CORE, limit, none)),
             ("load a program of BPF", call!(SYS_bpf, 0, none, 0)),
             ("count events", call!(SYS_perf_event_open, none, 0, 0, 0, 0)),
             ("make a file of memory", call!(SYS_memfd_create, text, 0)),
             ("use the kernel's keys", call!(SYS_keyctl, 0, 0, 0, 0, 0)),
             ("serve page faults", call!(SYS_userfaultfd, 0)),
-            (
-                "make memory for code",
-                call!(SYS_mmap, none, 4096, libc::PROT_EXEC, private, -1, 0),
-            ),
-            (
-                "make code of memory",
-                call!(SYS_mprotect, none, 4096, libc::PROT_EXEC),
-            ),
-            (
-                "type into a terminal",
-                call!(SYS_ioctl, socket, libc::TIOCSTI, text),
-            ),
-            (
-                "open a connection",
-                TcpStream::connect("127.0.0.1:9").map(drop),
-            ),
+            ("make memory for code", call!(SYS_mmap, none, 4096, libc::PROT_EXEC, private, -1, 0)),
+            ("make code of memory", call!(SYS_mprotect, none, 4096, libc::PROT_EXEC)),
+            ("type into a terminal", call!(SYS_ioctl, socket, libc::TIOCSTI, text)),
+            ("open a connection", TcpStream::connect("127.0.0.1:9").map(drop)),
             ("send a datagram", UdpSocket::bind("127.0.0.1:0").map(drop)),
-            (
-                "connect to a daemon",
-                UnixStream::connect("/run/docker.sock").map(drop),
-            ),
+            ("connect to a daemon", UnixStream::connect("/run/docker.sock").map(drop)),
             ("listen", call!(SYS_listen, socket, 1)),
         ]
     }
@@ -214,10 +161,7 @@ impl World {
 
 fn is_denied<T>(result: &io::Result<T>) -> bool {
     let error = result.as_ref().err().and_then(io::Error::raw_os_error);
-    matches!(
-        error,
-        Some(libc::ENOSYS | libc::EACCES | libc::EPERM | libc::EXDEV)
-    )
+    matches!(error, Some(libc::ENOSYS | libc::EACCES | libc::EPERM | libc::EXDEV))
 }
 
 fn called(returned: libc::c_long) -> io::Result<()> {
@@ -265,14 +209,8 @@ impl Session for Prisoner {
 }
 
 fn engines() -> [(&'static str, Engine); 6] {
-    let fiber = |backend| Engine::Fiber {
-        processors: 1,
-        backend,
-    };
-    let uring = EventOptions {
-        dispatcher: Mechanism::Uring,
-        ..EventOptions::default()
-    };
+    let fiber = |backend| Engine::Fiber { processors: 1, backend };
+    let uring = EventOptions { dispatcher: Mechanism::Uring, ..EventOptions::default() };
     [
         ("fiber:io=uring", fiber(BackendChoice::Uring)),
         ("fiber:io=epoll", fiber(BackendChoice::Epoll)),
@@ -306,24 +244,13 @@ fn the_child() {
         let ways = [world.at("secret/key"), world.at("sites/root/page")];
         let by_ring = fiber::run(move || {
             let [secret, page] = ways;
-            (
-                fiber::fs::read(&page),
-                fiber::fs::read(&secret),
-                fiber::fs::remove_file(&page),
-            )
+            (fiber::fs::read(&page), fiber::fs::read(&secret), fiber::fs::remove_file(&page))
         });
         let (read, secret, removed) = by_ring;
         assert!(read.is_ok(), "{read:?}");
-        assert!(
-            is_denied(&secret) && is_denied(&removed),
-            "{secret:?} {removed:?}"
-        );
+        assert!(is_denied(&secret) && is_denied(&removed), "{secret:?} {removed:?}");
     }
-    let settings = Settings {
-        engine,
-        listeners,
-        ..Settings::default()
-    };
+    let settings = Settings { engine, listeners, ..Settings::default() };
     let open = move |_: session::Opening<'_>| Prisoner(world.clone(), String::new());
     let _server = Server::start(settings, open).unwrap();
     println!("at {address}");

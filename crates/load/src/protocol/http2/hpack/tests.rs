@@ -48,22 +48,13 @@ fn integers_of_appendix_c_1() {
 fn fields_of_appendix_c_2() {
     let custom = "400a637573746f6d2d6b65790d637573746f6d2d686561646572";
     check(4096, &[(custom, "custom-key: custom-header", 55)]);
-    check(
-        4096,
-        &[("040c2f73616d706c652f70617468", ":path: /sample/path", 0)],
-    );
-    check(
-        4096,
-        &[("100870617373776f726406736563726574", "password: secret", 0)],
-    );
+    check(4096, &[("040c2f73616d706c652f70617468", ":path: /sample/path", 0)]);
+    check(4096, &[("100870617373776f726406736563726574", "password: secret", 0)]);
     check(4096, &[("82", ":method: GET", 0)]);
 }
 
 const REQUESTS: [(&str, usize); 3] = [
-    (
-        ":method: GET\n:scheme: http\n:path: /\n:authority: www.example.com",
-        57,
-    ),
+    (":method: GET\n:scheme: http\n:path: /\n:authority: www.example.com", 57),
     (
         ":method: GET\n:scheme: http\n:path: /\n:authority: www.example.com\ncache-control: no-cache",
         110,
@@ -90,9 +81,7 @@ fn requests_of_appendix_c_3_and_c_4() {
         ],
     ] {
         let seen = blocks.iter().zip(REQUESTS);
-        let seen: Vec<_> = seen
-            .map(|(hex, (fields, size))| (*hex, fields, size))
-            .collect();
+        let seen: Vec<_> = seen.map(|(hex, (fields, size))| (*hex, fields, size)).collect();
         check(4096, &seen);
     }
 }
@@ -176,9 +165,8 @@ fn written_fields_read_back() {
     let mut random = Random::stream(1, 1);
     for _ in 0..2000 {
         let name = ["x-a", "cookie", "accept-encoding"][random.below(3) as usize];
-        let value: String = (0..random.below(300))
-            .map(|_| random.below(256) as u8 as char)
-            .collect();
+        let value: String =
+            (0..random.below(300)).map(|_| random.below(256) as u8 as char).collect();
         let mut block = Vec::new();
         let adds = random.below(2) == 0;
         write_field(&mut block, name.as_bytes(), value.as_bytes(), adds);

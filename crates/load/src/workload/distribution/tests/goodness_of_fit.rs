@@ -25,10 +25,7 @@ pub(crate) fn chi_squared(observed: &[u64], probabilities: &[f64]) -> f64 {
     let total: u64 = observed.iter().sum();
     let terms = observed.iter().zip(probabilities).map(|(&seen, p)| {
         let expected = total as f64 * p;
-        assert!(
-            expected >= 5.0,
-            "a cell with {expected} expected is too thin"
-        );
+        assert!(expected >= 5.0, "a cell with {expected} expected is too thin");
         (seen as f64 - expected).powi(2) / expected
     });
     terms.sum::<f64>() / chi_squared_limit(observed.len() - 1)

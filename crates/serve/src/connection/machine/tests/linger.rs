@@ -18,11 +18,7 @@ fn a_refused_peer_may_go_on_sending() {
         let mut world = World::new();
         assert_eq!(world.say("refuse\nand much more"), Blocked::Receive);
         assert_eq!(world.take_got(), "refused\n");
-        assert_eq!(
-            world.life.closed.load(Ordering::Relaxed),
-            1,
-            "no session is kept"
-        );
+        assert_eq!(world.life.closed.load(Ordering::Relaxed), 1, "no session is kept");
         world
     };
 
@@ -66,11 +62,7 @@ fn a_refused_peer_may_go_on_sending() {
 #[test]
 fn input_behind_the_last_reply_resets_nothing() {
     let mut world = World::new();
-    assert_eq!(
-        world.say("say x\nbye\n"),
-        SESSION,
-        "no wait without a reason"
-    );
+    assert_eq!(world.say("say x\nbye\n"), SESSION, "no wait without a reason");
     // A few bytes have left the socket, so it is not asked.
     let mut world = World::new();
     world.queues.unsent = 1;
@@ -82,11 +74,7 @@ fn input_behind_the_last_reply_resets_nothing() {
         world.queues = Queues { unread, unsent };
         let blocked = world.say("say x\nbye\n");
         assert_eq!(world.take_got(), "x\n");
-        assert_eq!(
-            blocked,
-            Blocked::Receive,
-            "{unread} unread, {unsent} unsent"
-        );
+        assert_eq!(blocked, Blocked::Receive, "{unread} unread, {unsent} unsent");
         let lingering = world.machine.shared.lingering.count();
         assert_eq!(lingering, 1);
         assert_eq!(world.say("say late\n"), Blocked::Receive);

@@ -12,10 +12,7 @@ use crate::shared::Shared;
 const MEMORY_MAX: usize = 256 * 1024;
 
 fn small() -> Arc<Shared> {
-    let limits = Limits {
-        connection_memory_max: MEMORY_MAX,
-        ..Limits::default()
-    };
+    let limits = Limits { connection_memory_max: MEMORY_MAX, ..Limits::default() };
     Arc::new(Shared::new(limits, None))
 }
 

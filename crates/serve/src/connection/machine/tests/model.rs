@@ -28,11 +28,7 @@ fn replies_are_the_same_at_any_cut() {
         }
         world.window = usize::MAX;
         world.machine.handle_end_of_input(world.now);
-        let closed = if expected.closed {
-            Closed::Session
-        } else {
-            Closed::Peer
-        };
+        let closed = if expected.closed { Closed::Session } else { Closed::Peer };
         assert_eq!(world.run(), Blocked::Closed(closed), "seed {seed}");
         assert!(world.got == expected.replied, "replies differ, seed {seed}");
         assert_eq!(world.life.closed.load(Ordering::Relaxed), 1, "seed {seed}");
@@ -47,9 +43,7 @@ fn a_break_at_any_byte_ends_once() {
         let script = script(random);
         let expected = replay::run(Toy::new(), script.as_bytes(), Cutting::Whole);
         let mut world = World::new();
-        let (front, _) = script
-            .as_bytes()
-            .split_at(random.below(script.len() as u64) as usize);
+        let (front, _) = script.as_bytes().split_at(random.below(script.len() as u64) as usize);
         for piece in front.chunks(1 + random.below(300) as usize) {
             world.window = window(random) * random.below(2) as usize;
             deliver(&mut world, piece);
@@ -64,15 +58,11 @@ fn a_break_at_any_byte_ends_once() {
         let now = world.now;
         let allowed: &[Closed] = match random.below(5) {
             0 => {
-                world
-                    .machine
-                    .handle_error(&io::ErrorKind::ConnectionReset.into(), now);
+                world.machine.handle_error(&io::ErrorKind::ConnectionReset.into(), now);
                 &[Closed::Peer]
             }
             1 => {
-                world
-                    .machine
-                    .handle_error(&io::ErrorKind::Other.into(), now);
+                world.machine.handle_error(&io::ErrorKind::Other.into(), now);
                 &[Closed::Error]
             }
             2 => {
@@ -94,9 +84,7 @@ fn a_break_at_any_byte_ends_once() {
                 ]
             }
         };
-        let Blocked::Closed(closed) = world.run() else {
-            panic!("it goes on, seed {seed}")
-        };
+        let Blocked::Closed(closed) = world.run() else { panic!("it goes on, seed {seed}") };
         let is_session = expected.closed && closed == Closed::Session;
         assert!(
             is_session || allowed.contains(&closed),
@@ -105,15 +93,9 @@ fn a_break_at_any_byte_ends_once() {
         assert_eq!(world.life.closed.load(Ordering::Relaxed), 1, "seed {seed}");
         assert!(got_before <= world.got.len());
         let words = b"gave up: ";
-        let end = world
-            .got
-            .windows(words.len())
-            .position(|part| part == words);
+        let end = world.got.windows(words.len()).position(|part| part == words);
         let got = &world.got[..end.unwrap_or(world.got.len())];
-        assert!(
-            expected.replied.starts_with(got),
-            "a reply was made up, seed {seed}"
-        );
+        assert!(expected.replied.starts_with(got), "a reply was made up, seed {seed}");
     }
 }
 
@@ -132,9 +114,7 @@ fn a_drain_at_any_byte_is_announced_once() {
                 let _ = travel(world, random);
             }
         };
-        let (front, back) = script
-            .as_bytes()
-            .split_at(random.below(script.len() as u64) as usize);
+        let (front, back) = script.as_bytes().split_at(random.below(script.len() as u64) as usize);
         send(&mut world, front, random);
         let is_over = world.machine.state.is_end();
         world.machine.handle_drain(world.now);
@@ -145,9 +125,7 @@ fn a_drain_at_any_byte_is_announced_once() {
             world.pass(Duration::from_secs(3600));
             world.machine.handle_timeout(world.now);
         }
-        let Blocked::Closed(closed) = world.run() else {
-            panic!("it goes on, seed {seed}")
-        };
+        let Blocked::Closed(closed) = world.run() else { panic!("it goes on, seed {seed}") };
         let told = world.life.drained.load(Ordering::Relaxed);
         assert_eq!(told, usize::from(!is_over), "seed {seed}");
         let said = world.got.windows(WORDS.len());

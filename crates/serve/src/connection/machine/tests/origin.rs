@@ -18,15 +18,9 @@ const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 /// A server that expects headers from this network, and takes one connection of an address; the
 /// proxy's network has no limit.
 fn server(from: &str, is_required: bool) -> Arc<Shared> {
-    let networks = |text: &str| Networks {
-        list: vec![text.parse().unwrap()],
-        has_unix: false,
-    };
+    let networks = |text: &str| Networks { list: vec![text.parse().unwrap()], has_unix: false };
     let limits = Limits {
-        proxy_protocol: Some(ProxyProtocol {
-            from: networks(from),
-            is_required,
-        }),
+        proxy_protocol: Some(ProxyProtocol { from: networks(from), is_required }),
         by_address: Some(AddressLimit {
             connections_max: 1,
             prefix: PrefixLen::default(),
@@ -56,10 +50,7 @@ fn client_of_a_header_reaches_the_session() {
             world.machine.handle_input(part, world.now);
         }
         assert_eq!(world.say("say hello\n"), Blocked::Receive);
-        assert_eq!(
-            (world.client, world.take_got()),
-            (client(), "hello\n".into())
-        );
+        assert_eq!((world.client, world.take_got()), (client(), "hello\n".into()));
     }
 }
 
@@ -91,10 +82,7 @@ fn handshakes_begin_behind_the_header() {
             }
         }
         assert_eq!(pair.say("say hello\n"), Blocked::Receive);
-        assert_eq!(
-            (&pair.heard[..], pair.world.client),
-            (&b"hello\n"[..], client())
-        );
+        assert_eq!((&pair.heard[..], pair.world.client), (&b"hello\n"[..], client()));
     }
     // The handshake's time counts from the accept on, also behind a late header.
     let mut late = Pair::of(server("10.0.0.0/8", true));

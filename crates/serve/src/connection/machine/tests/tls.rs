@@ -29,19 +29,12 @@ fn authority() -> Authority {
     let pem = made.cert.pem() + &made.signing_key.serialize_pem();
     fs::write(&file, pem).unwrap();
     let options = TlsOptions {
-        certificates: vec![Certificate {
-            chain: file,
-            key: None,
-            names: Vec::new(),
-        }],
+        certificates: vec![Certificate { chain: file, key: None, names: Vec::new() }],
         protocols: vec![b"http/1.1".to_vec()],
         in_the_clear: b"speak TLS\n",
         ..TlsOptions::default()
     };
-    Authority {
-        tls: Arc::new(Tls::open(options).unwrap()),
-        certificate: made.cert.der().clone(),
-    }
+    Authority { tls: Arc::new(Tls::open(options).unwrap()), certificate: made.cert.der().clone() }
 }
 
 /// A client and a machine, joined without a network.
@@ -69,10 +62,7 @@ impl Pair {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = protocols
-            .iter()
-            .map(|name| name.as_bytes().to_vec())
-            .collect();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         let name = "localhost".try_into().unwrap();
         Pair {
             client: ClientConnection::new(Arc::new(config), name).unwrap(),
@@ -86,10 +76,7 @@ impl Pair {
     /// A connection of this server.
     pub(super) fn of(shared: Arc<Shared>) -> Pair {
         let secure = Some(TlsConnection::new(&AUTHORITY.tls));
-        Pair {
-            world: World::of(shared, secure),
-            ..Pair::new(&[])
-        }
+        Pair { world: World::of(shared, secure), ..Pair::new(&[]) }
     }
 
     /// The client's first record.
@@ -138,19 +125,11 @@ fn tls_records_cut_anywhere_are_answered() {
     let request = "say one\nbig 100000\nfile 200000\nwork\nsay two\nflood 1000\n";
     let mut plain = World::new();
     plain.say(request);
-    for (piece_len, window) in [
-        (usize::MAX, usize::MAX),
-        (1, usize::MAX),
-        (7, 1000),
-        (1000, 100),
-    ] {
+    for (piece_len, window) in [(usize::MAX, usize::MAX), (1, usize::MAX), (7, 1000), (1000, 100)] {
         let mut pair = Pair::new(&[]);
         (pair.piece_len, pair.world.window) = (piece_len, window);
         assert_eq!(pair.say(request), Blocked::Receive);
-        assert!(
-            pair.heard == plain.got,
-            "pieces of {piece_len}, window {window}"
-        );
+        assert!(pair.heard == plain.got, "pieces of {piece_len}, window {window}");
         assert!(pair.world.machine.outgoing.is_none());
     }
 }
@@ -191,10 +170,7 @@ fn a_session_gets_the_handshake_facts() {
     while pair.world.machine.outgoing.is_some() {
         pair.world.step();
     }
-    let Action::Open(Facts {
-        tls: Some(facts), ..
-    }) = pair.world.machine.next_action()
-    else {
+    let Action::Open(Facts { tls: Some(facts), .. }) = pair.world.machine.next_action() else {
         panic!("the handshake is over")
     };
     assert_eq!(facts.alpn, Some(&b"http/1.1"[..]));
@@ -213,24 +189,15 @@ fn handshakes_and_records_are_counted() {
     pair.say("say x\n");
     assert_eq!(counts(), (1, 0));
     let counted = |pair: &Pair| pair.world.machine.shared.counters.snapshot();
-    assert_eq!(
-        counted(&pair).sends(),
-        1,
-        "what is not the session's is none"
-    );
+    assert_eq!(counted(&pair).sends(), 1, "what is not the session's is none");
     pair.say("file 100000\nbig 50000\n");
     assert_eq!(counts(), (1, 0));
     assert_eq!(counted(&pair).bytes_sent(), pair.heard.len() as u64);
     // A connection has one at most.
-    pair.world
-        .machine
-        .handle_input(b"no record", pair.world.now);
+    pair.world.machine.handle_input(b"no record", pair.world.now);
     assert_eq!(counts(), (1, 1));
     let mut refused = Pair::under(&authority, &[]);
-    refused
-        .world
-        .machine
-        .handle_input(b"GET / ", refused.world.now);
+    refused.world.machine.handle_input(b"GET / ", refused.world.now);
     assert_eq!(counts(), (1, 2));
 }
 
@@ -255,15 +222,10 @@ fn plain_text_at_a_tls_port_is_answered() {
     // Seen: a browser whose address began with http:// showed that the connection was reset. Cause:
     // all it got was the alert of TLS. Cure: the server has words for it, and lingers until they
     // have arrived.
-    for pieces in [
-        &["GET / HTTP/1.1\r\n", "\r\n"][..],
-        &["GE", "T / HTTP/1.1\r\n\r\n"],
-    ] {
+    for pieces in [&["GET / HTTP/1.1\r\n", "\r\n"][..], &["GE", "T / HTTP/1.1\r\n\r\n"]] {
         let mut pair = Pair::new(&[]);
         for piece in pieces {
-            pair.world
-                .machine
-                .handle_input(piece.as_bytes(), pair.world.now);
+            pair.world.machine.handle_input(piece.as_bytes(), pair.world.now);
             pair.world.run();
         }
         assert_eq!(pair.world.got, b"speak TLS\n");
@@ -296,10 +258,7 @@ fn a_drain_does_not_wait_for_a_handshake() {
     let mut in_time = Pair::new(&[]);
     in_time.world.machine.handle_drain(in_time.world.now);
     in_time.say("say x\n");
-    assert!(
-        in_time.heard.ends_with(b"x\n"),
-        "what was accepted is served"
-    );
+    assert!(in_time.heard.ends_with(b"x\n"), "what was accepted is served");
 }
 
 #[test]
@@ -310,10 +269,7 @@ fn the_last_reply_is_followed_by_a_goodbye() {
 
     let mut refused = Pair::new(&[]);
     assert_eq!(refused.say("refuse\n"), Blocked::Receive);
-    assert_eq!(
-        (&refused.heard[..], refused.has_ended),
-        (&b"refused\n"[..], true)
-    );
+    assert_eq!((&refused.heard[..], refused.has_ended), (&b"refused\n"[..], true));
 
     let mut drained = Pair::new(&[]);
     drained.say("say x\n");
@@ -380,10 +336,7 @@ fn tls_goodbye_follows_the_replies() {
     pair.client.writer().write_all(b"say x\nwork\n").unwrap();
     pair.client.send_close_notify();
     assert_eq!(pair.carry(), Blocked::Closed(Closed::Peer));
-    assert_eq!(
-        (&pair.heard[..], pair.has_ended),
-        (&b"w\nx\nworked\n"[..], true)
-    );
+    assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\nworked\n"[..], true));
 }
 
 /// Seen (in review): a connection that was idle for too long ended without a goodbye. A client took
@@ -416,10 +369,7 @@ fn a_tampered_record_ends_the_connection() {
 fn nothing_follows_an_alert() {
     let mut pair = Pair::new(&[]);
     pair.say("say x\n");
-    pair.client
-        .writer()
-        .write_all(b"say y\nfile 3000000\n")
-        .unwrap();
+    pair.client.writer().write_all(b"say y\nfile 3000000\n").unwrap();
     let mut records = pair.hello();
     records.extend([23, 3, 3, 0, 32]);
     records.extend([0; 32]);
@@ -472,39 +422,26 @@ fn fetched_bytes_go_back_inside_tls() {
     let mut pair = Pair::new(&[]);
     pair.say("say x\n");
     (pair.world.is_on_disk, pair.world.window) = (true, 1000);
-    pair.client
-        .writer()
-        .write_all(b"file 3000000\nsay y\n")
-        .unwrap();
+    pair.client.writer().write_all(b"file 3000000\nsay y\n").unwrap();
     let mut records = Vec::new();
     pair.client.write_tls(&mut records).unwrap();
     pair.world.machine.handle_input(&records, pair.world.now);
     (0..2).for_each(|_| assert_eq!(pair.world.step(), None));
     pair.world.window = 0;
-    assert_eq!(
-        pair.world.until(),
-        pair.world.now.monotonic + FETCHED_PATIENCE
-    );
+    assert_eq!(pair.world.until(), pair.world.now.monotonic + FETCHED_PATIENCE);
     assert_eq!(pair.world.expire(), Blocked::Send);
     let until = pair.world.now.monotonic + pair.world.limits().send_timeout - FETCHED_PATIENCE;
     assert_eq!(pair.world.until(), until, "nothing is held that waits");
     pair.world.window = usize::MAX;
     assert_eq!(pair.carry(), Blocked::Receive);
     assert_eq!(pair.world.reads[..2], [1 << 20, 64 << 10]);
-    assert!(
-        pair.heard
-            .ends_with(&[&file(FILE_LEN)[..], b"y\n"].concat())
-    );
+    assert!(pair.heard.ends_with(&[&file(FILE_LEN)[..], b"y\n"].concat()));
 }
 
 #[test]
 fn garbage_records_end_the_connection_once() {
     let error = Blocked::Closed(Closed::Error);
-    for garbage in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        &[0x16, 3, 1, 0xff, 0xff],
-        &[0; 64],
-    ] {
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff], &[0; 64]] {
         let mut pair = Pair::new(&[]);
         pair.world.machine.handle_input(garbage, pair.world.now);
         // It may be told so, and waited for.
@@ -543,10 +480,7 @@ fn garbage_records_end_the_connection_once() {
             }
             pair.world.machine.handle_end_of_input(pair.world.now);
             let blocked = pair.world.run();
-            assert!(
-                matches!(blocked, Blocked::Closed(_)),
-                "byte {at}: {blocked:?}"
-            );
+            assert!(matches!(blocked, Blocked::Closed(_)), "byte {at}: {blocked:?}");
         }
     }
 }
@@ -564,10 +498,7 @@ fn records_for_a_stalled_peer_are_bounded() {
         let outgoing = pair.world.machine.outgoing.as_ref().unwrap();
         let sealed = outgoing.sealed.queued_len();
         assert!(sealed <= SEALED_LEN_MAX as u64 + 1024, "{sealed} bytes");
-        assert!(
-            outgoing.out.is_full(),
-            "the session is kept from making more"
-        );
+        assert!(outgoing.out.is_full(), "the session is kept from making more");
         assert_eq!(pair.world.expire(), Blocked::Closed(Closed::TooSlow));
         assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 1);
     }

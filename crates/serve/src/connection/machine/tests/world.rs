@@ -136,11 +136,7 @@ impl Toy {
             out.put(&[b'd'; 100]);
         }
         let has_more = left > 0;
-        self.state = if has_more {
-            ToyState::Duplex(left)
-        } else {
-            ToyState::Lines
-        };
+        self.state = if has_more { ToyState::Duplex(left) } else { ToyState::Lines };
         let phase = Phase::Idle;
         let next = Next::Duplex { phase, has_more };
         Received { used, next }
@@ -203,11 +199,7 @@ impl Session for Toy {
                 }
                 ToyState::Lines => {
                     let Some(len) = rest.iter().position(|&byte| byte == b'\n') else {
-                        let phase = if rest.is_empty() {
-                            Phase::Idle
-                        } else {
-                            Phase::Head
-                        };
+                        let phase = if rest.is_empty() { Phase::Idle } else { Phase::Head };
                         let next = Next::Receive(phase);
                         return Received { used, next };
                     };
@@ -284,9 +276,7 @@ impl Session for Toy {
     }
 
     fn closed(&mut self, _: Now, out: &mut Outbox) {
-        self.late
-            .into_iter()
-            .for_each(|asked| out.end_reply_since(asked));
+        self.late.into_iter().for_each(|asked| out.end_reply_since(asked));
         self.life.closed.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -327,10 +317,8 @@ pub(super) enum OutputAction {
 }
 
 /// The address of the socket, if a setting asks for it.
-pub(super) const PEER: Option<SocketAddr> = Some(SocketAddr::new(
-    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
-    40_000,
-));
+pub(super) const PEER: Option<SocketAddr> =
+    Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 40_000));
 
 impl World {
     /// An open connection.
@@ -420,10 +408,7 @@ impl World {
         self.ends += 1;
         let action = self.machine.next_action();
         assert!(
-            matches!(
-                action,
-                Action::CheckQueues { .. } | Action::Finish | Action::Close(_)
-            ),
+            matches!(action, Action::CheckQueues { .. } | Action::Finish | Action::Close(_)),
             "the stream ended"
         );
     }
@@ -444,10 +429,7 @@ impl World {
         match self.machine.next_action() {
             Action::Open(facts) => {
                 self.client = facts.client;
-                let toy = Toy {
-                    life: Arc::clone(&self.life),
-                    ..Toy::new()
-                };
+                let toy = Toy { life: Arc::clone(&self.life), ..Toy::new() };
                 self.machine.handle_opened(toy, now);
             }
             Action::Receive { .. } => return Some(Blocked::Receive),
@@ -473,12 +455,7 @@ impl World {
                 }
             }
             Action::SendFile(FilePiece {
-                range,
-                len,
-                checks_file: check,
-                share,
-                is_last,
-                ..
+                range, len, checks_file: check, share, is_last, ..
             }) => {
                 self.asked.push(OutputAction::Pages { len, check });
                 let piece_len = len;
@@ -498,15 +475,10 @@ impl World {
                     self.note_end();
                 }
             }
-            Action::ReadFile(FilePiece {
-                range, len, share, ..
-            }) => {
+            Action::ReadFile(FilePiece { range, len, share, .. }) => {
                 self.asked.push(OutputAction::Copy(len));
-                let len_max = if self.is_on_disk {
-                    share.min(PIECE_LEN_MAX)
-                } else {
-                    COPIED_PIECE_LEN
-                };
+                let len_max =
+                    if self.is_on_disk { share.min(PIECE_LEN_MAX) } else { COPIED_PIECE_LEN };
                 let bytes = read(range, len.min(len_max), self.file_len);
                 self.reads.push(bytes.len() as u64);
                 if self.has_changed && bytes.len() as u64 == range.len() {

@@ -15,9 +15,8 @@ const PIECES: usize = 6;
 fn every_cache_transcript_plays_as_written() {
     let mut world = World::new(Limits::default(), || transcript::conversation().unwrap());
     let mut failures = Vec::new();
-    for (name, script) in transcript::FILES
-        .iter()
-        .flat_map(|(file, text)| transcript::parse(file, text))
+    for (name, script) in
+        transcript::FILES.iter().flat_map(|(file, text)| transcript::parse(file, text))
     {
         for seed in 0..=CUTTINGS {
             let mut random = Random(seed);

@@ -38,13 +38,7 @@ fn a_full_queue_wakes_those_in_line() {
     assert!(!queue.take(9, &mut batch), "no more");
     assert_eq!(batch, [1, 2, 3, 4, 5]);
     let counted = queue.counted();
-    let Counted {
-        longest,
-        full,
-        taken,
-        batches,
-        ..
-    } = counted;
+    let Counted { longest, full, taken, batches, .. } = counted;
     assert_eq!((longest, full, taken, batches), (3, 2, 5, 2));
 }
 
@@ -123,15 +117,10 @@ fn nothing_is_lost_between_many_threads() {
                     })
                 })
                 .collect();
-            putters
-                .into_iter()
-                .for_each(|putter| putter.join().unwrap());
+            putters.into_iter().for_each(|putter| putter.join().unwrap());
             wait_until(&queue, |counted| counted.taken == u64::from(ITEMS));
             queue.close();
-            takers
-                .into_iter()
-                .flat_map(|taker| taker.join().unwrap())
-                .collect()
+            takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
         });
         got.sort_unstable();
         assert!(got.into_iter().eq(0..ITEMS));

@@ -46,11 +46,7 @@ pub(super) struct Actor {
 
 impl Actor {
     pub(super) fn new(locks: &Arc<Locks>) -> Actor {
-        Actor {
-            locks: Arc::clone(locks),
-            has_worked: false,
-            works_for: 0,
-        }
+        Actor { locks: Arc::clone(locks), has_worked: false, works_for: 0 }
     }
 }
 
@@ -101,10 +97,7 @@ impl Session for Actor {
             }
         }
         let next = Next::Receive(Phase::Idle);
-        Received {
-            used: input.len(),
-            next,
-        }
+        Received { used: input.len(), next }
     }
 
     fn take_work(&mut self) -> Option<Act> {

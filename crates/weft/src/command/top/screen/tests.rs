@@ -98,11 +98,7 @@ fn screen_of_80_by_24() {
 
 #[test]
 fn screen_of_120_by_40() {
-    let view = View {
-        section: 1,
-        is_paused: true,
-        ..View::default()
-    };
+    let view = View { section: 1, is_paused: true, ..View::default() };
     let shown = shown(&overview(METRICS), &view, (120, 40));
     check(&shown, "120x40.txt");
 }
@@ -114,39 +110,18 @@ fn server_that_does_not_answer() {
         ..View::default()
     };
     let text = shown(&overview(METRICS), &view, (80, 24));
-    assert!(
-        text.lines().next().unwrap().ends_with(" no answer"),
-        "{text}"
-    );
+    assert!(text.lines().next().unwrap().ends_with(" no answer"), "{text}");
     assert!(text.contains("\nerror        Connection refused (os error 111); trying again\n"));
 }
 
 #[test]
 fn any_size_and_any_metrics_can_be_shown() {
-    let help = View {
-        has_help: true,
-        ..View::default()
-    };
+    let help = View { has_help: true, ..View::default() };
     let least = "weft_build_info{version=\"0.1.0\"} 1\n";
-    for overview in [
-        overview(METRICS),
-        overview(least),
-        overview("memcached_up 1\n"),
-    ] {
-        for size in [
-            (1, 1),
-            (13, 2),
-            (40, 10),
-            (79, 24),
-            (109, 50),
-            (110, 9),
-            (400, 100),
-        ] {
+    for overview in [overview(METRICS), overview(least), overview("memcached_up 1\n")] {
+        for size in [(1, 1), (13, 2), (40, 10), (79, 24), (109, 50), (110, 9), (400, 100)] {
             for section in 0..TABLES {
-                let view = View {
-                    section,
-                    ..View::default()
-                };
+                let view = View { section, ..View::default() };
                 shown(&overview, &view, size);
             }
             shown(&overview, &help, size);
@@ -156,17 +131,9 @@ fn any_size_and_any_metrics_can_be_shown() {
 
 #[test]
 fn help_fits_on_80_by_24() {
-    let view = View {
-        has_help: true,
-        ..View::default()
-    };
-    let text = shown(
-        &overview("weft_build_info{version=\"0.1.0\"} 1\n"),
-        &view,
-        (80, 24),
-    );
-    HELP.iter()
-        .for_each(|line| assert!(text.contains(line), "{line}"));
+    let view = View { has_help: true, ..View::default() };
+    let text = shown(&overview("weft_build_info{version=\"0.1.0\"} 1\n"), &view, (80, 24));
+    HELP.iter().for_each(|line| assert!(text.contains(line), "{line}"));
 }
 
 #[test]

@@ -454,12 +454,18 @@ fn receivers() -> Vec<(&'static str, Arc<dyn Receiver>)> {
     // It stays: a receiver would be told that it has gone.
     std::mem::forget(peer);
     let bound = UnixDatagram::bind_addr(&abstract_name()).unwrap();
+    let nonblocking = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    nonblocking.set_nonblocking(true).unwrap();
+    let nonblocking_unix = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    nonblocking_unix.set_nonblocking(true).unwrap();
     vec![
         ("UDP over IPv4", Arc::new(bind().0)),
         ("UDP over IPv6, connected", Arc::new(of_version_6)),
         ("Unix, bound", Arc::new(bound)),
         ("Unix, unbound", Arc::new(UnixDatagram::unbound().unwrap())),
         ("Unix, a pair", Arc::new(pair)),
+        ("UDP, did not block", Arc::new(UdpSocket::from(nonblocking))),
+        ("Unix, did not block", Arc::new(UnixDatagram::from(nonblocking_unix))),
     ]
 }
 
@@ -492,6 +498,8 @@ fn receives_end_when_told() {
 
 /// Seen: on epoll a receive after `shutdown(Read)` did not end, and one that waited went on. Cause:
 /// the kernel says that it is over to calls that block, and to no others. Cure: it is asked.
+/// Seen (in review): a fiber in `recv_from` on a socket that had not blocked tried for ever. Cause:
+/// the ring's recvmsg says EAGAIN there where a socket that blocks has 0. Cure: it blocks.
 fn the_end_of_reading_wakes_all_receivers() {
     for (kind, receiver) in receivers() {
         receiver.set_read_timeout(Some(PATIENCE));

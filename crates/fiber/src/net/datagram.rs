@@ -118,7 +118,7 @@ impl Socket {
         message.msg_name = storage.as_mut_ptr().cast();
         loop {
             message.msg_namelen = size_of::<SocketAddrStorage>() as u32;
-            let receive = opcode::RecvMsg::new(self.ring_fd()?, &raw mut message);
+            let receive = opcode::RecvMsg::new(self.blocking_fd()?, &raw mut message);
             match operate(receive.flags(flags.bits()).build(), deadline) {
                 Ok(completion) => {
                     // SAFETY: the kernel wrote `msg_namelen` bytes of an address (recvmsg(2)).

@@ -84,9 +84,10 @@ pub(crate) struct Socket {
     write_timeout: AtomicU64,
 }
 
-/// Blocking mode of the open file, which duplicates of the descriptor share. A ring waits for
-/// sockets in either mode, and for other files only if they block (io_uring_enter(2)); calls
-/// without a flag of their own (`sendfile(2)`, `read(2)`) must not find a file that blocks.
+/// Blocking mode of the open file, which duplicates of the descriptor share. A ring's recv and send
+/// wait for sockets in either mode, its recvmsg and read only for files that block
+/// (io_uring_enter(2)); calls without a flag of their own (`sendfile(2)`, `read(2)`) must not find
+/// a file that blocks.
 #[derive(Debug, Default)]
 struct Mode {
     is_nonblocking: AtomicBool,
@@ -697,14 +698,20 @@ impl Socket {
         });
     }
 
-    /// The descriptor for a ring entry. What is no socket blocks, unless another fiber or thread is
-    /// in a call that must not: the entry then fails with EAGAIN, and [`retry`](Socket::retry)
-    /// waits.
+    /// The descriptor for a ring entry that receives, sends or reads. What is no socket blocks.
     pub(super) fn ring_fd(&self) -> io::Result<Fd> {
-        if self.kind == SocketKind::Other
-            && let mode = self.mode()
-            && mode.is_nonblocking.load(Ordering::Relaxed)
-        {
+        match self.kind {
+            SocketKind::Other => self.blocking_fd(),
+            _ => Ok(Fd(self.fd.as_raw_fd())),
+        }
+    }
+
+    /// The descriptor for a ring entry that waits only if the file blocks. It does, unless another
+    /// fiber or thread is in a call that must not: the entry then fails with EAGAIN, and
+    /// [`retry`](Socket::retry) waits.
+    pub(super) fn blocking_fd(&self) -> io::Result<Fd> {
+        let mode = self.mode();
+        if mode.is_nonblocking.load(Ordering::Relaxed) {
             let calls = lock(&mode.calls);
             if *calls == 0 {
                 rustix::io::ioctl_fionbio(&self.fd, false)?;

@@ -12,6 +12,7 @@ use super::socket::{Socket, SocketKind};
 use super::{listener, stream};
 use crate::backend::Interest;
 use crate::sched::acceptors::ListenerState;
+use crate::sched::block::suspendable;
 
 /// A TCP connection, as [`std::net::TcpStream`].
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl TcpStream {
         if timeout.is_zero() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if crate::current().is_none() {
+        if suspendable().is_none() {
             return Ok(std::net::TcpStream::connect_timeout(address, timeout)?.into());
         }
         crate::timeout(timeout, || connect(*address))

@@ -17,7 +17,8 @@ use frame::FrameHead;
 use hpack::Decoder;
 pub(crate) use request::Blocks;
 
-/// Most bytes of a field block with its frames, and of frames beside replies; more is no reply.
+/// Most bytes of a field block with its frames, and of frames beside replies, decoded; more is no
+/// reply.
 const BESIDE_BYTES_MAX: usize = 256 * 1024;
 /// Largest window (RFC 9113 6.9.1). This is also ours.
 const WINDOW_MAX: i64 = (1 << 31) - 1;
@@ -370,7 +371,8 @@ impl Http2Connection {
             }
             _ => is_wrong |= name.starts_with(b":"),
         });
-        expect(decoded.is_ok() && !is_wrong)?;
+        let decoded = decoded.map_err(|_| ProtocolError)?;
+        expect(!is_wrong)?;
         // Of a stream that was reset; its fields are in the table now.
         let Some(at) = self.position(stream) else {
             return Ok(None);
@@ -381,7 +383,7 @@ impl Http2Connection {
             // An interim reply does not end the stream, and 101 is not of HTTP/2 (RFC 9113 8.6).
             (0, 100..200) => {
                 expect(status != 101 && !is_end)?;
-                self.take_beside(block.len() + frame::HEAD_BYTES)?;
+                self.take_beside(decoded + frame::HEAD_BYTES)?;
             }
             (0, 200..1000) => {
                 entry.status = status;

@@ -7,6 +7,8 @@ use super::huffman;
 
 /// Size of the dynamic tables in both directions: the initial SETTINGS_HEADER_TABLE_SIZE.
 pub(super) const TABLE_SIZE_MAX: usize = 4096;
+/// Most bytes of a block when decoded, counted as in a table; one octet may stand for 4 KiB.
+pub(super) const DECODED_BYTES_MAX: usize = 256 * 1024;
 /// Size of a table entry beside its name and value (RFC 7541 4.1).
 const ENTRY_SIZE: usize = 32;
 /// Index of the newest entry of the dynamic table.
@@ -45,17 +47,23 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Decodes a whole block and shows each field to `see`.
+    /// Decodes a whole block and shows each field to `see`. Returns its decoded size.
     pub(super) fn decode(
         &mut self,
         mut block: &[u8],
         mut see: impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), BadBlock> {
+    ) -> Result<usize, BadBlock> {
+        let mut decoded = 0;
+        let mut count = |name: &[u8], value: &[u8]| {
+            decoded += name.len() + value.len() + ENTRY_SIZE;
+            if decoded > DECODED_BYTES_MAX { Err(BadBlock) } else { Ok(()) }
+        };
         let mut has_field = false;
         while let Some(&first) = block.first() {
             match first {
                 0x80.. => {
                     let (name, value) = self.table.get(integer(&mut block, 7)?)?;
+                    count(name, value)?;
                     see(name, value);
                 }
                 // Size updates stand before the fields (RFC 7541 4.2).
@@ -67,6 +75,7 @@ impl Decoder {
                 _ => {
                     let is_kept = first & 0x40 != 0;
                     self.literal(&mut block, if is_kept { 6 } else { 4 })?;
+                    count(&self.name, &self.value)?;
                     see(&self.name, &self.value);
                     if is_kept {
                         self.table.insert(&self.name, &self.value);
@@ -75,7 +84,7 @@ impl Decoder {
             }
             has_field = true;
         }
-        Ok(())
+        Ok(decoded)
     }
 
     fn literal(&mut self, block: &mut &[u8], prefix_bits: u32) -> Result<(), BadBlock> {

@@ -237,6 +237,37 @@ fn endless_frames_end() {
     }
 }
 
+/// Seen: 248 KB of references to one long field were 1 GB to parse, for 30 s. Cause: only the
+/// encoded length had a limit. Cure: the decoded one has one too.
+#[test]
+fn decoded_fields_have_a_limit() {
+    let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);
+    let size = hpack::TABLE_SIZE_MAX;
+    let mut adds = Vec::new();
+    hpack::write_field(&mut adds, b":status", b"102", false);
+    hpack::write_field(&mut adds, b"a", &vec![b'0'; size - 33], true);
+    let begun = [settings(&[]), frame(frame::HEADERS, frame::END_HEADERS, 1, &adds)].concat();
+    let refers = |count: usize, status: &[u8]| {
+        let block = [status, &vec![0xbe; count]].concat();
+        frame(frame::HEADERS, frame::END_HEADERS, 1, &block)
+    };
+    let max = BESIDE_BYTES_MAX / size;
+    let interim = b"\x08\x03102";
+    for (status, counts, expected) in [
+        (&b"\x88"[..], &[max - 1][..], ""),
+        (b"\x88", &[max], "broken"),
+        (b"\x88", &[3 * max], "broken"),
+        (interim, &[max - 3], ""),
+        (interim, &[max / 2, max / 2], "broken"),
+        (interim, &[1; 80], "broken"),
+    ] {
+        let (mut connection, _) = connection(&blocks, 1);
+        let refers: Vec<_> = counts.iter().map(|count| refers(*count, status)).collect();
+        let seen = events(&mut connection, &blocks, &[&begun, &refers.concat()]);
+        assert_eq!(seen.trim(), expected, "{counts:?}");
+    }
+}
+
 /// Frames of the client, as kind, flags, stream and payload.
 fn sent(mut bytes: &[u8]) -> Vec<(u8, u8, u32, Vec<u8>)> {
     let mut frames = Vec::new();

@@ -107,6 +107,11 @@ impl Backend {
         either!(self, ring => ring.output(slot), tls => tls.output(slot), it => it.slots.output(slot))
     }
 
+    /// Number of bytes that wait to be sent.
+    pub(crate) fn unsent(&self, slot: u32) -> usize {
+        either!(self, ring => ring.unsent(slot), tls => tls.unsent(slot), it => it.slots[slot].unsent().len())
+    }
+
     /// Begins to receive. Completes as `Received`; the bytes are in [`Backend::input`].
     pub(crate) fn receive(&mut self, slot: u32) {
         let want = Receive::Read;

@@ -213,6 +213,39 @@ fn each_failure_has_its_class() {
     });
 }
 
+/// The server replies, and reads nothing but the first requests.
+#[test]
+fn unread_acknowledgements_end_the_connection() {
+    const STREAMS: u32 = 100;
+    let server = server(|mut stream, _| {
+        let _ = stream.read_exact(&mut [0; 24]);
+        let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
+        let mut requests = 0;
+        while requests < STREAMS
+            && let Some((kind, ..)) = read_frame(&mut stream)
+        {
+            requests += u32::from(kind == HEADERS);
+        }
+        let pings = frame(6, 0, 0, &[0; 8]).repeat(15_000);
+        for number in 0..STREAMS {
+            let _ = stream.write_all(&[&pings[..], &reply(2 * number + 1)].concat());
+        }
+        // Until the client has closed.
+        while stream.write_all(&frame(SETTINGS, 0, 0, &[])).is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let plan = Plan { connections: 1, ..plan(&server, STREAMS) };
+    over_both_until(
+        &plan,
+        |tally| tally.errors.total() > 0,
+        |outcome| {
+            let errors = outcome.total.errors;
+            assert_eq!(errors.total(), errors.bad_reply, "{errors:?}");
+        },
+    );
+}
+
 /// A frame in a pause is not the reply that the next request waits for.
 #[test]
 fn think_times_are_kept() {

@@ -272,6 +272,10 @@ impl TlsBackend {
         &mut entry.out
     }
 
+    pub(crate) fn unsent(&self, slot: u32) -> usize {
+        self.slots[slot as usize].out.len() + self.under.unsent(slot)
+    }
+
     pub(crate) fn begin_receive(&mut self, slot: u32, receive: Receive) {
         let entry = &mut self.slots[slot as usize];
         if entry.shown == entry.plain.len() {

@@ -185,6 +185,11 @@ impl Ring {
         if entry.is_sending { &mut entry.staged } else { &mut entry.out }
     }
 
+    pub(crate) fn unsent(&self, slot: u32) -> usize {
+        let entry = &self.slots[slot as usize];
+        entry.out.len() + entry.staged.len()
+    }
+
     pub(crate) fn receive(&mut self, slot: u32) {
         self.give_back(slot);
         self.register(slot);

@@ -20,6 +20,8 @@ pub(crate) use request::Blocks;
 /// Most bytes of a field block with its frames, and of frames beside replies, decoded; more is no
 /// reply.
 const BESIDE_BYTES_MAX: usize = 256 * 1024;
+/// Most bytes of acknowledgements that wait to be sent; more is a server that does not read.
+const ACKS_BYTES_MAX: usize = 1 << 20;
 /// Largest window (RFC 9113 6.9.1). This is also ours.
 const WINDOW_MAX: i64 = (1 << 31) - 1;
 /// Initial windows (RFC 9113 6.9.2).
@@ -60,6 +62,8 @@ pub(crate) struct Http2Connection {
     /// Received bytes since the connection's window was opened.
     received: u32,
     beside_bytes: usize,
+    /// Acknowledgements that wait to be sent, at most.
+    acks_bytes: usize,
     /// Frames to send.
     out: Vec<u8>,
     limits: ServerLimits,
@@ -158,6 +162,7 @@ impl Http2Connection {
             waiting: 0,
             received: 0,
             beside_bytes: 0,
+            acks_bytes: 0,
             out: Vec::new(),
             limits: ServerLimits::default(),
         }
@@ -188,9 +193,12 @@ impl Http2Connection {
         std::mem::take(&mut self.limits)
     }
 
-    /// Frames that answer what was read.
-    pub(crate) fn take_output(&mut self, out: &mut Vec<u8>) {
+    /// Appends the frames that answer what was read to an output of which `unsent` bytes wait.
+    /// False: too many of them are acknowledgements.
+    pub(crate) fn take_output(&mut self, unsent: usize, out: &mut Vec<u8>) -> bool {
+        self.acks_bytes = self.acks_bytes.min(unsent + self.out.len());
         out.append(&mut self.out);
+        self.acks_bytes <= ACKS_BYTES_MAX
     }
 
     pub(crate) fn has_output(&self) -> bool {
@@ -275,8 +283,11 @@ impl Http2Connection {
             frame::WINDOW_UPDATE => self.window_update(head.stream, payload, blocks).map(|()| None),
             // It was not allowed (RFC 9113 8.4).
             frame::PUSH_PROMISE => Err(ProtocolError),
-            frame::PRIORITY => expect(payload.len() == 5).map(|()| None),
-            _ => Ok(None),
+            frame::PRIORITY => {
+                expect(payload.len() == 5)?;
+                self.take_beside(frame.len()).map(|()| None)
+            }
+            _ => self.take_beside(frame.len()).map(|()| None),
         }
     }
 
@@ -290,6 +301,9 @@ impl Http2Connection {
             padding,
             is_end: head.has(frame::END_STREAM),
         });
+        if behind == padding && !head.has(frame::END_STREAM) {
+            self.take_beside(frame::HEAD_BYTES + head.length)?;
+        }
         // Padding counts as well (RFC 9113 6.9.1).
         self.received += head.length as u32;
         if self.received >= WINDOW_STEP {
@@ -469,7 +483,7 @@ impl Http2Connection {
             }
         }
         self.limits.stream_limits += u64::from(is_first && self.streams_max < self.streams_wanted);
-        frame::write(&mut self.out, frame::SETTINGS, frame::ACK, 0, &[]);
+        self.acknowledge(frame::SETTINGS, &[]);
         self.send_waiting(blocks);
         Ok(())
     }
@@ -478,9 +492,14 @@ impl Http2Connection {
         self.take_beside(frame::HEAD_BYTES + payload.len())?;
         expect(payload.len() == 8)?;
         if !head.has(frame::ACK) {
-            frame::write(&mut self.out, frame::PING, frame::ACK, 0, payload);
+            self.acknowledge(frame::PING, payload);
         }
         Ok(())
+    }
+
+    fn acknowledge(&mut self, kind: u8, payload: &[u8]) {
+        self.acks_bytes += frame::HEAD_BYTES + payload.len();
+        frame::write(&mut self.out, kind, frame::ACK, 0, payload);
     }
 
     fn goaway(&mut self, payload: &[u8]) -> Parsed<Event> {

@@ -36,8 +36,7 @@ impl Worker<'_> {
         }
         self.connections[slot as usize].reader = reader;
         if self.is_open(slot) {
-            self.send_frames(slot);
-            self.after_replies(slot);
+            self.answer(slot);
         }
     }
 
@@ -116,21 +115,25 @@ impl Worker<'_> {
             self.in_flight_total -= 1;
             count_timeout(&mut self.tally.errors, is_waiting);
         }
-        self.send_frames(slot);
-        self.after_replies(slot);
+        self.answer(slot);
     }
 
-    /// Sends the frames that answer what was read.
-    fn send_frames(&mut self, slot: u32) {
+    /// Sends the frames that answer what was read, and the requests that are due.
+    fn answer(&mut self, slot: u32) {
         if let Reader::Http2(streams) = &mut self.connections[slot as usize].reader
             && streams.has_output()
         {
+            let unsent = self.backend.unsent(slot);
             let out = self.backend.output(slot);
             let before = out.len();
-            streams.take_output(out);
+            let is_read = streams.take_output(unsent, out);
             self.tally.sent_bytes += (out.len() - before) as u64;
             self.did_send = true;
+            if !is_read {
+                return self.fail(slot, |tally| tally.errors.bad_reply += 1);
+            }
         }
+        self.after_replies(slot);
     }
 
     fn is_open(&self, slot: u32) -> bool {

@@ -224,6 +224,10 @@ fn endless_frames_end() {
         (vec![], frame(frame::PING, 0, 0, &[0; 8])),
         (vec![], settings(&[])),
         (vec![], interim),
+        (vec![], frame(frame::PRIORITY, 0, 1, &[0; 5])),
+        (vec![], frame(99, 0, 0, &[])),
+        (ok(1, 0), data(1, 0, &[])),
+        (ok(1, 0), data(1, frame::PADDED, &[9; 10])),
     ] {
         let (mut connection, _) = connection(&blocks, 1);
         let begun = events(&mut connection, &blocks, &[&settings(&[]), &first]);
@@ -266,6 +270,39 @@ fn decoded_fields_have_a_limit() {
         let seen = events(&mut connection, &blocks, &[&begun, &refers.concat()]);
         assert_eq!(seen.trim(), expected, "{counts:?}");
     }
+}
+
+/// Seen: a server that replied and never read made the client queue an acknowledgement of each
+/// PING, without end. Cause: a reply forgot the frames before it. Cure: what waits is counted.
+#[test]
+fn unread_acknowledgements_have_a_limit() {
+    let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);
+    let few = [frame(frame::PING, 0, 0, &[0; 8]), settings(&[])].concat().repeat(500);
+    let max = ACKS_BYTES_MAX;
+    for (is_read, expected) in [(false, false), (true, true)] {
+        let (mut connection, _) = connection(&blocks, 0);
+        events(&mut connection, &blocks, &[&settings(&[])]);
+        let mut queue = Vec::new();
+        let mut queued = 0;
+        let all_taken = (0..3 * max / few.len()).all(|_| {
+            let stream = connection.request(&blocks, 0, &mut queue);
+            let seen = events(&mut connection, &blocks, &[&few, &ok(stream, END)]);
+            assert_eq!(seen, format!("{stream}:200:0"));
+            let unsent = queue.len();
+            let is_taken = connection.take_output(unsent, &mut queue);
+            queued = queue.len();
+            if is_read {
+                queue.clear();
+            }
+            is_taken
+        });
+        assert_eq!(all_taken, expected);
+        assert!(queued < 2 * max, "{queued}");
+    }
+    // Others than acknowledgements do not count.
+    let (mut connection, _) = connection(&blocks, 0);
+    events(&mut connection, &blocks, &[&[settings(&[]), few].concat()]);
+    assert!(connection.take_output(3 * max, &mut Vec::new()));
 }
 
 /// Frames of the client, as kind, flags, stream and payload.

@@ -351,6 +351,28 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
+/// Variables of nginx that targets have.
+const VARIABLES: [&str; 9] = [
+    "args",
+    "document_uri",
+    "host",
+    "is_args",
+    "query_string",
+    "request_uri",
+    "scheme",
+    "server_name",
+    "uri",
+];
+
+/// True if a variable of nginx begins behind a dollar sign. Others may be names, as `$metadata`.
+fn is_variable(text: &str) -> bool {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let name = &text[..text.find(|c| !is_of_name(c)).unwrap_or(text.len())];
+    let is_group = matches!(name.as_bytes(), [b'1'..=b'9', rest @ ..]
+        if !rest.first().is_some_and(u8::is_ascii_digit));
+    is_group || text.starts_with('{') || name.starts_with("arg_") || VARIABLES.contains(&name)
+}
+
 /// The pieces of a target.
 fn target(
     to: &str,
@@ -370,7 +392,6 @@ fn target(
     if to.bytes().any(|byte| byte.is_ascii_control() || b" \\".contains(&byte)) {
         return Err(format!("'{to}' has a control character, a space or a backslash in it"));
     }
-    let is_variable = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric());
     if to.split('$').skip(1).any(is_variable) {
         return Err(format!(
             "'{to}' has a variable; `:splat` is what the star stands for, and `:name` a segment (a \
@@ -479,6 +500,10 @@ mod tests {
             ("/a /b#part", "/a", Some("301 /b?q=1#part")),
             ("/a /ü", "/a", Some("301 /%C3%BC?q=1")),
             ("/a /b/%24x$", "/a", Some("301 /b/%24x$?q=1")),
+            // Names of files, and of OData.
+            ("/a /b/$metadata", "/a", Some("301 /b/$metadata?q=1")),
+            ("/a /b?$filter=x", "/a", Some("301 /b?$filter=x&q=1")),
+            ("/a /$hosts/$100/$0/$Host/$argx", "/a", Some("301 /$hosts/$100/$0/$Host/$argx?q=1")),
         ] {
             check(line, path, to);
         }
@@ -521,6 +546,11 @@ mod tests {
             ("/a /b\u{7f}", "a control character"),
             ("/a/* /b/$1", "`:splat` is what the star stands for"),
             ("/a https://$host/b", "has a variable"),
+            ("/a /b$request_uri", "has a variable"),
+            ("/a /$x$is_args$args", "has a variable"),
+            ("/a /b?c=$arg_c", "has a variable"),
+            ("/a /$9x", "has a variable"),
+            ("/a /${host}", "has a variable"),
         ] {
             let error = RedirectRule::from_line(line).unwrap_err();
             assert!(error.contains(why), "{line}: {error}");

@@ -525,8 +525,9 @@ pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
 
 /// A file's name, as an index: a directory's own file, never a path.
 pub(crate) fn file_name(text: &str) -> Result<String, String> {
-    if text.contains(char::is_whitespace) {
-        let names: Vec<_> = text.split_whitespace().collect();
+    let names: Vec<_> = text.split_whitespace().collect();
+    // A name may have a blank; several have a dot each.
+    if text.contains(char::is_whitespace) && names.iter().all(|name| name.contains('.')) {
         return Err(format!("'{text}' is one name; several are a list: {names:?}"));
     }
     match Path::new(text).components().count() {
@@ -743,6 +744,9 @@ mod tests {
         assert!(file_name("../index.html").is_err());
         let two = file_name("index.html index.htm").unwrap_err();
         assert!(two.ends_with("a list: [\"index.html\", \"index.htm\"]"), "{two}");
+        for name in ["my index.html", "read me"] {
+            assert_eq!(file_name(name).as_deref(), Ok(name));
+        }
         assert_eq!(account("www:web").unwrap().group.as_deref(), Some("web"));
         assert!(account(":web").is_err());
     }

@@ -286,8 +286,10 @@ fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), SiteEr
 
 /// Reason for which a glob matches no path, if there is one.
 fn never_matches(glob: &str) -> Option<&'static str> {
-    let is_regex = ["^", "~ ", "~*"].iter().any(|start| glob.starts_with(start));
-    if is_regex || glob.ends_with('$') {
+    // The forms of nginx; each sign alone may be of a name, as in `~*` and `*$`.
+    let is_location = ["~ ", "~* ", "^~", "^/"].iter().any(|start| glob.starts_with(start));
+    let is_anchored = glob.starts_with('^') || glob.ends_with('$');
+    if is_location || is_anchored && ["\\.", ".*"].iter().any(|sign| glob.contains(sign)) {
         return Some("a glob is no regular expression: * stands for any text, as in *.css");
     }
     let path = glob.strip_prefix('/').unwrap_or(glob);
@@ -494,6 +496,30 @@ mod tests {
         assert!(Rules::new(&[], &[], &folder).is_err());
         // A listing's path ends with a slash.
         assert!(Rules::new(&[header("/a/", "X", "v")], &[], &[]).is_ok());
+    }
+
+    /// Seen: `deny = "~*"` and `"*$"` were refused as regular expressions, though files have such
+    /// names.
+    #[test]
+    fn names_with_signs_are_no_expressions() {
+        for (glob, name) in [
+            ("~*", "~a"),
+            ("~*.tmp", "~a.tmp"),
+            ("~*$", "~a$"),
+            ("*$", "a$"),
+            ("^*", "^a"),
+            ("a\\.b", "a.b"),
+            ("index.*", "index.html"),
+            (".*", ".a"),
+        ] {
+            assert_eq!(lines(&[glob], name), "X0: v\r\n", "{glob}");
+        }
+        for glob in
+            ["~ a", "~* a$", "^/a", "^~ /a", "\\.php$", "/a/.*$", "~*\\.php$", "^.*", "^\\.ht"]
+        {
+            let refused = Rules::new(&[header(glob, "X", "v")], &[], &[]).unwrap_err();
+            assert!(refused.to_string().contains("regular expression"), "{glob}: {refused}");
+        }
     }
 
     #[test]

@@ -339,6 +339,11 @@ fn a_right_file_is_said_to_be_right() {
     let of_directory = file(folder.path(), ".a.toml", &format!("{text}cache = '/a=no-cache'\n"));
     let ran = run(&mut weft(&["check-config", &of_directory]));
     assert!(ran.out.contains("write '/a/**' for the files in it"), "{}", ran.out);
+    // Seen: these were taken for mistakes.
+    let text = format!(
+        "{text}deny = ['~*', '~*.tmp', '*$', '^*']\nindex = 'my index.html'\n\
+         redirect = ['/a=/$metadata', '/b=/c?$filter=x']\n"
+    );
     let hidden = file(folder.path(), ".weft.toml", &text);
     let ran = run(&mut weft(&["check-config", &hidden]));
     assert_eq!((ran.code, ran.out), (0, format!("{hidden}: ok\n")));

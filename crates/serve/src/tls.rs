@@ -186,6 +186,19 @@ impl Tls {
         let in_the_clear = options.in_the_clear;
         let files = Files::open(options, None)?;
         files.use_ticket_keys();
+        Tls::of(files, in_the_clear)
+    }
+
+    /// TLS with another provider than the options ask for.
+    #[cfg(test)]
+    pub(crate) fn with_provider(options: TlsOptions, provider: CryptoProvider) -> Tls {
+        let in_the_clear = options.in_the_clear;
+        let mut files = Files::open(options, None).unwrap();
+        files.provider = Arc::new(provider);
+        Tls::of(files, in_the_clear).unwrap()
+    }
+
+    fn of(files: Files, in_the_clear: &'static [u8]) -> Result<Tls, String> {
         Ok(Tls {
             current: RwLock::new(Current::of(&files)?),
             files: Mutex::new(files),

@@ -186,7 +186,7 @@ impl<S: Session> Machine<S> {
         }
         if let Some(outgoing) = &self.outgoing {
             let is_last = self.state.is_end() && !self.is_tls;
-            return outgoing.next_action(self.tls.is_some(), is_last, &self.shared.buffers);
+            return outgoing.next_action(self.is_tls, is_last, &self.shared.buffers);
         }
         let until = self.deadline;
         match self.state {
@@ -701,6 +701,10 @@ impl<S: Session> Machine<S> {
                 let len = outgoing.seal(tls);
                 if len > 0 {
                     self.shared.counters.sent(len);
+                }
+                if tls.has_ended && !outgoing.out.is_empty() {
+                    outgoing.drop_plain();
+                    self.state = State::Close(Closed::Error);
                 }
             }
             if outgoing.out.has_sent() {

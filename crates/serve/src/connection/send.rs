@@ -21,6 +21,7 @@ use session::{Chunk, Outbox};
 use super::TlsConnection;
 use super::action::{Action, FilePiece, Unacked, UnackedCheck};
 use crate::buffers::{Buffers, PIECE_LEN_MAX};
+use crate::counters::Closed;
 use crate::limits::Limits;
 use crate::memory::{Charge, Memory};
 
@@ -187,7 +188,11 @@ impl Outgoing {
             return Action::Send { out: &self.sealed, until: self.taken_until(), is_last };
         }
         let out = &self.out;
-        let Some(Chunk::File(range)) = out.front() else {
+        let front = out.front();
+        if is_tls && !(self.fetched.is_empty() && matches!(front, Some(Chunk::File(_)))) {
+            return Action::Close(Closed::Error); // Never in the clear.
+        }
+        let Some(Chunk::File(range)) = front else {
             return Action::Send { out, until, is_last };
         };
         if !self.fetched.is_empty() {
@@ -268,7 +273,7 @@ impl Outgoing {
         len
     }
 
-    /// Drops what is not encrypted: nothing follows an alert.
+    /// Drops what is not encrypted: nothing follows an alert, and used up keys encrypt nothing.
     pub(super) fn drop_plain(&mut self) {
         self.fetched.clear();
         self.out.consume(self.out.queued_len());

@@ -188,7 +188,8 @@ impl TlsConnection {
         (self.is_handshaking() && *error == NO_RECORD && !text.is_empty()).then_some(text)
     }
 
-    /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold.
+    /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold. If
+    /// the keys are used up, the last record says that nothing comes after it, and the rest stays.
     pub(super) fn seal(&mut self, out: &mut Outbox, sealed: &mut Outbox) -> usize {
         let len_max = if out.is_lean() { SEALED_LEN_LEAN } else { SEALED_LEN_MAX };
         let mut len = 0;
@@ -202,18 +203,21 @@ impl TlsConnection {
             if part.is_empty() {
                 break;
             }
+            if !self.seal_bytes(part, sealed) {
+                self.end(sealed);
+                break;
+            }
             len += part.len();
-            self.seal_bytes(part, sealed);
         }
         out.consume(len as u64);
         len
     }
 
-    /// Makes records of `bytes`.
-    fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) {
+    /// Makes records of `bytes`, or returns false.
+    fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) -> bool {
         let records = bytes.len().div_ceil(RECORD_LEN_MAX);
         let len = bytes.len() + records * RECORD_OVERHEAD;
-        self.write(sealed, len, |traffic, space| traffic.encrypt(bytes, space));
+        self.write(sealed, len, |traffic, space| traffic.encrypt(bytes, space))
     }
 
     /// Makes the record that says that nothing comes after it.
@@ -223,15 +227,16 @@ impl TlsConnection {
     }
 
     /// Appends to `sealed` what `write` makes in a space of `len` bytes, behind TLS's own records.
+    /// False: it cannot.
     fn write(
         &mut self,
         sealed: &mut Outbox,
         len: usize,
         mut write: impl FnMut(&mut Traffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
-    ) {
+    ) -> bool {
         self.take_records(sealed);
         let Some(connection) = &mut self.connection else {
-            return;
+            return false;
         };
         // Whole records were opened, so nothing is used of the rest.
         while let Ok(state) = connection.process_tls_records(&mut self.incoming).state {
@@ -241,17 +246,23 @@ impl TlsConnection {
                 }
                 ConnectionState::TransmitTlsData(data) => data.done(),
                 ConnectionState::WriteTraffic(mut traffic) => {
+                    let mut is_written = true;
                     let write = |space: &mut [u8]| match write(&mut traffic, space) {
                         Err(EncryptError::InsufficientSize(short)) => Err(short),
                         // TLS 1.2 ends after 2^24 records.
-                        Err(EncryptError::EncryptExhausted) => Ok(0),
+                        Err(EncryptError::EncryptExhausted) => {
+                            is_written = false;
+                            Ok(0)
+                        }
                         Ok(len) => Ok(len),
                     };
-                    return sealed.put_with(|records| append(records, len, write));
+                    sealed.put_with(|records| append(records, len, write));
+                    return is_written;
                 }
-                _ => return,
+                _ => break,
             }
         }
+        false
     }
 
     /// Takes the records that were made, in the order in which they were.

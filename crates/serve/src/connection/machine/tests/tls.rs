@@ -5,11 +5,15 @@ use std::io::{Read, Write};
 use std::sync::{Arc, LazyLock};
 
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite, Tls12CipherSuite,
+};
+use session::FileRange;
 
 use super::super::{Action, Facts, GOODBYE_PATIENCE, TlsConnection};
-use super::world::{Blocked, World};
+use super::world::{Blocked, FILE, World};
 use super::*;
+use crate::connection::send::Outgoing;
 use crate::connection::tls::SEALED_LEN_MAX;
 use crate::shared::Shared;
 use crate::tls::{Certificate, Tls, TlsOptions};
@@ -23,6 +27,25 @@ struct Authority {
 static AUTHORITY: LazyLock<Authority> = LazyLock::new(authority);
 
 fn authority() -> Authority {
+    authority_by(|options| Tls::open(options).unwrap())
+}
+
+/// One whose keys make `records` records in each direction, the handshake's last one among them.
+fn short_lived_authority(records: u64) -> Authority {
+    use rustls::crypto::CipherSuiteCommon;
+    use rustls::crypto::ring::{cipher_suite, default_provider};
+    let suite = cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
+    let SupportedCipherSuite::Tls12(suite) = suite else { panic!("a suite of TLS 1.2") };
+    let suite = Tls12CipherSuite {
+        common: CipherSuiteCommon { confidentiality_limit: records, ..suite.common },
+        ..*suite
+    };
+    let mut provider = default_provider();
+    provider.cipher_suites = vec![SupportedCipherSuite::Tls12(Box::leak(Box::new(suite)))];
+    authority_by(|options| Tls::with_provider(options, provider))
+}
+
+fn authority_by(open: impl FnOnce(TlsOptions) -> Tls) -> Authority {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all.pem");
@@ -34,7 +57,7 @@ fn authority() -> Authority {
         in_the_clear: b"speak TLS\n",
         ..TlsOptions::default()
     };
-    Authority { tls: Arc::new(Tls::open(options).unwrap()), certificate: made.cert.der().clone() }
+    Authority { tls: Arc::new(open(options)), certificate: made.cert.der().clone() }
 }
 
 /// A client and a machine, joined without a network.
@@ -104,7 +127,8 @@ impl Pair {
             }
             let mut got = &got[..];
             while !got.is_empty() {
-                self.client.read_tls(&mut got).unwrap();
+                let read_len = self.client.read_tls(&mut got).unwrap();
+                assert!(read_len > 0, "{} bytes behind the goodbye", got.len());
                 let state = self.client.process_new_packets().unwrap();
                 self.has_ended |= state.peer_has_closed();
                 let mut plain = vec![0; state.plaintext_bytes_to_read()];
@@ -362,6 +386,51 @@ fn a_tampered_record_ends_the_connection() {
     pair.world.machine.handle_input(&records, pair.world.now);
     assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
     assert_eq!(pair.heard, b"x\n");
+}
+
+/// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and what they could not encrypt was
+/// taken for sent, or was sent in the clear. Cure: the connection ends with what was encrypted.
+#[test]
+fn used_up_keys_end_the_connection() {
+    let mut whole = Pair::new(&[]);
+    let request = "say one\nbig 100000\nsay two\nfile 200000\nwork\nfile 100\nsay last\n";
+    assert_eq!(whole.say(request), Blocked::Receive);
+    for records in 2..40 {
+        let mut pair = Pair::under(&short_lived_authority(records), &[]);
+        let blocked = pair.say(request);
+        let heard = &pair.heard[..];
+        assert!(whole.heard.starts_with(heard), "{} bytes of {records} records", heard.len());
+        let counted = pair.world.machine.shared.counters.snapshot().bytes_sent();
+        assert_eq!(counted, heard.len() as u64, "{records} records");
+        if heard.len() == whole.heard.len() {
+            assert_eq!((blocked, records > 20), (Blocked::Receive, true));
+            continue;
+        }
+        assert!(records < 35, "{} bytes of {records} records", heard.len());
+        assert_eq!((blocked, pair.has_ended), (Blocked::Closed(Closed::Error), true));
+        assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 1);
+    }
+}
+
+/// Whatever else is wrong.
+#[test]
+fn only_records_are_sent_inside_tls() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    let now = pair.world.now;
+    for is_fetched in [false, true] {
+        let mut outgoing = Outgoing::new(now.monotonic);
+        if is_fetched {
+            let file = Arc::clone(&FILE);
+            outgoing.out.put_file(FileRange { file, range: 0..10, keep: true, settled: true });
+            outgoing.fetch((&b"0123456789"[..]).into(), now.monotonic);
+        } else {
+            outgoing.out.put(b"plain");
+        }
+        pair.world.machine.outgoing = Some(outgoing);
+        let action = pair.world.machine.next_action();
+        assert!(matches!(action, Action::Close(Closed::Error)));
+    }
 }
 
 /// Seen (in review): behind the alert a long file was read to its end without a reader.

@@ -60,7 +60,7 @@ const ROOM_LEN_MIN: usize = 100;
 
 pub(super) const FILE_LEN: u64 = 3_000_000;
 
-static FILE: LazyLock<Arc<SharedFile>> = LazyLock::new(|| {
+pub(super) static FILE: LazyLock<Arc<SharedFile>> = LazyLock::new(|| {
     let file = tempfile::tempfile().unwrap();
     let bytes: Vec<u8> = (0..FILE_LEN).map(|at| (at % 251) as u8).collect();
     std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();

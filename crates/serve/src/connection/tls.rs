@@ -55,6 +55,8 @@ pub(crate) struct TlsConnection {
     incoming: Vec<u8>,
     /// TLS's own records, to be taken.
     made: Vec<u8>,
+    /// The peer has said that nothing comes after it.
+    has_peer_ended: bool,
     /// The last record was made: the peer is told that nothing comes after it.
     pub(super) has_ended: bool,
 }
@@ -68,6 +70,7 @@ impl TlsConnection {
             charge: Charge::default(),
             incoming: Vec::new(),
             made: Vec::new(),
+            has_peer_ended: false,
             has_ended: false,
         })
     }
@@ -115,7 +118,7 @@ impl TlsConnection {
     }
 
     /// Opens the records in `input` and shows what is in them. A record whose end is yet to come is
-    /// kept. Says whether the peer said goodbye.
+    /// kept. Says whether the peer said goodbye, behind which input is ignored. RFC 8446 6.1
     ///
     /// # Errors
     /// What is wrong with the records. The alert that says so is the last record to take.
@@ -128,6 +131,9 @@ impl TlsConnection {
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
+        if self.has_peer_ended {
+            return Ok(true);
+        }
         let spare = self.incoming.capacity() - self.incoming.len();
         if !self.incoming.is_empty() && spare < input.len() {
             // In steps, and not twofold: it is charged.
@@ -136,7 +142,6 @@ impl TlsConnection {
         self.incoming.extend_from_slice(input);
         let len = self.incoming.len();
         let mut used = 0;
-        let mut has_peer_ended = false;
         let opened = loop {
             let status = connection.process_tls_records(&mut self.incoming[used..]);
             used += status.discard;
@@ -149,12 +154,15 @@ impl TlsConnection {
                 }
                 Ok(ConnectionState::EncodeTlsData(data)) => encode(data, &mut self.made),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                Ok(ConnectionState::PeerClosed) => has_peer_ended = true,
+                Ok(ConnectionState::PeerClosed) => {
+                    self.has_peer_ended = true;
+                    used = len;
+                }
                 Ok(_) if len - used > INCOMING_LEN_MAX => {
                     let error = InvalidMessage::HandshakePayloadTooLarge;
                     break Err(rustls::Error::InvalidMessage(error));
                 }
-                Ok(_) => break Ok(has_peer_ended),
+                Ok(_) => break Ok(self.has_peer_ended),
                 Err(error) => break Err(error),
             }
         };

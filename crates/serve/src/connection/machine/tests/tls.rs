@@ -388,6 +388,26 @@ fn a_tampered_record_ends_the_connection() {
     assert_eq!(pair.heard, b"x\n");
 }
 
+/// Seen (in review): more than 64 KiB behind a goodbye were taken for a handshake message that is too
+/// long. RFC 8446 6.1: what comes behind it is ignored.
+#[test]
+fn input_behind_a_goodbye_is_ignored() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say w\n");
+    pair.world.window = 0;
+    pair.client.writer().write_all(b"say x\n").unwrap();
+    pair.client.send_close_notify();
+    let mut records = pair.hello();
+    records.extend([23; 100_000]);
+    for input in [&records[..], &[23; 70_000]] {
+        pair.world.machine.handle_input(input, pair.world.now);
+        assert_eq!(pair.world.machine.tls.as_ref().unwrap().buffer_len(), 0);
+    }
+    pair.world.window = usize::MAX;
+    assert_eq!(pair.carry(), Blocked::Closed(Closed::Peer));
+    assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\n"[..], true));
+}
+
 /// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and what they could not encrypt was
 /// taken for sent, or was sent in the clear. Cure: the connection ends with what was encrypted.
 #[test]

@@ -536,6 +536,32 @@ fn streams_tell_what_they_hold() {
     assert_eq!(client.request(201, "GET", "/big.bin", &[]).status(), 200);
 }
 
+/// Seen (in review): a read of 100 bytes was charged 64 KiB, which closes a connection at the bound.
+#[test]
+fn cold_read_is_charged_its_length() {
+    let world = World::new();
+    let file = fs::File::open(world.dir.path().join("big.bin")).unwrap();
+    file.sync_all().unwrap();
+    let mut client = Client::new(world.session());
+    client.opens_windows = false;
+    client.send(&[PREFACE, &settings(&[(4, 0)])].concat());
+    client.request(1, "GET", "/big.bin", &[]);
+    client.runs_work = false;
+    for len in [100, 60_000] {
+        // A file system in memory has nothing cold.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let before = client.held_len();
+        client.send(&window(1, len));
+        while !client.works.is_empty() {
+            let held_len = client.held_len() - before;
+            assert!(held_len <= len as usize + 4096, "{held_len} for {len} bytes");
+            client.bring_back(0);
+        }
+        assert_eq!(client.held_len(), before);
+    }
+    assert_eq!(client.stream(1).body.len(), 60_100);
+}
+
 /// One function says what a host is, whichever version names it.
 #[test]
 fn hosts_are_as_in_http_1_1() {

@@ -48,8 +48,9 @@ pub(super) struct Multiplexed {
     works: VecDeque<Task>,
     /// Works that were handed out, and are not back.
     out_count: u8,
-    /// Reads among both, and streams that wait for one to end.
+    /// Reads among both, their bytes, and streams that wait for one to end.
     reads: u8,
+    reads_len: usize,
     unread: VecDeque<StreamKey>,
     /// Bytes of the requests among both.
     worked_len: usize,
@@ -177,6 +178,7 @@ impl Multiplexed {
             works: VecDeque::new(),
             out_count: 0,
             reads: 0,
+            reads_len: 0,
             unread: VecDeque::new(),
             worked_len: 0,
             pending_len: 0,
@@ -215,6 +217,7 @@ impl Multiplexed {
                 }
                 Task::Read(read) => {
                     self.reads -= 1;
+                    self.reads_len -= read.piece.len as usize;
                     self.handle_read(call, *read);
                 }
             }
@@ -252,9 +255,8 @@ impl Multiplexed {
     pub(super) fn held_len(&self) -> usize {
         let slot_len = size_of::<Stream>() + SEGMENTS_KEPT * size_of::<Segment>();
         let heads_len = self.worked_len + self.pending_len;
-        let len = self.endpoint.allocated_len()
-            + self.streams.capacity() * slot_len
-            + usize::from(self.reads) * PIECE_LEN_MAX as usize;
+        let len =
+            self.endpoint.allocated_len() + self.streams.capacity() * slot_len + self.reads_len;
         (len + heads_len + self.replies_len) / HELD_LEN_STEP * HELD_LEN_STEP
     }
 
@@ -691,6 +693,7 @@ impl Multiplexed {
         }
         if let Some(Segment::File(range)) = self.streams[piece.stream.slot()].body.front() {
             self.reads += 1;
+            self.reads_len += piece.len as usize;
             self.works.push_back(Task::Read(Box::new(PieceRead {
                 piece,
                 file: Arc::clone(&range.file),

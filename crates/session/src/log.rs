@@ -19,6 +19,9 @@ pub struct Log {
     filled: Vec<u8>,
 }
 
+/// Capacity in bytes that an empty log keeps allocated, for lines as they are and as they go.
+const KEPT_CAPACITY: usize = 16 * 1024;
+
 impl Log {
     /// The lines so far. Append only, and whole lines only.
     pub fn text(&mut self) -> &mut Vec<u8> {
@@ -44,6 +47,33 @@ impl Log {
     pub fn put_held(&mut self, line: &HeldLine) {
         self.gaps.push(self.text.len() + line.gap);
         self.text.extend_from_slice(&line.text);
+    }
+
+    /// Bytes of lines that wait.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Bytes of memory that it has allocated.
+    #[inline]
+    pub(crate) fn allocated_len(&self) -> usize {
+        let Log { text, gaps, filled } = self;
+        text.capacity() + gaps.capacity() * size_of::<usize>() + filled.capacity()
+    }
+
+    /// Removes all lines.
+    pub(crate) fn clear(&mut self) {
+        self.text.clear();
+        self.gaps.clear();
+        self.shrink();
+    }
+
+    /// Gives memory back that an empty log does not need.
+    fn shrink(&mut self) {
+        self.text.shrink_to(KEPT_CAPACITY);
+        self.gaps.shrink_to(KEPT_CAPACITY / size_of::<usize>());
+        self.filled.shrink_to(KEPT_CAPACITY);
     }
 
     /// Passes the lines to `read`, with `took(n)` in the gap of the nth reply, and clears them.
@@ -81,6 +111,9 @@ impl Log {
         self.text.drain(..end);
         self.gaps.drain(..count);
         self.gaps.iter_mut().for_each(|gap| *gap -= end);
+        if self.text.is_empty() {
+            self.shrink();
+        }
     }
 }
 

@@ -76,6 +76,9 @@ const WATERMARK_LEAN: u64 = 1024;
 /// Capacity in bytes that an empty outbox keeps allocated.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
+/// Number of ends of replies for which it keeps space.
+const KEPT_ENDS: usize = 128;
+
 impl Outbox {
     /// An empty outbox with the usual watermark (64 KiB).
     pub fn new() -> Outbox {
@@ -101,17 +104,23 @@ impl Outbox {
 
     /// True if the session should stop and return [`Next::Flush`](crate::Next::Flush).
     pub fn is_full(&self) -> bool {
-        self.queued_len >= self.watermark || self.parts.len() >= PARTS_MAX
+        self.fill_len() >= self.watermark || self.parts.len() >= PARTS_MAX
     }
 
     /// True if at most half of the outbox is in use: a session with more to say may go on.
     pub fn is_half_empty(&self) -> bool {
-        self.queued_len <= self.watermark / 2 && self.parts.len() <= PARTS_MAX / 2
+        self.fill_len() <= self.watermark / 2 && self.parts.len() <= PARTS_MAX / 2
     }
 
     /// True if twice as much is queued as fills the outbox. Then no more input is taken.
     pub fn is_overfull(&self) -> bool {
-        self.queued_len >= 2 * self.watermark || self.parts.len() >= 2 * PARTS_MAX
+        self.fill_len() >= 2 * self.watermark || self.parts.len() >= 2 * PARTS_MAX
+    }
+
+    /// Bytes left to send, or of lines of the log that wait for that, whichever are more.
+    #[inline]
+    fn fill_len(&self) -> u64 {
+        self.queued_len.max(self.log.as_ref().map_or(0, Log::len) as u64)
     }
 
     /// True while memory is short: then bytes that can be shared should not be copied.
@@ -194,7 +203,10 @@ impl Outbox {
     /// Bytes of memory that the outbox has allocated, without shared bytes and files.
     #[inline]
     pub fn allocated_len(&self) -> usize {
-        self.bytes.capacity() + self.parts.capacity() * size_of::<Part>()
+        self.bytes.capacity()
+            + self.parts.capacity() * size_of::<Part>()
+            + self.ends.capacity() * size_of::<ReplyEnd>()
+            + self.log.as_ref().map_or(0, Log::allocated_len)
     }
 
     /// True if nothing is left to send.
@@ -252,6 +264,10 @@ impl Outbox {
         self.queued_len = 0;
         self.replies = 0;
         self.ends.clear();
+        self.ends.shrink_to(KEPT_ENDS);
+        if let Some(log) = &mut self.log {
+            log.clear();
+        }
         self.reset_bytes();
     }
 
@@ -290,6 +306,9 @@ impl Outbox {
             log.take_first(count, took, read);
         }
         self.ends.drain(..count);
+        if self.ends.is_empty() {
+            self.ends.shrink_to(KEPT_ENDS);
+        }
     }
 
     /// Takes the number of whole replies since the last call.
@@ -552,6 +571,45 @@ mod tests {
         out.take_log(|_| Duration::ZERO, |lines| seen.extend_from_slice(lines));
         assert_eq!(seen, b"line\n");
         out.take_log(|_| Duration::ZERO, |_| panic!("taken twice"));
+    }
+
+    /// Seen (in review): a client of HTTP/2 whose lines are a hundred times longer than its replies
+    /// had 16 MB of them wait, which were charged to nothing and never freed.
+    #[test]
+    fn waiting_log_lines_fill_it() {
+        let mut out = Outbox::new();
+        out.set_logged(true);
+        let now = Instant::now();
+        let reply = |out: &mut Outbox| {
+            out.put(b"reply");
+            out.end_reply_since(now);
+            let log = out.log().unwrap();
+            log.text().extend_from_slice(&[b'x'; 999]);
+            log.put_gap();
+            log.text().push(b'\n');
+        };
+        let mut count = 0;
+        while !out.is_overfull() {
+            reply(&mut out);
+            count += 1;
+            assert_eq!(out.is_half_empty(), count <= 32);
+            assert_eq!(out.is_full(), count > 65);
+        }
+        assert_eq!(count, 132);
+        assert!(out.allocated_len() >= 132 * (1000 + 5 + size_of::<ReplyEnd>()));
+        out.set_lean(true);
+        assert!(out.is_overfull());
+        out.set_lean(false);
+        out.consume(5 * 131);
+        out.take_sent(now, false, |_| (), |lines| assert_eq!(lines.len(), 131 * 1008));
+        assert!(out.is_half_empty());
+        out.consume(5);
+        out.take_sent(now, false, |_| (), |lines| assert_eq!(lines.len(), 1008));
+        assert!(out.allocated_len() < 200 * 1024, "{} are kept", out.allocated_len());
+        (0..100).for_each(|_| reply(&mut out));
+        out.clear();
+        out.take_log(|_| Duration::ZERO, |_| panic!("the connection is gone"));
+        assert!(out.allocated_len() < 200 * 1024, "{} are kept", out.allocated_len());
     }
 
     #[test]

@@ -128,6 +128,19 @@ impl LogLine<'_> {
     }
 }
 
+/// Longest value in a line, in bytes as they came: lines wait in memory for their replies.
+const VALUE_LEN_MAX: usize = 1024;
+
+/// Cuts a value that is too long, between two characters. Returns what is left, and what follows.
+fn cut(value: &[u8]) -> (&[u8], &'static [u8]) {
+    if value.len() <= VALUE_LEN_MAX {
+        return (value, b"");
+    }
+    let is_inside = |at: &usize| value[*at] & 0b1100_0000 == 0b1000_0000;
+    let end = (VALUE_LEN_MAX - 3..=VALUE_LEN_MAX).rev().find(|at| !is_inside(at));
+    (&value[..end.unwrap_or(VALUE_LEN_MAX)], b"...")
+}
+
 fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     to.write_fmt(text).expect("a vector takes everything");
 }
@@ -135,30 +148,35 @@ fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
 /// `"value"` with quotes, backslashes and everything unprintable escaped as Apache does, `"-"` if
 /// there is none.
 fn push_quoted(value: Option<&[u8]>, to: &mut Vec<u8>) {
+    let (value, rest) = cut(value.unwrap_or(b"-"));
     to.push(b'"');
-    for &byte in value.unwrap_or(b"-") {
+    for &byte in value {
         match byte {
             b'"' | b'\\' => to.extend_from_slice(&[b'\\', byte]),
             b' '..=b'~' => to.push(byte),
             _ => print(to, format_args!("\\x{byte:02x}")),
         }
     }
+    to.extend_from_slice(rest);
     to.push(b'"');
 }
 
 /// A word without quotes: bytes that would end it or begin another field are escaped.
 fn push_word(word: &[u8], to: &mut Vec<u8>) {
+    let (word, rest) = cut(word);
     for &byte in word {
         match byte {
             b'!'..=b'~' if !b"\"\\[]".contains(&byte) => to.push(byte),
             _ => print(to, format_args!("\\x{byte:02x}")),
         }
     }
+    to.extend_from_slice(rest);
 }
 
 /// `,"name":"value"`, or nothing if there is no value.
 fn push_member(name: &str, value: Option<&[u8]>, to: &mut Vec<u8>) {
     let Some(value) = value else { return };
+    let (value, rest) = cut(value);
     print(to, format_args!(",\"{name}\":\""));
     for piece in value.utf8_chunks() {
         piece.valid().chars().for_each(|c| push_json_char(c, to));
@@ -166,6 +184,7 @@ fn push_member(name: &str, value: Option<&[u8]>, to: &mut Vec<u8>) {
             push_json_char(char::REPLACEMENT_CHARACTER, to);
         }
     }
+    to.extend_from_slice(rest);
     to.push(b'"');
 }
 
@@ -273,6 +292,28 @@ mod tests {
         let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert!(parsed["user_agent"].as_str().unwrap().ends_with("\u{2028}\u{85}é"));
         assert_eq!(parsed["status"], 200);
+    }
+
+    #[test]
+    fn long_field_is_cut() {
+        let fits = "x".repeat(VALUE_LEN_MAX);
+        let long = fits.clone() + "y";
+        let wide = "x".repeat(VALUE_LEN_MAX - 1) + "é";
+        let line = |value: &str| {
+            let line = LogLine { user: Some(value.as_bytes()), ..line(value.as_bytes(), None) };
+            [LogFormat::Combined, LogFormat::Json].map(|format| written(&line, format))
+        };
+        for text in line(&fits) {
+            assert!(text.contains(&format!("\"{fits}\"")), "{text}");
+        }
+        for text in line(&long) {
+            assert!(text.contains(&format!("\"{fits}...\"")), "{text}");
+        }
+        let [combined, json] = line(&wide);
+        for text in [&combined, &json] {
+            assert!(text.contains(&format!("\"{}...\"", &fits[1..])), "{text}");
+        }
+        assert!(combined.contains(&format!(" - {}... [", &fits[1..])), "{combined}");
     }
 
     #[test]

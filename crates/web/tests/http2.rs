@@ -536,7 +536,7 @@ fn streams_tell_what_they_hold() {
     assert_eq!(client.request(201, "GET", "/big.bin", &[]).status(), 200);
 }
 
-/// Seen (in review): a read of 100 bytes was charged 64 KiB, which closes a connection at the bound.
+/// Seen (in review): a read of 100 bytes was charged 64 KiB: at the bound the connection closed.
 #[test]
 fn cold_read_is_charged_its_length() {
     let world = World::new();

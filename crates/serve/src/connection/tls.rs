@@ -196,8 +196,9 @@ impl TlsConnection {
         (self.is_handshaking() && *error == NO_RECORD && !text.is_empty()).then_some(text)
     }
 
-    /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold. If
-    /// the keys are used up, the last record says that nothing comes after it, and the rest stays.
+    /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold.
+    /// If the keys are used up, the last record says that nothing comes after it, and the rest
+    /// stays.
     pub(super) fn seal(&mut self, out: &mut Outbox, sealed: &mut Outbox) -> usize {
         let len_max = if out.is_lean() { SEALED_LEN_LEAN } else { SEALED_LEN_MAX };
         let mut len = 0;

@@ -388,8 +388,8 @@ fn a_tampered_record_ends_the_connection() {
     assert_eq!(pair.heard, b"x\n");
 }
 
-/// Seen (in review): more than 64 KiB behind a goodbye were taken for a handshake message that is too
-/// long. RFC 8446 6.1: what comes behind it is ignored.
+/// Seen (in review): more than 64 KiB behind a goodbye were taken for a handshake message that is
+/// too long. RFC 8446 6.1: what comes behind it is ignored.
 #[test]
 fn input_behind_a_goodbye_is_ignored() {
     let mut pair = Pair::new(&[]);
@@ -408,8 +408,8 @@ fn input_behind_a_goodbye_is_ignored() {
     assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\n"[..], true));
 }
 
-/// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and what they could not encrypt was
-/// taken for sent, or was sent in the clear. Cure: the connection ends with what was encrypted.
+/// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and what they could not encrypt
+/// was taken for sent, or was sent in the clear. Cure: the connection ends with what was encrypted.
 #[test]
 fn used_up_keys_end_the_connection() {
     let mut whole = Pair::new(&[]);
@@ -432,7 +432,7 @@ fn used_up_keys_end_the_connection() {
     }
 }
 
-/// Whatever else is wrong.
+/// Holds whatever else is wrong.
 #[test]
 fn only_records_are_sent_inside_tls() {
     let mut pair = Pair::new(&[]);

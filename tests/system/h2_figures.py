@@ -14,11 +14,12 @@ import shutil
 import signal
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+import frames
 
 # Path, over TLS, connections, streams of each, requests.
 ROWS = {
@@ -116,19 +117,12 @@ def cpu_per_request(server, row):
     return (server.cpu_us() - before) / count
 
 
-def frame(kind, flags, stream, payload=b""):
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-WINDOWS = frame(4, 0, 0, struct.pack(">HI", 4, 1 << 30)) + frame(8, 0, 0, struct.pack(">I", 1 << 30))
-
-
 class Client:
     def __init__(self, server, context, session=None):
         plain = socket.create_connection(("127.0.0.1", server.port))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = context.wrap_socket(plain, server_hostname="localhost", session=session)
-        self.greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + WINDOWS
+        self.greeting = frames.PREFACE + frames.settings((4, 1 << 30)) + frames.window(0, 1 << 30)
         self.buffer, self.stream = bytearray(), -1
 
     def get(self, names):
@@ -138,7 +132,7 @@ class Client:
             self.stream += 2
             path, host = f"/{name}".encode(), b"localhost"
             fields = b"\x82\x87\x04" + bytes([len(path)]) + path + b"\x01" + bytes([len(host)]) + host
-            out += frame(1, 0x5, self.stream, fields)
+            out += frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.stream, fields)
         self.socket.sendall(out)
         total, open_streams = 0, len(names)
         while open_streams:
@@ -153,7 +147,7 @@ class Client:
                 total += length * (kind == 0)
                 open_streams -= kind in (0, 1) and flags & 1
                 if kind == 4 and not flags & 1:
-                    self.socket.sendall(frame(4, 1, 0))
+                    self.socket.sendall(frames.frame(frames.SETTINGS, 1, 0))
                 at += 9 + length
             del self.buffer[:at]
         return total

@@ -338,7 +338,7 @@ fn a_barrier_lets_all_go_at_once_again_and_again() {
             if barrier.wait().is_leader() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
-            assert!(arrived.load(Ordering::Relaxed) >= round * 6, "somebody went early");
+            assert!(arrived.load(Ordering::Relaxed) >= round * 6, "a waiter went early");
             barrier.wait();
         }
     });
@@ -460,7 +460,7 @@ fn a_closed_channel_says_so() {
     fiber::sleep(SHORT);
     drop(receiver);
     assert!(waiting.join().unwrap(), "who waits to send hears it");
-    assert_eq!(Arc::strong_count(&witness), 1, "what nobody will receive is dropped");
+    assert_eq!(Arc::strong_count(&witness), 1, "what no receiver is left for is dropped");
     assert!(sender.send(witness).is_err());
 }
 

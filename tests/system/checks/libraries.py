@@ -49,7 +49,7 @@ def postgresql_in_three_ways(world):
     data, port = world.scratch / "postgres", free_port()
     data.mkdir()
     world.output_of("chown", "postgres:", data)
-    # It refuses to run as root, and asks nobody on this machine for a password.
+    # It refuses to run as root, and asks for no password on this machine.
     as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
     world.output_of(*as_postgres, f"{tools[-1]}/initdb", "--auth=trust", "--no-sync", "--pgdata", data, seconds=60)
     log = (world.scratch / "postgres.log").open("wb")

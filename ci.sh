@@ -19,6 +19,13 @@ cmd_test() {
     run cargo test --workspace "$@"
 }
 
+#: quick                what to run by hand before a commit, 3 minutes once built: fmt, clippy, tidy, all unit tests
+cmd_quick() {
+    cmd_fmt
+    run cargo clippy --workspace --all-targets -- -D warnings
+    run cargo test --workspace --lib --bins --test tidy
+}
+
 #: fmt                  check the format (cargo fmt --all mends it)
 cmd_fmt() {
     run cargo fmt --all --check

@@ -279,17 +279,20 @@ cmd_static() {
     RUSTFLAGS="-C target-feature=+crt-static" run cargo build --locked --profile "$profile" --target "$triple" --package weftwork
 }
 
-#: same [PROFILE]       two builds (release) in two folders, and whether they are the same bytes (slow)
+#: same [ARGS]          two builds in two folders are the same bytes (slow); ARGS are profile, package and program, by
+#:                      themselves release, weftwork and weft
 cmd_same() {
-    local profile=${1:-release} folder hash first='' root output
+    local profile=${1:-release} package=${2:-weftwork} program=${3:-weft} folder hash first='' root output
     output=${profile/#dev/debug}
     for folder in one two; do
         root=$(mktemp -d)/$folder
         git clone --quiet . "$root"
         (cd "$root" && CARGO_TARGET_DIR="$root/target" \
             RUSTFLAGS="--remap-path-prefix=$root=/weftwork --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
-            run cargo build --locked --profile "$profile" --package weftwork)
-        hash=$(strip --strip-all -o /dev/stdout "$root/target/$output/weft" | sha256sum)
+            run cargo build --locked --profile "$profile" --package "$package")
+        # strip seeks, so not into a pipe.
+        strip --strip-all "$root/target/$output/$program"
+        hash=$(sha256sum <"$root/target/$output/$program")
         rm -rf "$(dirname "$root")"
         say "$hash"
         [[ -z $first || $first == "$hash" ]] || die "two builds differ"

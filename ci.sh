@@ -300,7 +300,7 @@ cmd_same() {
     done
 }
 
-#: supply               licences, sources and versions of what is linked (cargo deny)
+#: supply               licences, sources and versions of what is linked (cargo deny, whose compilation takes minutes)
 cmd_supply() {
     need_cargo cargo-deny 0.20.2
     PATH="$(realpath "$tools")/bin:$PATH" run cargo deny --locked check licenses bans sources
@@ -376,7 +376,7 @@ cmd_lab() {
     run "$target/release/weft" lab run "$@"
 }
 
-#: all                  what CI runs (.ci/run), with 60 s of fuzzing for each target
+#: all                  what CI runs (.ci/run) and supply, with 60 s of fuzzing for each target
 cmd_all() {
     cmd_test
     cmd_fmt

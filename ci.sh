@@ -330,9 +330,12 @@ cmd_smallest() {
     rm -rf "$folder"
 }
 
-#: crates               every crate's package is made, and all of them compile from what is in the packages
+#: crates               every crate's package is made; all of them compile from what is in the packages, and a newcomer's
+#:                      program compiles with fiber of a registry that has them
 cmd_crates() {
-    local folder=$target/package/unpacked package name
+    local folder=$target/package/unpacked package name registry
+    need python3 python3
+    run cargo publish --dry-run --locked --workspace --no-verify --quiet
     run cargo package --locked --workspace --no-verify --quiet
     rm -rf "$folder"
     mkdir -p "$folder"
@@ -349,6 +352,13 @@ cmd_crates() {
     # The versions of the workspace, so that its dependencies are compiled already.
     cp Cargo.lock "$folder/"
     run cargo check --manifest-path "$folder/Cargo.toml" --target-dir "$target" --workspace
+    # Cargo keeps what it had from an address, so other packages have another one.
+    registry=$(realpath "$target")/registry/$(cat "$target"/package/*.crate | sha256sum | cut -c 1-16)
+    rm -rf "$target/registry"
+    run python3 tools/tutorial.py "$target/package" "$registry"
+    export CARGO_REGISTRIES_WEFTWORK_INDEX=file://$registry/index
+    (cd "$registry/tutorial" && run cargo add --quiet weftwork-fiber --registry weftwork)
+    run cargo build --manifest-path "$registry/tutorial/Cargo.toml" --target-dir "$target"
 }
 
 #: debian_root          a clean system of this Debian, in which the package is tried (root)

@@ -220,6 +220,7 @@ cmd_system() {
     cmd_debian_root
     cmd_deb checked
     cmd_site
+    cmd_book
     PATH="$(realpath "$memcached"):$PATH" run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
 
@@ -304,6 +305,14 @@ cmd_same() {
 cmd_supply() {
     need_cargo cargo-deny 0.20.2
     PATH="$(realpath "$tools")/bin:$PATH" run cargo deny --locked check licenses bans sources
+}
+
+#: book                 the project's web page, of README and docs by mdBook: target/book/html
+cmd_book() {
+    need python3 python3
+    need_cargo mdbook 0.5.4 --no-default-features --features search
+    run python3 tools/book.py "$target/book"
+    run "$tools/bin/mdbook" build "$target/book"
 }
 
 #: bom                  the bill of materials of the command (CycloneDX), target/weft.cdx.json
@@ -428,10 +437,10 @@ need() {
     command -v "$1" >/dev/null || die "the package $2 was installed, but has no $1"
 }
 
-# need_cargo NAME VERSION: a command of cargo, compiled once, without optimisation, which it does not need.
+# need_cargo NAME VERSION [ARGS]: a program of the registry, compiled once, without optimisation, which it does not need.
 need_cargo() {
     [[ -x $tools/bin/$1 ]] && return
-    run cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" "$1" --version "$2"
+    CARGO_PROFILE_DEV_DEBUG=0 run cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" "$1" --version "${@:2}"
 }
 
 apt_get() {

@@ -213,3 +213,68 @@ def a_report_of_the_lab_has_its_figures_whole_and_saves_them_as_pictures(world):
             expect_equal(f"the picture's size in {what}", found["size"], [2 * side + 48 for side in found["box"]])
             expect_equal(f"the picture's ground in {what}", found["ground"], ground)
             expect(found["bar"] and found["colours"] > 20, f"{what}: a picture of {found['colours']} colours, without a bar's")
+
+
+# Every page of the book in a frame, one after the other. A field of the log has room for four faults.
+READER = """<!doctype html><title>reader</title><body><iframe id="frame" style="width:{width}px;height:2000px"></iframe><script>
+const frame = document.getElementById("frame"), faults = [], pages = {pages};
+const read = at => {{
+  frame.onload = () => {{
+    const page = frame.contentDocument.documentElement, ground = frame.contentWindow.getComputedStyle(page).backgroundColor;
+    const fault = (is, what) => is && faults.push(`${{pages[at]}}: ${{what}}`);
+    fault(page.scrollWidth > frame.clientWidth, `${{page.scrollWidth}} wide`);
+    fault(Math.max(...ground.match(/\\d+/g).slice(0, 3)) < 64 != {dark}, `ground of ${{ground}}`);
+    fault([...page.querySelectorAll("img")].some(picture => !picture.naturalWidth), "a picture is not there");
+    fault(page.querySelectorAll("#mdbook-sidebar a").length < 50, "no table of contents");
+    if (at + 1 < pages.length) read(at + 1);
+    else new Image().src = "/found?" + encodeURIComponent(JSON.stringify([pages.length, faults.slice(0, 4)]));
+  }};
+  frame.src = pages[at];
+}};
+read(0);
+</script>"""
+
+
+@check(limit_s=240)
+def the_book_reads_in_light_and_dark_on_a_phone(world):
+    """Every page of what `./ci.sh book` makes, served by weft: its links lead somewhere, and a browser has nothing to complain of."""
+    made = world.binary.parents[1] / "book/html"
+    expect(made.is_dir(), f"{made} is missing: run ./ci.sh book")
+    site = world.scratch / "site"
+    shutil.copytree(made, site)
+    pages = sorted(f"/{path.relative_to(site)}" for path in site.rglob("*.html") if path.name not in ("404.html", "toc.html"))
+    expect(len(pages) > 50, f"the book has {len(pages)} pages")
+    log, errors = world.scratch / "access.log", world.scratch / "browser.log"
+    with world.server("--access-log", log, site=site) as server:
+        expect_links(server, pages)
+        for seen, (theme, width) in enumerate(LOOKS):
+            dark = "true" if theme == "dark" else "false"
+            (site / "reader.html").write_text(READER.format(width=width, dark=dark, pages=json.dumps(pages)))
+            setting = f"--blink-settings=preferredColorScheme={0 if theme == 'dark' else 1}"
+            with errors.open("ab") as stderr:
+                words = chromium(world, setting, "--enable-logging=stderr", server.url(f"/reader.html?{theme}-{width}"))
+                browser = world.start(*words, stderr=stderr)
+                told = wait_for("the browser tells what it found", lambda: told_in(log, seen), seconds=60)
+                browser.terminate()
+                browser.wait()
+            expect_equal(f"pages and faults of the book, {theme}, {width} wide", json.loads(told), [len(pages), []])
+    complaints = [line for line in errors.read_text(errors="replace").splitlines() if "CONSOLE" in line]
+    expect_equal("what the browser complains of", complaints, [])
+    expect_equal("requests without an answer", re.findall(r'"GET /(?!found|favicon)[^"]*" [45]\d\d .*', log.read_text()), [])
+
+
+def expect_links(server, pages):
+    """Each link of the book leads to a file of it, and to a place in it."""
+    texts = {page: server.get(page).body.decode() for page in pages}
+    for page, text in texts.items():
+        # What mdBook writes itself into every page stands before `<main>`.
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text[text.index("<main>"):text.index("</main>")]):
+            path, _, place = html.unescape(link).partition("#")
+            if ":" in path:
+                continue
+            target = urllib.parse.urljoin(page, path)
+            target = f"{target}index.html" if target.endswith("/") else target
+            if target not in texts:
+                expect_equal(f"status of {link} in {page}", server.get(target).status, 200)
+            elif place:
+                expect(f'id="{place}"' in texts[target], f"{link} in {page} leads to no place")

@@ -178,7 +178,9 @@ def server_of(world, authority, *flags, http=False, more="", port=None, clock=No
     (folder / "index.html").write_text("<p>hello")
     config = world.scratch / "serve.toml"
     redirect = f'https_redirect = "127.0.0.1:{authority.http_port}"\n' if http else ""
+    # Else the check of the file takes the current folder, in which the keys may be.
     config.write_text(f"""
+root = "{folder}"
 {redirect}{more}{SETTING}
 acme_directory = "{authority.url}"
 acme_state = "{world.scratch}/state"

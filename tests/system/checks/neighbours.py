@@ -23,6 +23,9 @@ WAITS_MORE_MS_MAX = {"kept": 1000, "new": 1000}
 # A handshake of TLS stands in line with those of the attackers.
 WAITS_MORE_MS_MAX["new https"] = 5000
 
+# A server that lets them starve does so each time; another program that takes the processors does not.
+TRIES = 3
+
 # How long a neighbour asks beside an attack.
 ATTACK_S = 1.0
 
@@ -39,7 +42,7 @@ def shares(part):
     return [[attack for number, attack in enumerate(kind) if number % len(ALL) == at] for kind in kinds]
 
 
-@check(*ALL, limit_s=90)
+@check(*ALL, limit_s=180)
 def attacks_leave_neighbours_in_peace(world):
     run(world, *shares(world.variant))
 
@@ -89,6 +92,17 @@ def beside_each(world, server, idle, all_of_them, protocol):
 
 
 def beside(world, server, idle, attack, protocol):
+    name = f"{attack.__name__} under {world.variant}"
+    for _ in range(TRIES):
+        worst, too_long = wait_beside(world, server, idle, attack, protocol, name)
+        if not too_long:
+            break
+    expect(not too_long, f"a client waited for {too_long} (p99)")
+    world.note += f"{', ' if world.note else ''}{attack.__name__} {worst:+.0f}"
+
+
+def wait_beside(world, server, idle, attack, protocol, name):
+    """How many milliseconds more the neighbour waited at most, and what of it is too long."""
     before_mib, fds = memory_mib(server), server.fd_count()
     neighbour, control = (Neighbour(world, it, protocol) for it in (server, idle))
     attackers = attacks.Attackers(server)
@@ -98,17 +112,16 @@ def beside(world, server, idle, attack, protocol):
         felt, without = neighbour.end(), control.end()
     finally:
         attackers.leave()
-    name = f"{attack.__name__} under {world.variant}"
     expect_equal(f"what went wrong beside {name}", felt["wrong"], [])
-    for kind in ("kept", "new"):
-        more = felt[kind]["p99"] - without[kind]["p99"]
-        most = WAITS_MORE_MS_MAX.get(f"{kind} {protocol}", WAITS_MORE_MS_MAX[kind])
-        waits = f"{felt[kind]['p99']} ms on {kind} connections beside {name}, {without[kind]['p99']} ms without"
-        expect(more <= most, f"a client waited for {waits} (p99)")
     wait_for(f"the descriptors are back after {name}", lambda: server.fd_count() <= fds + 4, 20)
     wait_for(f"the memory is back after {name}", lambda: memory_mib(server) <= before_mib + KEPT_MIB_MAX, 20)
-    worst = max(felt[kind]["p99"] - without[kind]["p99"] for kind in ("kept", "new"))
-    world.note += f"{', ' if world.note else ''}{attack.__name__} {worst:+.0f}"
+    more = {kind: felt[kind]["p99"] - without[kind]["p99"] for kind in ("kept", "new")}
+    too_long = [
+        f"{felt[kind]['p99']} ms on {kind} connections beside {name}, {without[kind]['p99']} ms without"
+        for kind in more
+        if more[kind] > WAITS_MORE_MS_MAX.get(f"{kind} {protocol}", WAITS_MORE_MS_MAX[kind])
+    ]
+    return max(more.values()), " and ".join(too_long)
 
 
 def memory_mib(server):

@@ -1,5 +1,6 @@
 """The Debian package, in a clean Debian that was booted for it: what its first minute is, and its upgrade; and the static binary."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -32,8 +33,10 @@ class Machine:
         return children.read_text().split()[:1]
 
     def kill(self):
-        if self.init:
-            os.kill(int(self.init[0]), signal.SIGKILL)
+        # It may have ended with the program that started it.
+        with contextlib.suppress(ProcessLookupError):
+            if self.init:
+                os.kill(int(self.init[0]), signal.SIGKILL)
 
     def enter(self, *command, network_only=False):
         spaces = ["-n"] if network_only else ["-m", "-u", "-i", "-n", "-p", "-C", "--wd=/"]

@@ -1,5 +1,5 @@
 //! The page of an experiment, `docs/experiments/NAME.md`. Its sentences are written there, its
-//! lists come from the catalogue, and its results from `weft lab report`.
+//! title comes from the catalogue, and its results from `weft lab report`.
 //!
 //! The sentences are paragraphs without markup, since `weft lab list NAME` and the report show them
 //! too:
@@ -21,13 +21,33 @@ const CAME_OUT: &str = "\n## What came out here";
 const HOW_TO_RUN: &str = "\n\n`sudo weft lab run ";
 
 impl Experiment {
-    /// The page without its results, and with the expectations. In Markdown.
+    /// The page without its results, and with what the tables of results do not explain: systems,
+    /// measures, configurations, expectations. In Markdown.
     pub fn markdown(&self) -> String {
         let (_, page) = self.page.split_once("-->\n\n").unwrap_or_default();
         let page = page.split(CAME_OUT).next().unwrap_or_default();
         let expected = self.expected().into_iter();
         let expected = expected.map(|says| format!("\n- {says}"));
-        format!("{}\n\n## What is expected\n{}", page.trim_end(), expected.collect::<String>())
+        format!(
+            "{}\n\n## Systems, measures, configurations\n\n{}\n\n## What is expected\n{}",
+            page.trim_end(),
+            self.lists(),
+            expected.collect::<String>()
+        )
+    }
+
+    fn lists(&self) -> String {
+        let systems = self.systems.iter().map(|kind| in_tables(kind));
+        let measures = self.measures.iter();
+        let measures = measures.map(|one| format!("{}, {}", one.title, one.unit));
+        let configurations = (self.configurations)(&Breadth::default()).into_iter();
+        let configurations = configurations.map(|one| one.label);
+        let lists = [
+            list("Systems", systems),
+            list("Measures", measures),
+            list("Configurations", configurations),
+        ];
+        lists.join("\n")
     }
 
     /// The expectations of a full run, in words.
@@ -53,6 +73,24 @@ impl Experiment {
         let (_, behind) = self.page.split_once(&*begin).unwrap_or_default();
         behind.split("\n\n#").next().unwrap_or_default()
     }
+}
+
+/// A system by the name that tables have, and what weft's kinds of fibers are: other runtimes
+/// have one kind.
+fn in_tables(kind: &str) -> String {
+    match kind {
+        "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
+        "stackless" => "weft stackless: fibers that hold no stack while they wait",
+        "migratable" => "weft migratable: fibers with a stack that may move between processors",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// `- Systems: a; b.`, since labels have commas.
+fn list(what: &str, all: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = all.collect();
+    item(&format!("{what}: {}.", all.join("; ")))
 }
 
 /// Words in lines of at most `columns` characters: the first behind `begin`, the others behind
@@ -101,7 +139,7 @@ mod tests {
     use super::*;
     use crate::catalog::CATALOG;
 
-    const MADE: &str = "<!-- Lists from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
+    const MADE: &str = "<!-- Title from crates/lab/src/catalog: UPDATE_PAGES=1 cargo test -p \
                         weftwork-lab pages -->\n\n";
 
     /// Puts `text` between two parts of a page.
@@ -113,15 +151,9 @@ mod tests {
         page.replace_range(begin..begin + len, text);
     }
 
-    /// The page with the lists that the catalogue has. Its sentences and its results stay.
+    /// The page with the title that the catalogue has. Its sentences and its results stay.
     fn made(experiment: &Experiment) -> String {
         let name = experiment.name;
-        let systems = experiment.systems.iter().map(|kind| in_tables(kind));
-        let measures = experiment.measures.iter();
-        let measures = measures.map(|one| format!("{}, {}", one.title, one.unit));
-        let configurations = (experiment.configurations)(&Breadth::default()).into_iter();
-        let configurations = configurations.map(|one| one.label);
-
         let mut page = experiment.page.to_owned();
         let about = capital(experiment.about);
         let head = format!("{MADE}# {name}\n\n{}", paragraph(&format!("{about}.")));
@@ -129,37 +161,10 @@ mod tests {
         let how = format!("{name}` runs it as [lab.md](../lab.md#how-it-is-measured) says.");
         let found = format!("\n\n## {FOUND}\n\n");
         put(&mut page, HOW_TO_RUN, &how, &found);
-        let lists = [
-            list("Systems", systems),
-            list("Measures", measures),
-            list("Configurations", configurations),
-        ];
-        let lists = lists.join("\n") + "\n";
-        let begin = "## Systems, measures, configurations\n\n";
-        put(&mut page, begin, &lists, CAME_OUT);
-        let begin = format!("<!-- begin: lab {name} -->");
-        put(&mut page, CAME_OUT, "\n\n", &begin);
+        put(&mut page, CAME_OUT, "\n\n", &format!("<!-- begin: lab {name} -->"));
         let end = format!("<!-- end: lab {name} -->\n");
         assert!(page.ends_with(&end), "{page}");
         page
-    }
-
-    /// A system by the name that tables have, and what weft's kinds of fibers are: other runtimes
-    /// have one kind.
-    fn in_tables(kind: &str) -> String {
-        match kind {
-            "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
-            "stackless" => "weft stackless: fibers that hold no stack while they wait",
-            "migratable" => "weft migratable: fibers with a stack that may move between processors",
-            other => other,
-        }
-        .to_owned()
-    }
-
-    /// `- Systems: a; b.`, since labels have commas.
-    fn list(what: &str, all: impl Iterator<Item = String>) -> String {
-        let all: Vec<String> = all.collect();
-        item(&format!("{what}: {}.", all.join("; ")))
     }
 
     fn capital(text: &str) -> String {

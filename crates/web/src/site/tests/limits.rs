@@ -6,13 +6,14 @@ use super::*;
 
 /// Files of 100 bytes, and room for `files` of them in memory and in the page cache together.
 fn world_of_many(count: usize, files_in_memory: u64, files_in_pages: u64) -> World {
-    let world = World::with(&[], |config| {
+    let mut world = World::with(&[], |config| {
         config.memory_budget = files_in_memory * (100 + holdings::MEMORY_OVERHEAD);
         config.page_cache_budget = Some(files_in_pages * 4096);
         config.precompressed = false;
         config.open_files_max = 16;
     });
     (0..count).for_each(|n| world.write(&format!("f{n}"), &format!("{n:0100}")));
+    world.settle();
     world
 }
 
@@ -33,6 +34,9 @@ fn memory_and_files_stay_in_limits() {
 }
 
 /// In a memory group that others fill, and leave again.
+///
+/// Seen (at load 20): fewer bytes at the end. Cause: it took 16 s to write the files, so some were
+/// young in the last walk.
 #[test]
 fn page_cache_follows_memory() {
     let group = "sys/fs/cgroup/memory/g/memory";
@@ -48,6 +52,7 @@ fn page_cache_follows_memory() {
         config.precompressed = false;
     });
     (0..600).for_each(|n| world.write(&format!("f{n}"), &format!("{n:0100}")));
+    world.settle();
     Arc::get_mut(&mut world.site.cache).unwrap().available = Some(AvailableMemory::at(root.path()));
     let walk = |world: &mut World, others: u64| {
         fs::write(root.path().join(&used), format!("{others}\n")).unwrap();
@@ -236,8 +241,9 @@ fn missing_names_take_no_memory() {
 
 #[test]
 fn unused_paths_go_first() {
-    let world = World::with(&[], |config| config.paths_max = 10);
+    let mut world = World::with(&[], |config| config.paths_max = 10);
     (0..50).for_each(|n| world.write(&format!("f{n}"), "x"));
+    world.settle();
     let hot = world.entry("/f0");
     for n in 1..50 {
         world.entry(&path_of(n));
@@ -303,6 +309,7 @@ fn listing_bytes_are_shared() {
     let mut world = with_listings();
     let name = |n: usize| format!("folder/{n:0200}");
     (0..1000).for_each(|n| world.write(&name(n), ""));
+    world.settle();
     let first = bytes_of(&world.entry("/folder/"));
     assert!(first.len() > 256 << 10, "{} bytes", first.len());
     for _ in 0..3 {

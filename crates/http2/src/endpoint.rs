@@ -378,6 +378,11 @@ impl Endpoint {
         self.streams.allocated_len() + self.block.capacity()
     }
 
+    /// Bytes of memory that the tables of header compression have allocated.
+    pub fn tables_len(&self) -> usize {
+        self.decoder.allocated_len() + self.encoder.allocated_len()
+    }
+
     /// True if half a header block has come, or the peer's SETTINGS have not.
     pub fn is_inside_head(&self) -> bool {
         self.open_block.is_some() || !self.settings_are_known

@@ -536,6 +536,34 @@ fn streams_tell_what_they_hold() {
     assert_eq!(client.request(201, "GET", "/big.bin", &[]).status(), 200);
 }
 
+/// Seen (in review): the tables of idle connections were 20 KiB that no limit knew of.
+#[test]
+fn compression_tables_are_charged() {
+    let world = World::new();
+    let mut client = Client::new(world.session());
+    client.send(&[PREFACE, &settings(&[])].concat());
+    let mut id = 1;
+    let mut request = |client: &mut Client| {
+        let mut frames = headers(id, "GET", "/ten.txt", &[], true);
+        // A literal with incremental indexing. RFC 7541 6.2.1
+        let field = format!("\x40\x06x-{id:04}\x50{id:080}");
+        frames.extend_from_slice(field.as_bytes());
+        let len = frames.len() as u32 - 9;
+        frames[..3].copy_from_slice(&len.to_be_bytes()[1..]);
+        client.send(&frames);
+        assert_eq!(client.stream(id).status(), 200);
+        id += 2;
+    };
+    request(&mut client);
+    assert_eq!(client.held_len(), 0);
+    (0..200).for_each(|_| request(&mut client));
+    let held_len = client.held_len();
+    assert!((4096..=8192).contains(&held_len), "{held_len}");
+    // They are no streams: a connection is served while memory is short.
+    client.out.set_lean(true);
+    request(&mut client);
+}
+
 /// Seen (in review): a read of 100 bytes was charged 64 KiB: at the bound the connection closed.
 #[test]
 fn cold_read_is_charged_its_length() {

@@ -63,6 +63,11 @@ impl Decoder {
         Decoder { table: Table::new(limit), limit_max: limit, must_shrink: false }
     }
 
+    /// Bytes of memory that its table has allocated.
+    pub fn allocated_len(&self) -> usize {
+        self.table.allocated_len()
+    }
+
     #[cfg(test)]
     pub(super) fn table_size(&self) -> usize {
         self.table.size()

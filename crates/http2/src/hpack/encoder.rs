@@ -86,6 +86,11 @@ impl Encoder {
         }
     }
 
+    /// Bytes of memory that its table has allocated.
+    pub fn allocated_len(&self) -> usize {
+        self.table.allocated_len()
+    }
+
     /// Takes the peer's `SETTINGS_HEADER_TABLE_SIZE`.
     pub fn set_limit(&mut self, limit: usize) {
         let limit = limit.min(self.limit_max);

@@ -73,6 +73,9 @@ pub(super) const DYNAMIC_FIRST: usize = STATIC.len() + 1;
 /// Overhead that each entry counts with. RFC 7541 4.1
 pub(super) const ENTRY_OVERHEAD: usize = 32;
 
+/// Bytes by which a table's text grows.
+const TEXT_STEP: usize = 512;
+
 /// The dynamic table: newest entries first, within a limit.
 ///
 /// ```text
@@ -127,6 +130,11 @@ impl Table {
         self.limit
     }
 
+    /// Bytes of memory that it has allocated.
+    pub(super) fn allocated_len(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
+    }
+
     #[cfg(test)]
     pub(super) fn size(&self) -> usize {
         self.size
@@ -173,6 +181,11 @@ impl Table {
             self.bytes.drain(..self.evicted);
             self.removed = self.removed.wrapping_add(self.evicted as u32);
             self.evicted = 0;
+        }
+        let len = self.bytes.len() + name.len() + value.len();
+        if len > self.bytes.capacity() {
+            // A doubled buffer would be a half-empty one in each of many connections.
+            self.bytes.reserve_exact(len.next_multiple_of(TEXT_STEP) - self.bytes.len());
         }
         self.entries.push_back(TableEntry {
             start: self.removed.wrapping_add(self.bytes.len() as u32),
@@ -272,6 +285,7 @@ mod tests {
                     prop_assert_eq!((row.name, row.value), (&name[..], &value[..]));
                 }
                 prop_assert!(table.bytes.len() <= 2 * 400);
+                prop_assert!(table.allocated_len() <= 4 * 400);
             }
         }
     }

@@ -137,8 +137,9 @@ const READS_MAX: u8 = 1;
 const WORKED_LEN_MAX: usize = 128 * 1024;
 const PENDING_LEN_MAX: usize = 32 * 1024;
 
-/// Bytes of memory from which a connection is given no more streams while memory is short.
-const HELD_LEN_LEAN: usize = 16 * 1024;
+/// Bytes of memory of streams from which a connection is given no more of them while memory is
+/// short.
+const STREAMS_LEN_LEAN: usize = 16 * 1024;
 
 /// Charges for memory change in steps: what a few streams hold is as little as nothing.
 const HELD_LEN_STEP: usize = 4 * 1024;
@@ -251,13 +252,18 @@ impl Multiplexed {
         (0..self.streams.len()).for_each(|slot| self.free(slot, out));
     }
 
-    /// Bytes of memory that its streams hold.
+    /// Bytes of memory that it holds.
     pub(super) fn held_len(&self) -> usize {
+        (self.streams_len() + self.endpoint.tables_len()) / HELD_LEN_STEP * HELD_LEN_STEP
+    }
+
+    /// Bytes of memory that its streams hold.
+    fn streams_len(&self) -> usize {
         let slot_len = size_of::<Stream>() + SEGMENTS_KEPT * size_of::<Segment>();
         let heads_len = self.worked_len + self.pending_len;
         let len =
             self.endpoint.allocated_len() + self.streams.capacity() * slot_len + self.reads_len;
-        (len + heads_len + self.replies_len) / HELD_LEN_STEP * HELD_LEN_STEP
+        len + heads_len + self.replies_len
     }
 
     /// Takes frames, unless too much output waits. Returns the number of bytes.
@@ -323,7 +329,7 @@ impl Multiplexed {
         match event {
             StreamEvent::Request { stream, has_body } => {
                 self.open(stream, call.replier.out);
-                if call.replier.out.is_lean() && self.held_len() >= HELD_LEN_LEAN {
+                if call.replier.out.is_lean() && self.streams_len() >= STREAMS_LEN_LEAN {
                     return self.refuse_stream(call, stream);
                 }
                 self.begin(call, stream, has_body, scratch);

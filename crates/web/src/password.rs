@@ -14,7 +14,7 @@
 //! A verification costs some 100 ms on purpose. So few run at a time, and few wait: a flood of
 //! wrong passwords takes half of the processors at most, and a quarter of the threads for jobs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -71,8 +71,8 @@ struct Users {
     /// At least one.
     hashes: Vec<String>,
     seeds: [RandomState; 2],
-    /// Keyed hashes of credentials that were right.
-    verified: RwLock<HashSet<[u64; 2]>>,
+    /// Names by keyed hashes of credentials that were right.
+    verified: RwLock<HashMap<[u64; 2], Arc<[u8]>>>,
 }
 
 /// Credentials that are verified where that may take long.
@@ -99,10 +99,13 @@ impl Passwords {
 
     /// True if these credentials, the value of `Authorization`, were verified before.
     pub(crate) fn knows(&self, credentials: &[u8]) -> bool {
+        self.user(credentials).is_some()
+    }
+
+    /// The name in credentials that were verified before.
+    pub(crate) fn user(&self, credentials: &[u8]) -> Option<Arc<[u8]>> {
         let users = self.users.load();
-        let key = users.key(credentials);
-        let verified = users.verified.read();
-        verified.unwrap_or_else(PoisonError::into_inner).contains(&key)
+        users.verified(&users.key(credentials))
     }
 
     /// Begins to verify credentials. `None` if too many are being verified.
@@ -157,15 +160,14 @@ impl Verification {
     /// file.
     pub(crate) fn run(self) -> bool {
         let key = self.users.key(&self.credentials);
-        let is_known = || {
-            let verified = self.users.verified.read();
-            verified.unwrap_or_else(PoisonError::into_inner).contains(&key)
-        };
         let _turn = self.entered.wait();
         // Another request with the same ones may have had a turn meanwhile.
-        let is_right = is_known() || self.users.is_right(&self.credentials, &self.entered.0.memory);
-        if is_right {
-            self.users.remember(key);
+        let known = self.users.verified(&key);
+        let verify = || self.users.verify(&self.credentials, &self.entered.0.memory);
+        let name = known.or_else(verify);
+        let is_right = name.is_some();
+        if let Some(name) = name {
+            self.users.remember(key, name);
         }
         self.entered.count(is_right);
         is_right
@@ -177,25 +179,30 @@ impl Users {
         [0, 1].map(|at: usize| self.seeds[at].hash_one(credentials))
     }
 
-    fn remember(&self, key: [u64; 2]) {
+    fn verified(&self, key: &[u64; 2]) -> Option<Arc<[u8]>> {
+        let verified = self.verified.read();
+        verified.unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn remember(&self, key: [u64; 2], name: Arc<[u8]>) {
         let mut verified = self.verified.write().unwrap_or_else(PoisonError::into_inner);
         if verified.len() >= VERIFIED_MAX
-            && let Some(&other) = verified.iter().next()
+            && let Some(&other) = verified.keys().next()
         {
             verified.remove(&other);
         }
-        verified.insert(key);
+        verified.insert(key, name);
     }
 
-    /// A user who is not in the file costs as much time as one who is.
-    fn is_right(&self, credentials: &[u8], memory: &Mutex<()>) -> bool {
-        let Some((name, password)) = decode(credentials) else {
-            return false;
-        };
+    /// The name in credentials, if they are right. A user who is not in the file costs as much time
+    /// as one who is.
+    fn verify(&self, credentials: &[u8], memory: &Mutex<()>) -> Option<Arc<[u8]>> {
+        let (name, password) = decode(credentials)?;
         let known = self.names.get(&*name);
         let other = || self.seeds[0].hash_one(&*name) as usize % self.hashes.len();
         let hash = &self.hashes[known.copied().unwrap_or_else(other)];
-        password.len() <= PASSWORD_LEN_MAX && matches(&password, hash, memory) && known.is_some()
+        let is_right = password.len() <= PASSWORD_LEN_MAX && matches(&password, hash, memory);
+        (is_right && known.is_some()).then(|| name.into())
     }
 }
 
@@ -209,11 +216,6 @@ fn decode(credentials: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let password = name.split_off(colon + 1);
     name.pop();
     Some((name, password))
-}
-
-/// The name in credentials.
-pub(crate) fn user_of(credentials: &[u8]) -> Option<Vec<u8>> {
-    decode(credentials).map(|(name, _)| name)
 }
 
 fn matches(password: &[u8], hash: &str, memory: &Mutex<()>) -> bool {
@@ -472,17 +474,14 @@ mod tests {
         ] {
             let users = parse(format!("# users\n\nother:{ARGON2}\nann:{hash}\r\n").as_bytes());
             let users = users.unwrap();
-            assert!(users.is_right(&credentials("ann", password), &Mutex::default()), "{hash}");
+            let verify = |name, word| users.verify(&credentials(name, word), &Mutex::default());
+            assert_eq!(verify("ann", password).as_deref(), Some(&b"ann"[..]), "{hash}");
             for (name, password) in [("ann", "wrong"), ("ann", ""), ("eve", password), ("", "")] {
-                assert!(
-                    !users.is_right(&credentials(name, password), &Mutex::default()),
-                    "{hash} {name}"
-                );
+                assert_eq!(verify(name, password), None, "{hash} {name}");
             }
         }
-        assert!(
-            !parse(format!("a:{ARGON2}").as_bytes()).unwrap().is_right(b"Basic", &Mutex::default())
-        );
+        let users = parse(format!("a:{ARGON2}").as_bytes()).unwrap();
+        assert_eq!(users.verify(b"Basic", &Mutex::default()), None);
     }
 
     #[test]
@@ -542,11 +541,11 @@ mod tests {
     fn few_credentials_are_remembered() {
         let users = parse(format!("a:{ARGON2}").as_bytes()).unwrap();
         for n in 0..3 * VERIFIED_MAX as u64 {
-            users.remember([n, n]);
+            users.remember([n, n], b"a"[..].into());
         }
         assert_eq!(users.verified.read().unwrap().len(), VERIFIED_MAX);
         let last = 3 * VERIFIED_MAX as u64 - 1;
-        assert!(users.verified.read().unwrap().contains(&[last, last]));
+        assert!(users.verified.read().unwrap().contains_key(&[last, last]));
         assert_ne!(users.key(b"a"), users.key(b"b"));
         assert_ne!(users.key(b"a")[0], users.key(b"a")[1]);
     }
@@ -598,14 +597,15 @@ mod tests {
             Now { monotonic: start.monotonic + since, since_epoch: start.since_epoch + since }
         };
         let opens = |passwords: &Passwords, name: &str| {
-            passwords.users.load().is_right(&credentials(name, "password"), &Mutex::default())
+            let users = passwords.users.load();
+            users.verify(&credentials(name, "password"), &Mutex::default()).is_some()
         };
         let now = later();
         assert!(passwords.is_due(now, recheck_every) && passwords.refresh(now).is_ok());
         assert!(!passwords.is_due(now, recheck_every) && !passwords.is_due(now, Duration::ZERO));
-        passwords.users.load().remember([1, 1]);
+        passwords.users.load().remember([1, 1], b"ann"[..].into());
         passwords.refresh(later()).unwrap();
-        assert!(passwords.users.load().verified.read().unwrap().contains(&[1, 1]));
+        assert!(passwords.users.load().verified.read().unwrap().contains_key(&[1, 1]));
 
         std::fs::write(&path, format!("robert:{ARGON2}\n")).unwrap();
         passwords.refresh(later()).unwrap();

@@ -11,7 +11,7 @@ use super::open::is_hidden;
 use super::rules::{EVERYWHERE, add_glob, built};
 use super::survey::page_of;
 use crate::lookup::Encoding;
-use crate::password::{self, Passwords};
+use crate::password::Passwords;
 
 /// Rules by path that hold before anything is looked up: paths that are absent, and areas that ask
 /// for a password. Neither depends on what is on the disk, so their replies do not tell of it.
@@ -177,10 +177,9 @@ impl Site {
     }
 
     /// The name in credentials that were verified, for any area.
-    pub(crate) fn user(&self, credentials: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn user(&self, credentials: &[u8]) -> Option<Arc<[u8]>> {
         let mut areas = self.areas()?.areas.iter();
-        let is_known = areas.any(|area| area.passwords.knows(credentials));
-        is_known.then(|| password::user_of(credentials)).flatten()
+        areas.find_map(|area| area.passwords.user(credentials))
     }
 
     /// Looks at the password files that are due, and reads those that have changed; blocks. True if

@@ -5,9 +5,9 @@
 //! thread. Other than there, [`TcpListener::accept`] returns the stream alone, because the peer's
 //! address costs a system call that few servers want ([`TcpStream::peer_addr`]); the iterator
 //! [`TcpListener::incoming`] ends; [`TcpStream::read_timeout`] cannot fail; and there is no
-//! `set_nonblocking`: the runtime sets the blocking mode (`O_NONBLOCK`) of the open file, so whoever
-//! has a duplicate, a child process too, must leave it as it is, or a call may block a processor.
-//! Beyond `std` there are [`TcpStream::receive`], which holds no buffer while it waits,
+//! `set_nonblocking`: the runtime sets the blocking mode (`O_NONBLOCK`) of the open file, so other
+//! programs with a duplicate, as a child process, must leave it as it is, or a call may block a
+//! processor. Beyond `std` there are [`TcpStream::receive`], which holds no buffer while it waits,
 //! [`TcpStream::send_cached_file`], and [`Readable`] for a descriptor that other code reads.
 
 mod datagram;

@@ -4,6 +4,7 @@
 mod files;
 mod followed;
 mod held;
+mod hybrid;
 mod kind;
 mod managed;
 mod provider;

@@ -1,6 +1,7 @@
 """Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, those of clients, and what testssl finds."""
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -8,6 +9,7 @@ import ssl
 import subprocess
 
 from checks.acme import Authority, shown
+from checks.clients import browse
 from checks.lifecycle import Clients
 from memcache import certificate
 from world import ALL, check, expect, expect_equal, free_port, wait_for
@@ -208,3 +210,17 @@ def testssl_finds_nothing_above_low(world):
     bad = [f"{it['id']}: {it['finding']}" for it in findings
            if it["severity"] in ("MEDIUM", "HIGH", "CRITICAL") and it["id"] != "cert_revocation"]
     expect(not bad, "; ".join(bad))
+
+
+@check("uring", "event", limit_s=60)
+def a_browser_exchanges_keys_by_ml_kem(world):
+    """X25519MLKEM768 is half ours, so a client that nobody here wrote must come to the same secret."""
+    _, chain, key = certificate(world.scratch)
+    log = world.scratch / "net.json"
+    with world.server("--tls-cert", chain, "--tls-key", key) as server:
+        url = f"https://localhost:{server.port}/"
+        dom = browse(world, "--ignore-certificate-errors", f"--log-net-log={log}", "--dump-dom", url).decode()
+        expect("<title>weftwork" in dom, dom[-300:])
+        groups = set(re.findall(r'"key_exchange_group":(\d+)', log.read_text(errors="replace")))
+        # The codepoint of the hybrid. draft-ietf-tls-ecdhe-mlkem
+        expect_equal("groups of the key exchange", groups, {"4588"})

@@ -1,19 +1,18 @@
 //! The cryptography of TLS: cipher suites and key exchanges, in the order of preference.
 
 use rustls::SupportedCipherSuite;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
+use rustls::crypto::{CryptoProvider, ring};
 
-/// Everything of `ring`, and before its key exchanges the hybrid one with ML-KEM, which protects
-/// what is recorded today from the quantum computers of later (draft-ietf-tls-ecdhe-mlkem). `ring`
-/// has released none yet; as soon as it has, `aws-lc-rs` can go. Its cipher suites are not used:
-/// without AVX-512 they seal at half the speed of `ring`'s. The server's order decides, so those
-/// with AES-128 come first, as browsers have it: they are faster and no weaker in practice.
+use super::hybrid::X25519_ML_KEM_768;
+
+/// Everything of `ring`, and before its key exchanges the hybrid one, until `ring` has it. The
+/// server's order decides, so suites with AES-128 come first, as browsers have it: they are faster
+/// and no weaker in practice.
 fn all() -> CryptoProvider {
     let mut ring = ring::default_provider();
     ring.cipher_suites.sort_by_key(|suite| !format!("{:?}", suite.suite()).contains("AES_128"));
-    let mut kx_groups = vec![aws_lc_rs::kx_group::X25519MLKEM768];
-    kx_groups.extend(&ring.kx_groups);
-    CryptoProvider { kx_groups, ..ring }
+    ring.kx_groups.insert(0, &X25519_ML_KEM_768);
+    ring
 }
 
 /// rustls's provider with all suites, or those of the list in its order.

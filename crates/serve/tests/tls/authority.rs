@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
@@ -63,10 +62,6 @@ impl Authority {
         }
     }
 
-    pub(crate) fn client(&self, shows: Option<&str>) -> Arc<ClientConfig> {
-        self.client_of(rustls::crypto::ring::default_provider(), shows)
-    }
-
     /// A client that speaks these versions alone.
     pub(crate) fn client_with(
         &self,
@@ -80,14 +75,11 @@ impl Authority {
         Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
     }
 
-    pub(crate) fn client_of(
-        &self,
-        provider: CryptoProvider,
-        shows: Option<&str>,
-    ) -> Arc<ClientConfig> {
+    pub(crate) fn client(&self, shows: Option<&str>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);

@@ -14,11 +14,10 @@ use std::time::{Duration, SystemTime};
 use event::Mechanism;
 use fiber::BackendChoice;
 use rcgen::{CertificateParams, DnType};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, NamedGroup, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
 use serve::engine::{Accept, EventOptions, PipelineOptions};
 use serve::limits::Limits;
 use serve::listen::{self, Address};
@@ -470,27 +469,6 @@ fn a_reload_ends_sessions_with_client_certificates() {
     fs::copy(Authority::new().file("ca.pem"), authority.file("ca.pem")).unwrap();
     running.tls.reload().unwrap();
     assert!(!echoes(&mut connect(), b"x\n"));
-}
-
-#[test]
-fn the_key_exchange_is_hybrid_if_the_client_can() {
-    let authority = Authority::new();
-    authority.sign("server");
-    let options = authority.options();
-    let running = start(fibers(BackendChoice::Auto), options, Limits::default());
-    let group = |provider| {
-        let mut client = running.connect(authority.client_of(provider, None));
-        assert!(echoes(&mut client, b"x\n"));
-        client.conn.negotiated_key_exchange_group().unwrap().name()
-    };
-    // As browsers do: with a key share of both.
-    let modern = group(CryptoProvider {
-        kx_groups: vec![aws_lc_rs::kx_group::X25519MLKEM768, aws_lc_rs::kx_group::X25519],
-        ..aws_lc_rs::default_provider()
-    });
-    assert_eq!(modern, NamedGroup::X25519MLKEM768);
-    let older = group(rustls::crypto::ring::default_provider());
-    assert_eq!(older, NamedGroup::X25519);
 }
 
 #[test]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 
+from checks.clients import chromium
 from world import Failure, check, expect, expect_equal, wait_for
 
 
@@ -81,6 +82,8 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     subprocess.run(["dpkg-deb", "--build", newer, machine.root / "srv/newer.deb"], check=True, stdout=subprocess.DEVNULL)
 
     machine.run("dpkg", "--install", "/srv/weft.deb")
+    seen = machine.enter(*chromium(world, "--dump-dom", "http://127.0.0.1/"), network_only=True)
+    expect(b"weft is running" in world.output_of(*seen, seconds=60), "a browser sees the site")
     page = machine.get()
     expect(page.startswith("HTTP/1.1 200 ") and "weft is running" in page, f"the first page: {page[:300]}")
     expect(machine.get("/none").startswith("HTTP/1.1 404 "), "an absent page")

@@ -170,37 +170,13 @@ cmd_soak() {
 #:                      tests/system/run.py
 cmd_system() {
     [[ $(id -u) == 0 ]] || die "the system suite needs root: it sets limits, drops privileges and turns io_uring off and on"
-    need python3 python3
-    need curl curl
-    need wget wget
-    need ab apache2-utils
-    need wrk wrk
-    need httperf httperf
-    need chromium chromium
-    need systemd-socket-activate systemd
-    need openssl openssl
-    need memcached memcached
+    need python3 python3 curl curl wget wget ab apache2-utils wrk wrk httperf httperf chromium chromium \
+        systemd-socket-activate systemd systemd-nspawn systemd-container openssl openssl memcached memcached \
+        nginx nginx-light lighttpd lighttpd haproxy haproxy caddy caddy memccapable libmemcached-tools \
+        nutcracker nutcracker unshare util-linux ip iproute2 tmux tmux promtool prometheus mpirun openmpi-bin \
+        gcc gcc go golang-go faketime faketime certbot certbot lego lego testssl testssl.sh hexdump bsdextrautils \
+        dig dnsutils pyflakes3 pyflakes3
     cmd_memcached
-    need nginx nginx-light
-    need lighttpd lighttpd
-    need haproxy haproxy
-    need caddy caddy
-    need memccapable libmemcached-tools
-    need nutcracker nutcracker
-    need unshare util-linux
-    need ip iproute2
-    need tmux tmux
-    need promtool prometheus
-    need mpirun openmpi-bin
-    need gcc gcc
-    need go golang-go
-    need faketime faketime
-    need certbot certbot
-    need lego lego
-    need testssl testssl.sh
-    need hexdump bsdextrautils
-    need dig dnsutils
-    need pyflakes3 pyflakes3
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
     if [[ ! -x $target/python/bin/kubernetes-validate ]]; then
@@ -211,12 +187,12 @@ cmd_system() {
     run pyflakes3 tests/system
     # The release binary in all but one thing: see the profile.
     run cargo build --profile checked --package weftwork --package weftwork-programs
-    # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack.
-    run cargo build --profile checked --package weftwork-netstack --package weftwork-serve \
-        --example answer --example ask --example line
+    # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack. All packages are
+    # named, so that the features of what they share are those of the binary, and nothing of it is built again.
+    run cargo build --profile checked --package weftwork --package weftwork-programs \
+        --package weftwork-netstack --package weftwork-serve --example answer --example ask --example line
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || apt_get install postgresql
     cmd_libraries
-    need systemd-nspawn systemd-container
     cmd_debian_root
     cmd_deb checked
     cmd_site
@@ -424,17 +400,26 @@ die() {
     exit 1
 }
 
-# need COMMAND PACKAGE: installs PACKAGE with apt-get when COMMAND is missing, and fails when that fails:
+# need COMMAND PACKAGE…: installs each PACKAGE with apt-get whose COMMAND is missing, all at once, and fails when that fails:
 # a check that cannot run has not passed.
 need() {
-    command -v "$1" >/dev/null && return
-    say "installing $2, for $1"
-    command -v apt-get >/dev/null || die "$1 is missing, and there is no apt-get: install it and start again"
-    [[ $(id -u) == 0 ]] || die "$1 is missing: install the package $2 (as root: apt-get install $2)"
-    if ! apt_get install "$2"; then
-        apt_get update && apt_get install "$2" || die "the package $2 could not be installed"
+    local -a missing=() pairs=("$@")
+    while (($#)); do
+        command -v "$1" >/dev/null || missing+=("$2")
+        shift 2
+    done
+    ((${#missing[@]})) || return 0
+    say "installing ${missing[*]}"
+    command -v apt-get >/dev/null || die "${missing[*]}: missing, and there is no apt-get: install and start again"
+    [[ $(id -u) == 0 ]] || die "missing packages (as root: apt-get install ${missing[*]})"
+    if ! apt_get install "${missing[@]}"; then
+        apt_get update && apt_get install "${missing[@]}" || die "not installed: ${missing[*]}"
     fi
-    command -v "$1" >/dev/null || die "the package $2 was installed, but has no $1"
+    set -- "${pairs[@]}"
+    while (($#)); do
+        command -v "$1" >/dev/null || die "the package $2 was installed, but has no $1"
+        shift 2
+    done
 }
 
 # need_cargo NAME VERSION [ARGS]: a program of the registry, compiled once, without optimisation, which it does not need.

@@ -3,15 +3,17 @@
 
     tests/system/run.py --binary target/release/weft --site target/site [--only TEXT] [--list]
 
-Started by `./ci.sh system`, which builds both and installs the clients. Needs root. Every check runs by itself
-against servers of its own, within a bounded time, and ends what it started by process id. It prints
+Started by `./ci.sh system`, which builds both and installs the clients. Needs root. Every check runs against servers
+of its own, within a bounded time, and ends what it started by process id. Two checks run at a time: those of BESIDE,
+which mostly wait, beside all others. Those of ALONE follow. It prints
 
     ok NAME (SECONDS)           or           FAIL NAME: why
 
-and at last how many of each. Files of a failed check stay below target/system.
+and at last how many failed, with their names. Files of a failed check stay below target/system.
 """
 
 import argparse
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -21,8 +23,15 @@ import sys
 import time
 import traceback
 
-from world import REGISTRY, Failure, TookTooLong, World
+from world import REGISTRY, Failure, TookTooLong, World, use_half_of_ports
 import checks
+
+# Modules of checks that mostly wait: for clients' own test suites, authorities, a machine that boots. Those that share what
+# pip and go fetched, or the account whose threads are counted, are here or there together.
+BESIDE = {"acme", "cache_clients", "cache_cluster", "certificates", "deploys", "load_attacks", "netstack_gvisor", "package", "pages",
+          "starts"}
+# Those that measure, or change what all processes have in common.
+ALONE = {"cache_neighbours", "denials", "lab", "load_truth", "neighbours", "scale", "small_memory"}
 
 
 def main():
@@ -40,9 +49,34 @@ def main():
     wanted = [check for check in REGISTRY if check.is_wanted(options.only or [])]
     if not wanted:
         sys.exit(f"no check has {' or '.join(options.only)} in its name; see --list")
-    failed = sum(not passes(check, options) for check in wanted)
-    print(f"{len(wanted) - failed} passed, {failed} failed", flush=True)
+    failures_beside = start_beside([check for check in wanted if check.module in BESIDE], options)
+    failed = failures([check for check in wanted if check.module not in BESIDE | ALONE], options)
+    failed += failures_beside()
+    failed += failures([check for check in wanted if check.module in ALONE], options)
+    print(f"{len(wanted) - len(failed)} passed, {len(failed)} failed", *failed, sep="\n", flush=True)
     return 1 if failed else 0
+
+
+def start_beside(checks, options):
+    """Runs checks in another process. Returns a function that waits for its failures."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def run():
+        use_half_of_ports(1)
+        theirs.send(failures(checks, options))
+
+    context.Process(target=run, daemon=True).start()
+    theirs.close()
+    use_half_of_ports(0)
+
+    def wait():
+        try:
+            return ours.recv()
+        except EOFError:
+            return ["FAIL the process of checks beside others ended"]
+
+    return wait
 
 
 def parse():
@@ -68,7 +102,12 @@ def raise_open_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def passes(check, options):
+def failures(checks, options):
+    """Runs checks. Returns a line for each that fails."""
+    return list(filter(None, (failure_of(check, options) for check in checks)))
+
+
+def failure_of(check, options):
     scratch = options.scratch / check.name.replace("/", "-")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -92,11 +131,11 @@ def passes(check, options):
     took = time.monotonic() - began
     if why is None:
         note = f", {world.note}" if world.note else ""
-        print(f"ok {check.name} ({took:.1f} s{note})", flush=True)
-    else:
-        print(f"FAIL {check.name}: {why}", flush=True)
-        print(world.last_words(), end="", flush=True)
-    return why is None
+        print(f"ok {check.name} ({took:.1f} s{note})\n", end="", flush=True)
+        return None
+    line = f"FAIL {check.name}: {why}"
+    print(f"{line}\n{world.last_words()}", end="", flush=True)
+    return line
 
 
 def took_too_long(*_):

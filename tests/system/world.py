@@ -2,6 +2,7 @@
 
 import functools
 import http.client
+import itertools
 import os
 import pathlib
 import random
@@ -50,6 +51,7 @@ class TookTooLong(BaseException):
 class Check:
     def __init__(self, name, run, variant, limit_s, by_hand):
         self.name, self.run, self.variant, self.limit_s, self.by_hand = name, run, variant, limit_s, by_hand
+        self.module = getattr(run, "func", run).__module__.rpartition(".")[2]
 
     def is_wanted(self, texts):
         """Whether it runs, if --only had these texts."""
@@ -136,6 +138,12 @@ def free_port(host="127.0.0.1"):
             except OSError:
                 continue
     raise Failure("no free port below the local port range")
+
+
+def use_half_of_ports(nth):
+    """Leaves the others to another process."""
+    global PORTS
+    PORTS = itertools.islice(PORTS, nth, None, 2)
 
 
 class World:

@@ -156,7 +156,7 @@ def each_kind_of_broken_pem_has_its_word(world):
         wait_for("a warning", lambda: "old.pem expired on " in server.output())
 
 
-@check(*ALL)
+@check(*ALL, limit_s=90)
 def clients_of_a_site_show_certificates(world):
     folder, config, log = world.scratch, world.scratch / "serve.toml", world.scratch / "access.log"
     (folder / "stranger").mkdir()

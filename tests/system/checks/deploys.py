@@ -14,7 +14,7 @@ from world import ALL, Incomplete, check, expect, expect_equal, read_reply, requ
 FILES = {"small.css": 2_000, "middle.bin": 300_000, "page.html": 9_000, "page.html.br": 3_000, "404.html": 1_500}
 PATHS = {"/small.css": 200, "/middle.bin": 200, "/page.html": 200, "/missing": 404}
 LONG = 6_000_000
-SWITCHES = 8
+SWITCHES = 4
 
 
 @check(*ALL, limit_s=120)

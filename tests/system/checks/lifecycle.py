@@ -20,19 +20,22 @@ class Clients:
         self.server, self.path, self.close = server, path, close
         self.whole = (server.site / path[1:]).read_bytes()
         self.complete, self.lost, self.refused = 0, [], 0
-        self.lock, self.stopping = threading.Lock(), threading.Event()
+        self.lock, self.stopping, self.connecting = threading.Lock(), threading.Event(), set()
         self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(count)]
         for thread in self.threads:
             thread.start()
 
     def run(self):
+        this = threading.current_thread()
         while not self.stopping.is_set():
+            self.connecting.add(this)
             try:
                 connection = self.server.connect()
             except OSError:
                 with self.lock:
                     self.refused += 1
                 return
+            self.connecting.discard(this)
             with connection:
                 self.converse(connection)
 
@@ -58,10 +61,11 @@ class Clients:
         with self.lock:
             self.lost.append(f"request {served + 1} of its connection: {why}")
 
-    def stop(self):
+    def stop(self, but_connecting=False):
+        """Waits until they have ended. To one whose SYN was dropped a server that ends is refused a second later: RFC 6298."""
         self.stopping.set()
-        for thread in self.threads:
-            thread.join(10)
+        wait_for("the clients have ended",
+                 lambda: not any(thread.is_alive() and not (but_connecting and thread in self.connecting) for thread in self.threads))
 
 
 @check(*COMBINATIONS)
@@ -73,7 +77,7 @@ def sigterm_loses_no_request(world):
         wait_for("the clients are at work", lambda: clients.complete > 500)
         server.signal(signal.SIGTERM)
         status = server.wait_end(15)
-        clients.stop()
+        clients.stop(but_connecting=True)
         kind = "a connection each" if close else "keep-alive"
         expect_equal(f"exit status ({kind})", status, 0)
         expect(not clients.lost, f"{len(clients.lost)} of {clients.complete} lost ({kind}), such as {clients.lost[:1]}")

@@ -140,7 +140,7 @@ def compare(world, server, name, words):
     populate = [] if name == "misses" else ["--populate"]
     # A run that finds nothing has nothing to compare, and says so.
     verify = [] if name == "misses" else ["--verify"]
-    common = ["--keys", "5k", "--rate", "4k", "-c", 100, "-d", "2s", *verify]
+    common = ["--keys", "5k", "--rate", "4k", "-c", 100, "-d", "1s", *verify]
     if "--keys" in words:
         common = common[2:]
     before = server.stats()

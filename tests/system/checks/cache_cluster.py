@@ -59,7 +59,7 @@ KETAMA = """
 import sys, pylibmc
 ports, mode = sys.argv[2:], sys.argv[1]
 client = pylibmc.Client([f"127.0.0.1:{port}" for port in ports],
-                        behaviors={"ketama": True, "remove_failed": 1, "retry_timeout": 1, "no_block": False})
+                        behaviors={"ketama": True, "remove_failed": 1, "retry_timeout": 3600, "no_block": False})
 keys = [f"key-{number}" for number in range(3000)]
 if mode == "fill":
     assert all(client.set(key, "value of " + key) for key in keys)

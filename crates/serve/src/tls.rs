@@ -120,7 +120,8 @@ pub struct Tls {
     current: RwLock<Current>,
     in_the_clear: &'static [u8],
     handshake_count: AtomicU64,
-    failed_handshake_count: AtomicU64,
+    /// By [`FAILURES`].
+    failure_counts: [AtomicU64; FAILURES.len()],
 }
 
 /// Options and what was read by them.
@@ -205,7 +206,7 @@ impl Tls {
             files: Mutex::new(files),
             in_the_clear,
             handshake_count: AtomicU64::new(0),
-            failed_handshake_count: AtomicU64::new(0),
+            failure_counts: Default::default(),
         })
     }
 
@@ -332,7 +333,8 @@ impl Tls {
 
     /// Number of connections that ended with a TLS error.
     pub fn failed_handshake_count(&self) -> u64 {
-        self.failed_handshake_count.load(Ordering::Relaxed)
+        let counts = self.failure_counts.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Writes counters, and the age and expiry of certificates.
@@ -340,7 +342,11 @@ impl Tls {
         let help = "TLS handshakes.";
         out.counter("weft_tls_handshakes_total", help, &[], self.handshake_count());
         let help = "Connections that ended because of a TLS error.";
-        out.counter("weft_tls_failures_total", help, &[], self.failed_handshake_count());
+        for (reason, count) in FAILURES.iter().zip(&self.failure_counts) {
+            let labels = [("reason", *reason)];
+            let count = count.load(Ordering::Relaxed);
+            out.counter("weft_tls_failures_total", help, &labels, count);
+        }
         let help = "Seconds since the certificate was read.";
         let age = self.age().as_secs_f64();
         out.gauge("weft_tls_certificate_age_seconds", help, &[], age);
@@ -392,12 +398,30 @@ impl Tls {
         self.handshake_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_failure(&self) {
-        self.failed_handshake_count.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_failure(&self, error: &rustls::Error) {
+        self.failure_counts[reason_of(error)].fetch_add(1, Ordering::Relaxed);
     }
 
     fn current(&self) -> RwLockReadGuard<'_, Current> {
         self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reasons of TLS errors, as metrics have them.
+const FAILURES: [&str; 5] =
+    ["client_certificate", "client_alert", "nothing_in_common", "malformed", "other"];
+
+/// The reason of an error among [`FAILURES`].
+fn reason_of(error: &rustls::Error) -> usize {
+    match error {
+        rustls::Error::NoCertificatesPresented | rustls::Error::InvalidCertificate(_) => 0,
+        rustls::Error::AlertReceived(_) => 1,
+        rustls::Error::PeerIncompatible(_) | rustls::Error::NoApplicationProtocol => 2,
+        rustls::Error::InvalidMessage(_)
+        | rustls::Error::InappropriateMessage { .. }
+        | rustls::Error::InappropriateHandshakeMessage { .. }
+        | rustls::Error::PeerMisbehaved(_) => 3,
+        _ => 4,
     }
 }
 

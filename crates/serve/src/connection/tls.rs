@@ -185,7 +185,7 @@ impl TlsConnection {
                 self.tls.count_handshake();
             }
         }
-        opened.inspect_err(|_| self.tls.count_failure())
+        opened.inspect_err(|error| self.tls.count_failure(error))
     }
 
     /// Returns the reply in the clear to a peer that does not speak TLS, which this error shows.

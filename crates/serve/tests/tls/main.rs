@@ -469,6 +469,8 @@ fn a_reload_ends_sessions_with_client_certificates() {
     fs::copy(Authority::new().file("ca.pem"), authority.file("ca.pem")).unwrap();
     running.tls.reload().unwrap();
     assert!(!echoes(&mut connect(), b"x\n"));
+    let refused = "weft_tls_failures_total{reason=\"client_certificate\"} 1\n";
+    assert!(metrics(&running.tls).contains(refused));
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> 
         let deadline = Instant::now() + PATIENCE;
         while server.counters().bytes_received() < before + from as u64 && !has_ended(&stream) {
             assert!(Instant::now() < deadline, "{from} bytes were not received");
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_micros(50));
         }
         if has_ended(&stream) {
             break;

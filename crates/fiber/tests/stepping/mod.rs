@@ -53,11 +53,14 @@ fn trap(what: u64) {
     unsafe { asm!("int3", in("rax") what) };
 }
 
+/// Threads as well, and none that another thread's program has: several are stepped at a time.
+const OWN: WaitPidFlag = WaitPidFlag::__WALL.union(WaitPidFlag::__WNOTHREAD);
+
 /// Runs the program; the least work between two marks: by what is dear, then by instructions.
 pub(crate) fn run(program: &mut Command) -> Work {
     let mut child = program.spawn().unwrap();
     let thread = loop {
-        match waitpid(None, Some(WaitPidFlag::__WALL)).unwrap() {
+        match waitpid(None, Some(OWN)).unwrap() {
             WaitStatus::Stopped(thread, Signal::SIGSTOP) => break thread,
             WaitStatus::Stopped(thread, signal) => ptrace::cont(thread, signal).unwrap(),
             status => panic!("{status:?} before the first mark"),
@@ -111,8 +114,7 @@ fn step_to_end(thread: Pid) -> Vec<Work> {
             continue;
         }
         ptrace::step(thread, None).unwrap();
-        while let WaitStatus::Stopped(thread, signal) =
-            waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap()
+        while let WaitStatus::Stopped(thread, signal) = waitpid(thread, Some(OWN)).unwrap()
             && signal != Signal::SIGTRAP
         {
             ptrace::step(thread, signal).unwrap();

@@ -812,23 +812,24 @@ impl<S: Session> Machine<S> {
 
     /// Lengthens the wait for input by the time of a sending, during which nothing is received, or
     /// nothing need be. Returns when the sending began, and how long it took.
-    #[inline]
+    #[inline(always)]
     fn add_sending(&mut self, now: Now) -> Option<(Instant, Duration)> {
-        if let State::Duplex { .. } = self.state {
-            // The session's turns have begun the wait anew, but for the time since the last.
-            if self.phase != Phase::Head {
-                self.deadline = self.deadline.max(now.monotonic + self.timeout() / 2);
-            }
+        if !matches!(self.state, State::Receive | State::Fill) {
+            self.add_sending_beside(now);
             return None;
         }
-        if let Some(outgoing) = &mut self.outgoing
-            && matches!(self.state, State::Receive | State::Fill)
-        {
-            let sending = outgoing.lap(now.monotonic);
-            self.deadline += sending.map_or(Duration::ZERO, |(_, len)| len);
-            return sending;
+        let sending = self.outgoing.as_mut()?.lap(now.monotonic)?;
+        self.deadline += sending.1;
+        Some(sending)
+    }
+
+    /// The same in Duplex: the session's turns have begun the wait anew, but for the time since the
+    /// last.
+    #[cold]
+    fn add_sending_beside(&mut self, now: Now) {
+        if matches!(self.state, State::Duplex { .. }) && self.phase != Phase::Head {
+            self.deadline = self.deadline.max(now.monotonic + self.timeout() / 2);
         }
-        None
     }
 
     /// Gives back the outgoing data, sent or not. `sending` is the beginning and the length of the

@@ -1,5 +1,7 @@
 //! From a request's head to its reply: decisions only; `reply.rs` writes what is decided.
 
+use std::sync::Arc;
+
 use session::{Now, name_and_port};
 
 use crate::challenge;
@@ -70,14 +72,15 @@ pub(crate) fn answer(
     }
     let routed = route(host, head, buffer);
     let rewrite = routed.as_ref().filter(|found| found.status == Status::Ok);
+    let rewrite = rewrite.map(|found| rewritten(head, found));
     // The file that answers is what needs a password, by whatever path it is asked for.
-    let target = rewrite.map_or(head.target, |found| rewritten(head, found));
+    let target = rewrite.as_ref().unwrap_or(&head.target);
     if host.site.has_areas()
         && let Some(answer) = guard(replier, head, target, asked, None, attempt, buffer)
     {
         return answer;
     }
-    if let (Some(found), None) = (&routed, rewrite) {
+    if let (Some(found), None) = (&routed, &rewrite) {
         redirect_by_rule(replier, head, asked, found, buffer);
         return Answer::Sent;
     }
@@ -88,52 +91,68 @@ pub(crate) fn answer(
             return Answer::Sent;
         }
     };
-    let site = &host.site;
-    let was_loaded = found.is_some();
-    let now = replier.now;
-    let found = match found {
-        Some(found) => Ok(found),
-        None => look_up(head, &raw, buffer, site, |lookup| site.find(lookup, now)),
+    let hit = match found {
+        None if raw.is_plain => {
+            host.site.hit(raw.path, negotiate::encodings(&head.fields), replier.now)
+        }
+        _ => None,
     };
-    match found {
-        Ok(found @ (Found::Entry(_) | Found::Fallback(_))) => {
-            if site.has_areas()
-                && let Some(answer) =
-                    guard(replier, head, target, asked, Some(&found), attempt, buffer)
-            {
-                return answer;
-            }
-            if let Found::Entry(entry) | Found::Fallback(entry) = &found {
-                serve(replier, head, asked, entry);
-            }
-        }
-        Ok(Found::WouldBlock) if !was_loaded => return Answer::Blocked,
-        Ok(other) => {
-            let rules = rules_of(replier, &target, buffer);
-            answer_without_file(replier, asked, other, raw.query, &rules);
-        }
-        Err(error) => {
-            let rules = rules_of(replier, &target, buffer);
-            let (status, why) = match error {
-                PathError::NoFile => (Status::NotFound, None),
-                PathError::Encoding => (Status::BadRequest, Some("the path is badly encoded")),
-                PathError::AboveRoot => (Status::BadRequest, Some("the path leaves the root")),
-            };
-            replier.page(status, asked, &rules, &[], why);
-        }
+    let (entry, is_fallback) = match hit {
+        Some(entry) => (entry, false),
+        None => match search(replier, head, target, raw, asked, found, buffer) {
+            Ok(found) => found,
+            Err(answer) => return answer,
+        },
+    };
+    let found = Some((&*entry, is_fallback));
+    if host.site.has_areas()
+        && let Some(answer) = guard(replier, head, target, asked, found, attempt, buffer)
+    {
+        return answer;
     }
+    serve(replier, head, asked, &entry);
     Answer::Sent
 }
 
+/// Asks the site, unless it was [asked](load): the file, and whether it stands for an unknown path.
+/// `Err`: there is none, or the request must wait.
+#[inline(never)]
+fn search(
+    replier: &mut Replier<'_>,
+    head: &Head<'_>,
+    target: &Target<'_>,
+    raw: &RawPath<'_>,
+    asked: RequestFacts<'_>,
+    found: Option<Found>,
+    buffer: &mut Vec<u8>,
+) -> Result<(Arc<Entry>, bool), Answer> {
+    let site = &replier.host.site;
+    let was_loaded = found.is_some();
+    let found = match found {
+        Some(found) => Ok(found),
+        None => look_up(head, raw, buffer, site, |lookup| site.find(lookup, replier.now)),
+    };
+    match found {
+        Ok(Found::Entry(entry)) => Ok((entry, false)),
+        Ok(Found::Fallback(entry)) => Ok((entry, true)),
+        Ok(Found::WouldBlock) if !was_loaded => Err(Answer::Blocked),
+        other => {
+            let rules = rules_of(replier, target, buffer);
+            answer_without_file(replier, asked, other, raw.query, &rules);
+            Err(Answer::Sent)
+        }
+    }
+}
+
 /// Asks for a name and a password where the path needs them, or where the file that was `found`
-/// needs others than its path. `None`: the request may go on.
+/// (for an unknown path, if true) needs others than its path. `None`: the request may go on.
 #[inline(never)]
 fn guard(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
-    target: Target<'_>,
+    target: &Target<'_>,
     asked: RequestFacts<'_>,
-    found: Option<&Found>,
+    found: Option<(&Entry, bool)>,
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Option<Answer> {
@@ -145,7 +164,7 @@ fn guard(
     let path = raw.normalize(buffer).unwrap_or(NO_FILE);
     let area = match found {
         None => site.area(path),
-        Some(found) => site.area_of(path, found),
+        Some((entry, is_fallback)) => site.area_of(path, entry, is_fallback),
     };
     ask(replier, head, asked, area?, attempt, buffer)
 }
@@ -340,10 +359,17 @@ fn permit(
 fn answer_without_file(
     replier: &mut Replier<'_>,
     asked: RequestFacts<'_>,
-    found: Found,
+    found: Result<Found, PathError>,
     query: &[u8],
     rules: &[u8],
 ) {
+    let mut bad = |why| replier.page(Status::BadRequest, asked, rules, &[], Some(why));
+    let found = match found {
+        Ok(found) => found,
+        Err(PathError::NoFile) => Found::NotFound,
+        Err(PathError::Encoding) => return bad("the path is badly encoded"),
+        Err(PathError::AboveRoot) => return bad("the path leaves the root"),
+    };
     match found {
         Found::Moved(path) => redirect(replier, asked, &path, query, rules),
         Found::NotFound => replier.page(Status::NotFound, asked, rules, &[], None),
@@ -398,7 +424,6 @@ pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> 
     }
 }
 
-#[inline]
 fn look_up<R>(
     head: &Head<'_>,
     raw: &RawPath<'_>,

@@ -112,7 +112,7 @@ impl Replier<'_> {
             Body::Memory(bytes) if asked.wants_body && entry.len <= self.copied_len_max() => bytes,
             _ => &[],
         };
-        self.put_head(Status::Ok, asked, &entry.head_200, &[], copied);
+        self.put_lines(Status::Ok, asked, &entry.head_200, &[], copied);
         if asked.wants_body && copied.is_empty() {
             self.put_body(&entry.body, 0..entry.len);
         }
@@ -290,7 +290,6 @@ impl Replier<'_> {
     }
 
     /// A whole header, and a body if it is short enough to be copied.
-    #[inline]
     fn put_head(
         &mut self,
         status: Status,
@@ -308,6 +307,19 @@ impl Replier<'_> {
             }
             return;
         }
+        self.put_lines(status, asked, lines, more, body);
+    }
+
+    /// The same in HTTP/1.1.
+    #[inline]
+    fn put_lines(
+        &mut self,
+        status: Status,
+        asked: RequestFacts<'_>,
+        lines: &[u8],
+        more: &[u8],
+        body: &[u8],
+    ) {
         let line = status.line();
         let server = &self.service.server_line[..];
         let hsts = (self.host.hsts.as_ref()).filter(|_| self.transport == Transport::Tls);
@@ -474,10 +486,12 @@ pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 /// RFC 9112 9.3: 1.1 goes on unless one side refuses; 1.0 has to be told that we go on.
 #[inline]
 fn connection_line(asked: RequestFacts<'_>) -> &'static [u8] {
-    match (asked.persists, asked.version) {
-        (false, _) => b"Connection: close\r\n",
-        (true, Version::Http11 | Version::Http2) => b"",
-        (true, Version::Http10) => b"Connection: keep-alive\r\n",
+    if !asked.persists {
+        b"Connection: close\r\n"
+    } else if asked.version == Version::Http10 {
+        b"Connection: keep-alive\r\n"
+    } else {
+        b""
     }
 }
 

@@ -84,6 +84,16 @@ enum State {
 impl State {
     const BETWEEN: State = State::Between { seen: 0, blank_lines: 0 };
 
+    /// True if the next step may write a reply into the outbox.
+    #[cold]
+    fn has_reply_to_come(&self, input: &[u8]) -> bool {
+        match self {
+            State::Closed | State::Refused | State::Multiplexed(_) => false,
+            State::Answering(_) => true,
+            _ => !input.is_empty(),
+        }
+    }
+
     /// The state after a reply to a request of which nothing is to come.
     fn after(persists: bool) -> State {
         if persists { State::BETWEEN } else { State::Closed }
@@ -272,11 +282,7 @@ impl session::Session for Session {
         let mut used = 0;
         loop {
             let rest = &input[used..];
-            let has_more = !rest.is_empty() || matches!(state, State::Answering(_));
-            if has_more
-                && call.replier.out.is_full()
-                && !matches!(state, State::Closed | State::Refused | State::Multiplexed(_))
-            {
+            if call.replier.out.is_full() && state.has_reply_to_come(rest) {
                 return Received { used, next: Next::Flush };
             }
             let step = call.step(state, rest);

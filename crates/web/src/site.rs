@@ -75,7 +75,7 @@ pub(crate) use entry::{Body, Entry, Found};
 pub use explain::RuleList;
 pub(crate) use listing::percent_encoded;
 
-use crate::lookup::Lookup;
+use crate::lookup::{Encodings, Lookup};
 use access::Access;
 use available_memory::AvailableMemory;
 use compress::{Compressions, Compressor};
@@ -253,18 +253,25 @@ impl Site {
 
     /// Answers without ever blocking on the disk, or says that it would have to.
     pub(crate) fn find(&self, lookup: &Lookup<'_>, now: Now) -> Found {
+        match self.hit(lookup.path.as_bytes(), lookup.accepts, now) {
+            Some(entry) => Found::Entry(entry),
+            None => self.answer(lookup, self.moment(now), Blocking::Never),
+        }
+    }
+
+    /// The entry that answers for a path at once, if there is one.
+    #[inline]
+    pub(crate) fn hit(&self, path: &[u8], accepts: Encodings, now: Now) -> Option<Arc<Entry>> {
         let moment = self.moment(now);
-        let key = self.key(lookup.path);
+        let path = path.strip_prefix(b"/").unwrap_or(path);
         let is_fresh = |record: &Record| !self.is_record_due(record, moment);
         let is_ready = |entry: &Entry| entry.is_ready(self.config.memory_file_len_max);
-        let table = &self.cache.table;
-        if let Some((entry, id)) = table.hit(key, lookup.accepts, is_fresh, is_ready)
-            && entry.is_unchanged()
-        {
-            self.cache.sketch.touch(id.hash(), moment.ns);
-            return Found::Entry(entry);
+        let (entry, id) = self.cache.table.hit(self.number, path, accepts, is_fresh, is_ready)?;
+        if !entry.is_unchanged() {
+            return None;
         }
-        self.answer(lookup, moment, Blocking::Never)
+        self.cache.sketch.touch(id.hash(), moment.ns);
+        Some(entry)
     }
 
     /// Answers, waiting for the disk where it must.

@@ -286,7 +286,7 @@ impl Version {
 }
 
 /// RFC 9112 3.2: a request of version 1.1 has exactly one `Host`; an older one has at most one.
-#[inline]
+#[inline(always)]
 fn check_host(fields: &Fields<'_>, version: Version) -> Result<(), Refusal> {
     if fields.is_repeated(Name::Host) {
         return Err(Refusal::HostRepeated);
@@ -301,7 +301,7 @@ fn check_host(fields: &Fields<'_>, version: Version) -> Result<(), Refusal> {
 
 /// True for a host with or without a port: a name, an IPv4 address, or an IPv6 address in brackets.
 /// RFC 3986 3.2.2. Userinfo is none of it. RFC 9110 4.2.4
-#[inline]
+#[inline(always)]
 pub(super) fn is_host(authority: &[u8]) -> bool {
     let (name, rest) = match authority {
         [b'[', rest @ ..] => match ipv6_len(rest) {
@@ -315,11 +315,25 @@ pub(super) fn is_host(authority: &[u8]) -> bool {
     };
     let is_port = match rest {
         [] | [b':'] => true,
-        [b':', digits @ ..] => std::str::from_utf8(digits)
-            .is_ok_and(|port| port.parse::<u16>().is_ok() && !port.starts_with('+')),
+        [b':', digits @ ..] => is_port(digits),
         _ => false,
     };
     is_port && !name.is_empty()
+}
+
+/// True for the digits of a 16-bit number. RFC 3986 3.2.3
+#[inline(always)]
+fn is_port(digits: &[u8]) -> bool {
+    let is_small = match <&[u8; 5]>::try_from(digits) {
+        Ok(five) => five <= b"65535",
+        Err(_) => digits.len() < 5 || is_small_with_zeros(digits),
+    };
+    is_small && digits.iter().all(u8::is_ascii_digit)
+}
+
+#[cold]
+fn is_small_with_zeros(digits: &[u8]) -> bool {
+    std::str::from_utf8(digits).is_ok_and(|port| port.parse::<u16>().is_ok())
 }
 
 /// Length of the address before a bracket.
@@ -332,6 +346,8 @@ fn ipv6_len(text: &[u8]) -> Option<usize> {
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
+/// In a path, and plain at any place of it.
+const PATH: u8 = 4;
 
 /// Character classes of each byte.
 static CLASSES: [u8; 256] = classes();
@@ -342,6 +358,9 @@ const fn classes() -> [u8; 256] {
     while byte < 256 {
         if (byte as u8).is_ascii_alphanumeric() {
             table[byte] = TOKEN | HOST;
+        }
+        if is_target_byte(byte as u8) && !matches!(byte as u8, b'%' | b'.' | b'/' | b'?') {
+            table[byte] |= PATH;
         }
         byte += 1;
     }
@@ -369,6 +388,19 @@ pub(super) fn is_token_byte(byte: u8) -> bool {
 #[inline]
 fn is_host_byte(byte: u8) -> bool {
     CLASSES[usize::from(byte)] & HOST != 0
+}
+
+/// True for a byte of a path that means itself at any place of it.
+#[inline]
+pub(super) fn is_path_byte(byte: u8) -> bool {
+    CLASSES[usize::from(byte)] & PATH != 0
+}
+
+/// RFC 3986 has fewer bytes in a path or query. We let the printable rest of ASCII pass (browsers
+/// send `|` and `^` as they are), but no `#`: a fragment is never sent. Bytes above ASCII mean what
+/// they mean percent-encoded: some clients send UTF-8 as it is, and nginx and Caddy take it, too.
+pub(super) const fn is_target_byte(byte: u8) -> bool {
+    byte > b' ' && byte != 0x7f && byte != b'#'
 }
 
 pub(super) fn is_token(bytes: &[u8]) -> bool {
@@ -533,6 +565,9 @@ mod tests {
             "a:65536",
             "a:b",
             "a:+1",
+            "a:1+",
+            "a:+0080",
+            "a:00065536",
             "a:1:2",
             ":80",
             ":",
@@ -553,6 +588,8 @@ mod tests {
             "[::ffff:1.2.3.4]",
             "a:",
             "a:65535",
+            "a:00080",
+            "a:000065535",
             "a,b",
             "127.0.0.1",
             "xn--a-ecp.ru",

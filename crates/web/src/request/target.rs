@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::Write;
 
 use super::Refusal;
-use super::head::is_host;
+use super::head::{is_host, is_path_byte, is_target_byte};
 
 /// Request target. RFC 9112 3.2
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ impl<'a> Target<'a> {
 
 /// RFC 9112 3.2.2: a server takes absolute form as well. Authority form (for `CONNECT`) and
 /// everything else is refused.
+#[cold]
 fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
     let rest = rest.ok_or(Refusal::Target)?;
@@ -86,21 +87,19 @@ impl<'a> RawPath<'a> {
     #[inline]
     pub(crate) fn parse(target: &'a [u8]) -> Result<RawPath<'a>, Refusal> {
         let mut is_plain = true;
-        let mut last = 0;
         for (at, &byte) in target.iter().enumerate() {
             match byte {
+                _ if is_path_byte(byte) => {}
                 b'?' => {
                     let query = &target[at + 1..];
                     check_query(query)?;
                     return Ok(RawPath { path: &target[..at], query, authority: b"", is_plain });
                 }
                 // A dot segment begins with `/.`, and so do hidden files; both take the slow path.
-                b'.' | b'/' => is_plain &= last != b'/',
+                b'.' | b'/' => is_plain &= at == 0 || target[at - 1] != b'/',
                 b'%' => is_plain = false,
-                _ if !is_target_byte(byte) => return Err(Refusal::Target),
-                _ => {}
+                _ => return Err(Refusal::Target),
             }
-            last = byte;
         }
         Ok(RawPath { path: target, query: b"", authority: b"", is_plain })
     }
@@ -116,13 +115,6 @@ impl<'a> RawPath<'a> {
         let bytes = if self.is_plain { self.path } else { rewrite(self.path, buffer)? };
         std::str::from_utf8(bytes).map_err(|_| PathError::NoFile)
     }
-}
-
-/// RFC 3986 has fewer bytes in a path or query. We let the printable rest of ASCII pass (browsers
-/// send `|` and `^` as they are), but no `#`: a fragment is never sent. Bytes above ASCII mean what
-/// they mean percent-encoded: some clients send UTF-8 as it is, and nginx and Caddy take it, too.
-fn is_target_byte(byte: u8) -> bool {
-    byte > b' ' && byte != 0x7f && byte != b'#'
 }
 
 /// The same target, or request line, with bytes above ASCII percent-encoded: for `Location` and

@@ -6,7 +6,7 @@ use session::Now;
 
 use super::Site;
 use super::config::{SiteConfig, SiteError};
-use super::entry::Found;
+use super::entry::Entry;
 use super::open::is_hidden;
 use super::rules::{EVERYWHERE, add_glob, built};
 use super::survey::page_of;
@@ -163,17 +163,11 @@ impl Site {
     /// The area of what was found for a path: that of the file, beside the path's own. For a page
     /// or an index file that may be there, the path may have a later rule than the file that is.
     /// The file for unknown paths has no earlier rule than the path.
-    pub(crate) fn area_of(&self, path: &str, found: &Found) -> Option<&Area> {
+    pub(crate) fn area_of(&self, path: &str, entry: &Entry, is_fallback: bool) -> Option<&Area> {
         let access = self.areas()?;
         let path = path.trim_start_matches('/');
-        let rule = match found {
-            Found::Entry(entry) => entry.area?,
-            Found::Fallback(entry) => {
-                entry.area.filter(|rule| Some(*rule) > access.rule(path, &self.config))?
-            }
-            _ => return None,
-        };
-        Some(&access.areas[rule])
+        let is_asked = |rule: &usize| !is_fallback || Some(*rule) > access.rule(path, &self.config);
+        Some(&access.areas[entry.area.filter(is_asked)?])
     }
 
     /// The name in credentials that were verified, for any area.

@@ -121,26 +121,30 @@ impl Table {
 
     #[inline]
     pub(super) fn key<'a>(&self, site: u32, path: &'a str) -> Key<'a> {
-        Key {
-            site,
-            path,
-            // Mixed further where it is used; no client knows the hash of a path.
-            hash: self.hasher.hash_one(path) ^ u64::from(site).wrapping_mul(GOLDEN_RATIO),
-        }
+        Key { site, path, hash: self.hash(site, path.as_bytes()) }
     }
 
-    /// The entry that answers at once, if there is one and its record was checked lately.
+    /// Mixed further where it is used; no client knows the hash of a path.
+    #[inline]
+    fn hash(&self, site: u32, path: &[u8]) -> u64 {
+        self.hasher.hash_one(path) ^ u64::from(site).wrapping_mul(GOLDEN_RATIO)
+    }
+
+    /// The entry that answers for a path at once, if there is one and its record was checked
+    /// lately. No record has a path that is no text.
     #[inline]
     pub(super) fn hit(
         &self,
-        key: Key<'_>,
+        site: u32,
+        path: &[u8],
         accepts: Encodings,
         is_fresh: impl FnOnce(&Record) -> bool,
         is_ready: impl FnOnce(&Entry) -> bool,
     ) -> Option<(Arc<Entry>, Id)> {
-        let shard = self.shard(key.hash);
+        let hash = self.hash(site, path);
+        let shard = self.shard(hash);
         let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
-        let record = records.get(&key.hash).filter(|record| record.is_at(key))?;
+        let record = records.get(&hash).filter(|record| record.is_at(site, path))?;
         if !is_fresh(record) || record.wish(accepts).is_some() {
             return None;
         }
@@ -153,7 +157,7 @@ impl Table {
     }
 
     pub(super) fn get(&self, key: Key<'_>) -> Option<Arc<Record>> {
-        self.get_hash(key.hash).filter(|record| record.is_at(key))
+        self.get_hash(key.hash).filter(|record| record.is_at(key.site, key.path.as_bytes()))
     }
 
     pub(super) fn get_hash(&self, hash: u64) -> Option<Arc<Record>> {
@@ -343,8 +347,8 @@ impl Record {
     }
 
     #[inline]
-    fn is_at(&self, key: Key<'_>) -> bool {
-        self.site == key.site && *self.path == *key.path
+    fn is_at(&self, site: u32, path: &[u8]) -> bool {
+        self.site == site && self.path.as_bytes() == path
     }
 
     /// True if both come from one survey.

@@ -123,11 +123,13 @@ def failure_of(check, options):
         where = traceback.extract_tb(sys.exc_info()[2])[-1]
         why = f"not finished after {check.limit_s} s, at {pathlib.Path(where.filename).name}:{where.lineno}"
     except Exception as error:
-        where = [frame for frame in traceback.extract_tb(error.__traceback__) if "/system/" in frame.filename][-1]
-        why = f"{type(error).__name__}: {error} at {pathlib.Path(where.filename).name}:{where.lineno}"
+        why = described(error)
     finally:
         signal.alarm(0)
-        world.end()
+        try:
+            world.end()
+        except Exception as error:
+            why = why or f"at its end: {described(error)}"
     took = time.monotonic() - began
     if why is None:
         note = f", {world.note}" if world.note else ""
@@ -136,6 +138,11 @@ def failure_of(check, options):
     line = f"FAIL {check.name}: {why}"
     print(f"{line}\n{world.last_words()}", end="", flush=True)
     return line
+
+
+def described(error):
+    where = [frame for frame in traceback.extract_tb(error.__traceback__) if "/system/" in frame.filename][-1]
+    return f"{type(error).__name__}: {error} at {pathlib.Path(where.filename).name}:{where.lineno}"
 
 
 def took_too_long(*_):

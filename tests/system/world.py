@@ -1,5 +1,6 @@
 """What checks stand on: servers of their own, clients as processes, replies, waiting with a bound."""
 
+import contextlib
 import functools
 import http.client
 import itertools
@@ -152,7 +153,7 @@ class World:
     def __init__(self, binary, site, scratch, variant):
         self.binary, self.site, self.scratch = binary, site, scratch
         self.variant = variant
-        self.servers, self.processes, self.cleanups = [], [], []
+        self.servers, self.processes, self.cleanups = [], [], contextlib.ExitStack()
         self.note = ""
 
     def server(self, *flags, **options):
@@ -195,8 +196,8 @@ class World:
         return self.folder(big__bin=b"".join(chance.randbytes(1 << 20) for _ in range(64)), small__txt=b"small")
 
     def at_end(self, cleanup):
-        """Runs `cleanup` when the check is over, however it ended."""
-        self.cleanups.append(cleanup)
+        """Runs `cleanup` when the check is over, however it ended, as others do."""
+        self.cleanups.callback(cleanup)
 
     def end(self):
         for process in self.processes + [server.process for server in self.servers if server.process]:
@@ -206,8 +207,7 @@ class World:
             for pipe in (process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
-        for cleanup in reversed(self.cleanups):
-            cleanup()
+        self.cleanups.close()
 
     def last_words(self):
         lines = [line for server in self.servers for line in server.output().splitlines()[-12:]]

@@ -117,8 +117,9 @@ impl State {
     /// The certificate of a host, if there is one.
     pub(super) fn read(&self, name: &str) -> Result<Option<String>, String> {
         let path = self.certificate(name);
-        match fs::read_to_string(&path) {
-            Ok(pem) => Ok(Some(pem)),
+        match fs::read(&path) {
+            // What is no text is no certificate either, and is ordered again.
+            Ok(pem) => Ok(Some(String::from_utf8_lossy(&pem).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("cannot read {}: {error}", path.display())),
         }

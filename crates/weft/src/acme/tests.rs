@@ -633,14 +633,16 @@ fn nothing_is_ordered_that_cannot_be_kept() {
     let told = keeper.server.told().pop().unwrap();
     assert!(told.contains("no certificate is ordered that could not be kept"), "{told}");
     assert_eq!(keeper.server.requests, 0);
-    // A crash while a file was written, and one that the disk has lost.
+    // A crash while a file was written, and those that the disk has lost.
     fs::create_dir(&place).unwrap();
-    fs::write(place.join("new"), "half").unwrap();
-    fs::write(place.join("a.org.pem"), "").unwrap();
-    fs::write(place.join("a.org.attempts"), "{").unwrap();
-    keeper.hurry(None);
-    keeper.turn();
-    assert_eq!(keeper.server.installed.len(), 1, "{:?}", keeper.server.told);
+    for (nth, lost) in [&b""[..], b"\xff\0"].into_iter().enumerate() {
+        fs::write(place.join("new"), "half").unwrap();
+        fs::write(place.join("a.org.pem"), lost).unwrap();
+        fs::write(place.join("a.org.attempts"), "{").unwrap();
+        keeper.hurry(None);
+        keeper.turn();
+        assert_eq!(keeper.server.installed.len(), nth + 1, "{:?}", keeper.server.told);
+    }
 }
 
 #[test]

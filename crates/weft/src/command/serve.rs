@@ -206,7 +206,7 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
     move |config| {
         check_rate(config, &rates)?;
         check_root(config)?;
-        check_proxies(config)?;
+        check_pairs(config)?;
         if !has_tls {
             check_without_tls(config)?;
         }
@@ -301,12 +301,16 @@ fn check_rules(config: &ServeConfig, inherited: &Inherited) -> Result<(), String
     engine::check(config, inherited.first.as_ref())
 }
 
-fn check_proxies(config: &ServeConfig) -> Result<(), String> {
+/// Checks that no setting is without the one that it belongs to.
+fn check_pairs(config: &ServeConfig) -> Result<(), String> {
     if config.proxies.is_empty() && config.proxy_header != ProxyHeader::default() {
         return Err(
             "proxy_header needs proxy_from, the networks of proxies: proxy_from = \"10.0.0.5\""
                 .to_owned(),
         );
+    }
+    if config.https_port.is_some() && config.https_redirect.is_empty() {
+        return Err("https_port needs https_redirect, the address of plain HTTP".to_owned());
     }
     Ok(())
 }

@@ -379,6 +379,13 @@ fn a_url_is_explained() {
     let missing = explain("https://a.org/none.js");
     assert!(!missing.contains("file ") && !missing.contains("cache: "), "{missing}");
     assert!(!explain("http://a.org/late").contains("redirect: /late"));
+    // A container's port 443 is mapped to 4443 here: clients know the former.
+    let text = text.replace("listen = ':443'", "listen = ':4443'");
+    for (port, told) in [("", ":4443"), ("https_port = 443\n", ""), ("https_port = 5\n", ":5")] {
+        file(site.path(), ".weft.toml", &format!("{port}{text}"));
+        let location = format!("Location: https://a.org{told}/late\n");
+        assert!(explain("http://a.org/late").contains(&location), "{port}");
+    }
 }
 
 /// Seen: the key was root's alone and the server another user's, so every SIGHUP failed, and the

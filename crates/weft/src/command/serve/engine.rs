@@ -250,10 +250,13 @@ fn start_server(
         .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
 }
 
-/// The port of the first address with TLS, if plain requests are redirected to it.
-fn https_port(config: &ServeConfig, listeners: &[Bound]) -> Option<u16> {
+/// Port to which plain requests are redirected: by the setting, else of the first address with TLS.
+pub(super) fn https_port(config: &ServeConfig, listeners: &[Bound]) -> Option<u16> {
     if config.https_redirect.is_empty() {
         return None;
+    }
+    if config.https_port.is_some() {
+        return config.https_port;
     }
     let of_kernel = listeners.iter().filter(|bound| bound.tls.is_some());
     let mut addresses = of_kernel.map(|bound| &bound.address).chain(&config.listen);

@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use ::serve::listen::Address;
 use session::Now;
 use web::{Explanation, Handle, Peer, RuleList, Session};
 
 use super::ServeConfig;
-use super::engine::{open_hosts, service_config};
+use super::engine::{https_port, open_hosts, service_config};
 use super::prepare::Limits;
 use super::redirects;
 use crate::os::machine::Machine;
@@ -35,8 +34,7 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
     let handle = Handle::new(hosts, service_config(config)).map_err(|error| error.to_string())?;
     let handle = Arc::new(handle);
     let session = Session::new(Arc::clone(&handle), Peer::Unix);
-    let https_port = config.listen.iter().find_map(Address::port);
-    let to_https = (config.https_redirect.first()).and(https_port);
+    let to_https = https_port(config, &[]);
     let session = match (scheme, to_https) {
         ("https", _) => session.over_tls(None),
         ("http", Some(port)) => session.redirecting_to_https(port),

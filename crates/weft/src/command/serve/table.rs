@@ -39,6 +39,8 @@ pub(crate) struct ServeConfig {
     pub(crate) proxy_header: ProxyHeader,
     /// Addresses whose requests are redirected to HTTPS.
     pub(crate) https_redirect: Vec<Address>,
+    /// Port of HTTPS for clients, if it is not that of `listen`.
+    pub(crate) https_port: Option<u16>,
     /// Value of `Strict-Transport-Security`.
     pub(crate) hsts: Option<String>,
     pub(crate) http2: bool,
@@ -346,6 +348,10 @@ const FILE: Rows = &[
     set("https-redirect")
         .adds("ADDR", put!(https_redirect += address))
         .help("Address of plain HTTP that is redirected to HTTPS; may be repeated"),
+    set("https-port")
+        .takes("PORT", put!(https_port = Some value::up_to::<65_535, _>))
+        .derived("that of the first address with TLS")
+        .help("Port of HTTPS for clients, if a container or a router maps it"),
     set("hsts")
         .takes("VALUE", put!(hsts = Some value::hsts))
         .per_host()

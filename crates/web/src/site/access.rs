@@ -1,14 +1,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use globset::{GlobSet, GlobSetBuilder};
+use regex_automata::meta::{BuildError, Regex};
+use regex_automata::util::syntax;
+use regex_automata::{Anchored, Input, MatchKind, PatternSet};
 use session::Now;
 
 use super::Site;
 use super::config::{SiteConfig, SiteError};
 use super::entry::Entry;
 use super::open::is_hidden;
-use super::rules::{EVERYWHERE, add_glob, built};
+use super::rules::{EVERYWHERE, parsed_glob};
 use super::survey::page_of;
 use crate::lookup::Encoding;
 use crate::password::Passwords;
@@ -18,7 +20,7 @@ use crate::password::Passwords;
 #[derive(Debug)]
 pub(super) struct Access {
     pub(super) denied: PathGlobs,
-    protected: PathGlobs,
+    pub(super) protected: PathGlobs,
     /// The area of each glob of `protected`, in the same order.
     areas: Vec<Arc<Area>>,
 }
@@ -31,9 +33,21 @@ pub(crate) struct Area {
     pub(crate) passwords: Passwords,
 }
 
-/// Globs that are matched with every name of a path.
+/// Globs that are matched with every name of a path, in one pass.
 #[derive(Debug)]
-pub(super) struct PathGlobs(GlobSet);
+pub(super) struct PathGlobs(Regex);
+
+/// Limit on the compiled globs.
+const REGEX_BYTES_MAX: usize = 64 << 20;
+
+/// Limit on the states that were met, for each thread that matches at the same time.
+const REGEX_CACHE_BYTES_MAX: usize = 4 << 20;
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that globs of paths were matched with.
+    pub(super) static MATCHED_LEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 impl Access {
     /// Compiles the rules and reads the password files.
@@ -83,32 +97,47 @@ impl SiteConfig {
 }
 
 impl PathGlobs {
-    fn new<'a>(globs: impl Iterator<Item = &'a String>) -> Result<PathGlobs, SiteError> {
-        let mut set = GlobSetBuilder::new();
-        for glob in globs {
+    pub(super) fn new<'a>(globs: impl Iterator<Item = &'a String>) -> Result<PathGlobs, SiteError> {
+        let of_glob = |glob: &String| {
             let is_for_all = matches!(glob.trim_start_matches('/'), "" | "*" | "**" | "**/*");
-            add_glob(&mut set, if is_for_all { EVERYWHERE } else { glob })?;
-        }
-        built(set).map(PathGlobs)
+            let glob = parsed_glob(if is_for_all { EVERYWHERE } else { glob })?;
+            // A name ends before a slash, behind one, or with the path: the ends of "lines".
+            let regex = glob.regex();
+            Ok(format!("{}(?m:$|^)", regex.strip_suffix('$').unwrap_or(regex)))
+        };
+        let regexes = globs.map(of_glob).collect::<Result<Vec<_>, _>>()?;
+        let syntax = syntax::Config::new().utf8(false).dot_matches_new_line(true);
+        let config = Regex::config()
+            .match_kind(MatchKind::All)
+            .utf8_empty(false)
+            .line_terminator(b'/')
+            .nfa_size_limit(Some(REGEX_BYTES_MAX))
+            .hybrid_cache_capacity(REGEX_CACHE_BYTES_MAX);
+        let built = Regex::builder().syntax(syntax).configure(config).build_many(&regexes);
+        let wrong = |error: BuildError| SiteError::Glob {
+            glob: "all globs together".to_owned(),
+            why: error.to_string(),
+        };
+        built.map(PathGlobs).map_err(wrong)
     }
 
     /// The last glob that matches one of the names of a path (no slash first): those of
     /// directories on the way with and without their slash, its own, and that of the original of a
-    /// compressed variant.
+    /// compressed variant. Its cost is the length of the path: any client may choose that.
     pub(super) fn last(&self, path: &str) -> Option<usize> {
-        let mut last = None;
-        let mut see = |name: &str| last = last.max(self.0.matches(name).last().copied());
         let bare = path.trim_matches('/');
-        let ends = bare.match_indices('/').map(|(at, _)| at);
-        for end in ends.chain([bare.len()]) {
-            see(&bare[..end]);
-            see(&format!("{}/", &bare[..end]));
-        }
-        for encoding in Encoding::ALL {
-            let original = bare.strip_suffix(encoding.suffix());
-            original.into_iter().for_each(&mut see);
-        }
-        last
+        let originals = Encoding::ALL.iter().filter_map(|of| bare.strip_suffix(of.suffix()));
+        let originals = originals.filter_map(|original| self.last_in(original));
+        self.last_in(&format!("{bare}/")).into_iter().chain(originals).max()
+    }
+
+    fn last_in(&self, text: &str) -> Option<usize> {
+        #[cfg(test)]
+        MATCHED_LEN.set(MATCHED_LEN.get() + text.len());
+        let mut matching = PatternSet::new(self.0.pattern_len());
+        let input = Input::new(text).anchored(Anchored::Yes);
+        self.0.which_overlapping_matches(&input, &mut matching);
+        matching.iter().next_back().map(|glob| glob.as_usize())
     }
 }
 

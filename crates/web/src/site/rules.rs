@@ -1,4 +1,4 @@
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use super::config::{CacheRule, CorsRule, HeaderRule, SiteError};
 use super::cors::{Cors, Readers};
@@ -12,8 +12,8 @@ pub(super) struct Rules {
     globs: GlobSet,
     /// The field of each glob, in the same order.
     fields: Vec<(String, String)>,
-    /// The header lines of the rules for every path.
-    everywhere: String,
+    /// The rules for headers of every path, and their lines.
+    everywhere: (Vec<usize>, String),
     /// `None` without such rules.
     cors: Option<Cors>,
     /// Rules for `Content-Encoding`: what files are compressed with, whatever they are called.
@@ -80,7 +80,7 @@ impl Rules {
         let everywhere: Vec<_> = (0..headers.len()).filter(is_everywhere).collect();
         Ok(Rules {
             globs: built(globs)?,
-            everywhere: lines_of(&fields, &everywhere),
+            everywhere: (in_force(&fields, &everywhere).collect(), lines_of(&fields, &everywhere)),
             fields,
             cors: None,
             coding_globs: built(coding_globs)?,
@@ -103,7 +103,7 @@ impl Rules {
             return Err(SiteError::HeaderName { name: name.clone(), why: "`cors` sends it" });
         }
         let cors = Cors::new(rules)?;
-        self.everywhere.insert_str(0, cors.readers_everywhere().lines());
+        self.everywhere.1.insert_str(0, cors.readers_everywhere().lines());
         self.cors = Some(cors);
         Ok(self)
     }
@@ -150,7 +150,12 @@ impl Rules {
 
     /// The header lines, each ending in CRLF, for what is no file or listing.
     pub(super) fn everywhere(&self) -> &str {
-        &self.everywhere
+        &self.everywhere.1
+    }
+
+    /// The rules behind them, as in [`Rules::in_force`].
+    pub(super) fn in_force_everywhere(&self) -> Vec<usize> {
+        self.everywhere.0.clone()
     }
 
     /// The rules whose header lines a reply about the file at `path` has, or without a file
@@ -302,6 +307,11 @@ fn never_matches(glob: &str) -> Option<&'static str> {
 }
 
 pub(super) fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), SiteError> {
+    globs.add(parsed_glob(glob)?);
+    Ok(())
+}
+
+pub(super) fn parsed_glob(glob: &str) -> Result<Glob, SiteError> {
     if let Some(why) = never_matches(glob) {
         return Err(SiteError::Glob { glob: glob.to_owned(), why: why.to_owned() });
     }
@@ -310,12 +320,8 @@ pub(super) fn add_glob(globs: &mut GlobSetBuilder, glob: &str) -> Result<(), Sit
         None if glob.contains('/') => glob.to_owned(),
         None => format!("**/{glob}"),
     };
-    let glob = GlobBuilder::new(&anchored)
-        .literal_separator(true)
-        .build()
-        .map_err(|error| glob_error(glob, &error))?;
-    globs.add(glob);
-    Ok(())
+    let built = GlobBuilder::new(&anchored).literal_separator(true).build();
+    built.map_err(|error| glob_error(glob, &error))
 }
 
 fn glob_error(glob: &str, error: &globset::Error) -> SiteError {

@@ -1,6 +1,7 @@
 //! Paths that are denied, and areas that ask for a password.
 
 use super::*;
+use crate::site::access::{MATCHED_LEN, PathGlobs};
 
 const USERS: &str =
     "a:$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4\n";
@@ -172,5 +173,53 @@ fn hidden_and_denied_names_are_not_shown() {
     ] {
         config.hidden = hidden;
         assert_eq!(config.shows(name), is_shown, "{name}");
+    }
+}
+
+/// Seen: globs were matched with each directory on the way of a path, so a path of 4,000 segments
+/// cost 0.7 s. Cure: one pass over the path finds where a glob ends.
+#[test]
+fn globs_cost_the_length_of_the_path() {
+    let passwords = TempDir::new().unwrap();
+    write(&passwords, "users", USERS);
+    let world = World::with(&[("index.html", "")], |config| {
+        config.deny = vec!["**/.git/**".into(), "**/*.{php,asp}".into()];
+        let users = passwords.path().join("users");
+        config.basic_auth = vec![("**/private/**".into(), users.clone()), ("/p*".into(), users)];
+        config.clean_urls = true;
+    });
+    for path in ["/", &"/a/".repeat(3), &"/a".repeat(4000), &"/a".repeat(40_000)] {
+        MATCHED_LEN.set(0);
+        assert!(world.site.area(path).is_none());
+        _ = world.ask(path, &[]);
+        _ = world.site.lines_without_file(path);
+        let matched = MATCHED_LEN.get();
+        assert!(matched <= 10 * (path.len() + 20), "{matched} for {}", path.len());
+    }
+}
+
+proptest! {
+    /// The reference: globs are matched with each name on the way.
+    #[test]
+    fn globs_match_each_name_on_the_way(
+        globs in prop::collection::vec("/?([*]{2}/)?[ab.*?]{1,3}(/([ab*]|[*]{2}|[{]a,b/[}]|[!a])){0,2}/?", 1..4),
+        path in "([ab.]{1,2}/){0,3}[ab.]{0,2}([.]gz|[.]br)?",
+    ) {
+        let globs: Vec<_> = globs.iter().map(|glob| glob.to_string()).collect();
+        let mut set = ::globset::GlobSetBuilder::new();
+        let is_for_all = |glob: &str| matches!(glob.trim_start_matches('/'), "*" | "**" | "**/*");
+        let meant = |glob: &str| if is_for_all(glob) { "**".to_owned() } else { glob.to_owned() };
+        let is_one = |glob: &&String| rules::add_glob(&mut set, &meant(glob)).is_ok();
+        let globs: Vec<_> = globs.iter().filter(is_one).collect();
+        let set = set.build().unwrap();
+        let bare = path.trim_matches('/');
+        let ends = bare.match_indices('/').map(|(at, _)| at).chain([bare.len()]);
+        let names = ends.flat_map(|end| [bare[..end].to_owned(), format!("{}/", &bare[..end])]);
+        let suffixes = [".br", ".zst", ".gz"];
+        let originals = suffixes.iter().filter_map(|suffix| bare.strip_suffix(suffix));
+        let names = names.chain(originals.map(str::to_owned));
+        let expected = names.filter_map(|name| set.matches(name).last().copied()).max();
+        let found = PathGlobs::new(globs.into_iter()).unwrap().last(&path);
+        prop_assert_eq!(found, expected);
     }
 }

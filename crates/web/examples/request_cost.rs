@@ -58,7 +58,7 @@ fn main() {
     let rules = (0..10_000).map(|nth| format!("/old/{nth}/page.html /new/{nth} 301"));
     let rules = rules.chain((0..100).map(|nth| format!("/was/{nth}/* /is/{nth}/:splat")));
     let rules = rules.map(|line| RedirectRule::from_line(&line).ok().flatten());
-    let redirects = Redirects::new(rules.map(|rule| rule.expect("a rule")).collect());
+    let redirects = Redirects::new(rules.map(|rule| rule.expect("a rule")).collect(), None);
     let redirects = Arc::new(redirects.expect("no circle"));
     let host = |nth: usize, redirects: &Arc<Redirects>| VirtualHost {
         names: vec![format!("host-{nth}.example.org").parse().expect("a name")],

@@ -130,7 +130,10 @@ fn search(
     let was_loaded = found.is_some();
     let found = match found {
         Some(found) => Ok(found),
-        None => look_up(head, raw, buffer, site, |lookup| site.find(lookup, replier.now)),
+        None => {
+            let is_rewritten = !std::ptr::eq(target, &head.target);
+            look_up(head, raw, buffer, site, is_rewritten, |at| site.find(at, replier.now))
+        }
     };
     match found {
         Ok(Found::Entry(entry)) => Ok((entry, false)),
@@ -406,7 +409,7 @@ pub(crate) fn load(
     let target = rewrite.map_or(head.target, |found| rewritten(head, found));
     match target {
         Target::Path(raw) => {
-            look_up(head, &raw, buffer, site, |lookup| site.load(lookup, now)).ok()
+            look_up(head, &raw, buffer, site, rewrite.is_some(), |at| site.load(at, now)).ok()
         }
         Target::Server => None,
     }
@@ -424,13 +427,37 @@ pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> 
     }
 }
 
-fn look_up<R>(
+/// Looks up a path, or the path of a rewrite. That serves a page or directory and does not lead to
+/// its address.
+fn look_up(
     head: &Head<'_>,
     raw: &RawPath<'_>,
     buffer: &mut Vec<u8>,
     site: &Site,
-    ask: impl FnOnce(&Lookup<'_>) -> R,
-) -> Result<R, PathError> {
+    is_rewritten: bool,
+    ask: impl Fn(&Lookup<'_>) -> Found,
+) -> Result<Found, PathError> {
+    let mut found = look_up_at(head, raw, buffer, site, &ask)?;
+    let moves_max = if is_rewritten { MOVES_MAX } else { 0 };
+    for _ in 0..moves_max {
+        let Found::Moved(address) = &found else { break };
+        let Ok(to) = RawPath::parse(address.as_bytes()) else { break };
+        let to = RawPath { query: raw.query, ..to };
+        found = look_up_at(head, &to, buffer, site, &ask)?;
+    }
+    Ok(found)
+}
+
+/// Most addresses of what a rewrite names: of a directory, and of its page.
+const MOVES_MAX: usize = 2;
+
+fn look_up_at(
+    head: &Head<'_>,
+    raw: &RawPath<'_>,
+    buffer: &mut Vec<u8>,
+    site: &Site,
+    ask: impl Fn(&Lookup<'_>) -> Found,
+) -> Result<Found, PathError> {
     let path = match (raw.normalize(buffer), site.fallback()) {
         // A route of a single-page application may have a name that no file has.
         (Err(PathError::NoFile), Some(fallback)) => fallback,

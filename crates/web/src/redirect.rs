@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::quality::RandomState;
 
 use crate::request::target::{RawPath, encoded};
-use crate::site::percent_encoded;
+use crate::site::{clean_addresses, percent_encoded};
 use crate::status::Status;
 
 /// A rule that answers a path with another address, or with the file at another path.
@@ -126,11 +126,14 @@ pub(crate) struct Redirected {
 const HOPS_MAX: usize = 10;
 
 impl Redirects {
-    /// Makes an index of the rules.
+    /// Makes an index of the rules. `pages`, with clean URLs: the names of index files.
     ///
     /// # Errors
     /// Rules that lead in a circle: by their number from 0, with a sentence.
-    pub fn new(rules: Vec<RedirectRule>) -> Result<Redirects, Vec<(usize, String)>> {
+    pub fn new(
+        rules: Vec<RedirectRule>,
+        pages: Option<&[String]>,
+    ) -> Result<Redirects, Vec<(usize, String)>> {
         let mut redirects = Redirects::default();
         for (at, rule) in rules.iter().enumerate() {
             if let ([PathPiece::Text(path)], None) = (&rule.from.head[..], &rule.from.tail) {
@@ -144,7 +147,7 @@ impl Redirects {
             rules.or_default().push(at);
         }
         redirects.rules = rules;
-        let circles = (0..redirects.rules.len()).filter(|at| redirects.is_endless(*at));
+        let circles = (0..redirects.rules.len()).filter(|at| redirects.is_endless(*at, pages));
         let circles: Vec<_> = circles
             .map(|at| {
                 let text = &redirects.rules[at].from.text;
@@ -189,8 +192,8 @@ impl Redirects {
     }
 
     /// True if a client that follows this rule, with a sample for each capture, is redirected again
-    /// and again.
-    fn is_endless(&self, rule: usize) -> bool {
+    /// and again, by rules or to the clean URLs of pages.
+    fn is_endless(&self, rule: usize, pages: Option<&[String]>) -> bool {
         let rule = &self.rules[rule];
         let mut next = rule.expand(&["sample"; CAPTURES_MAX]);
         if rule.status == Status::Ok {
@@ -201,10 +204,16 @@ impl Redirects {
             let path = next.split(['?', '#']).next().unwrap_or_default();
             let raw = RawPath::parse(path.as_bytes()).ok();
             let path = raw.as_ref().and_then(|raw| raw.normalize(&mut buffer).ok());
-            match path.filter(|path| path.starts_with('/')).and_then(|path| self.find(path)) {
-                Some(again) if again.status != Status::Ok => next = again.address,
-                _ => return false,
-            }
+            let Some(path) = path.filter(|path| path.starts_with('/')) else { return false };
+            let clean = || clean_addresses(path, pages?).next().map(percent_encoded);
+            next = match self.find(path) {
+                Some(again) if again.status == Status::Ok => return false,
+                Some(again) => again.address,
+                None => match clean() {
+                    Some(address) => address,
+                    None => return false,
+                },
+            };
         }
         true
     }
@@ -451,7 +460,7 @@ mod tests {
 
     fn rules(lines: &str) -> Redirects {
         let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap());
-        Redirects::new(rules.flatten().collect()).unwrap()
+        Redirects::new(rules.flatten().collect(), None).unwrap()
     }
 
     /// Where a request with a query is sent.
@@ -561,11 +570,12 @@ mod tests {
 
     #[test]
     fn rules_in_a_circle_are_refused() {
-        let circles = |lines: &str| {
+        let circles_of = |lines: &str, pages: Option<&[String]>| {
             let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap().unwrap());
-            let found = Redirects::new(rules.collect()).err().unwrap_or_default();
+            let found = Redirects::new(rules.collect(), pages).err().unwrap_or_default();
             found.into_iter().map(|(at, _)| at).collect::<Vec<_>>()
         };
+        let circles = |lines: &str| circles_of(lines, None);
         assert_eq!(circles("/a /a"), [0]);
         assert_eq!(circles("/x /y\n/a /b\n/b /c?d\n/c /a#e"), [1, 2, 3]);
         assert_eq!(circles("/* /new/:splat"), [0]);
@@ -578,6 +588,21 @@ mod tests {
         };
         assert_eq!(circles(&chain(HOPS_MAX)), [0_usize; 0]);
         assert_eq!(circles(&chain(HOPS_MAX + 1)), [0]);
+        // Seen: with clean URLs, /about was led to /about.html and back.
+        let index = ["index.html".to_owned()];
+        for (lines, of_clean) in [
+            ("/about /about.html", &[0][..]),
+            ("/a/b/ /a/b/index.html?c", &[0]),
+            ("/ /index.html 302", &[0]),
+            ("/ü /ü.html", &[0]),
+            ("/one /two.html\n/two /one.html", &[0, 1]),
+            ("/about /about.html 200", &[]),
+            ("/old /about.html\n/blog /blog/\n/home /index.html", &[]),
+            ("/a/b /a/b/index.html\n/c/ /c/page.html", &[]),
+        ] {
+            assert_eq!(circles(lines), [0_usize; 0], "{lines}");
+            assert_eq!(circles_of(lines, Some(&index)), of_clean, "{lines}");
+        }
     }
 
     proptest! {

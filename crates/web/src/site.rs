@@ -74,6 +74,7 @@ pub(crate) use cors::Readers;
 pub(crate) use entry::{Body, Entry, Found};
 pub use explain::RuleList;
 pub(crate) use listing::percent_encoded;
+pub(crate) use survey::clean_addresses;
 
 use crate::lookup::{Encodings, Lookup};
 use access::Access;

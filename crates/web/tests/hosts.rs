@@ -219,7 +219,7 @@ fn ten_thousand_hosts_are_told_apart() {
 fn ruled(dir: &tempfile::TempDir, lines: &str) -> VirtualHost {
     let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap().unwrap());
     VirtualHost {
-        redirects: Arc::new(Redirects::new(rules.collect()).unwrap()),
+        redirects: Arc::new(Redirects::new(rules.collect(), None).unwrap()),
         ..host(dir, &["a.org", "b.org"])
     }
 }
@@ -266,6 +266,53 @@ fn rules_hold_before_files() {
     }
     let rewritten = reply_of(&mut session, "GET /any/thing");
     assert!(rewritten.ends_with("\r\n\r\na.org"), "{rewritten}");
+}
+
+/// Seen: with clean URLs, `/about /about.html 200` led to /about for ever. Cause: the file of a
+/// rule was looked up as if it were asked for. Cure: what is at another address is served.
+#[test]
+fn a_rewrite_serves_pages_of_clean_urls() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = "/about /about.html 200\n/app/* /index.html 200\n/x /about.html 200\n\
+        /blog3 /blog 200\n/page /pages/one/ 200\n/list /d 200\n/none /none.html 200\n/u /ü.html 200";
+    let host = ruled(&dir, lines);
+    let root = dir.path().join("a.org");
+    for name in ["blog", "pages", "d"] {
+        fs::create_dir(root.join(name)).unwrap();
+    }
+    for file in ["about.html", "blog/index.html", "pages/one.html", "d/x.txt", "ü.html"] {
+        fs::write(root.join(file), format!("text of {file}")).unwrap();
+    }
+    let site = |clean_urls| {
+        let config = SiteConfig { root: root.clone(), listing: true, ..SiteConfig::default() };
+        Arc::new(Site::open(SiteConfig { clean_urls, ..config }).unwrap())
+    };
+    for (is_clean, path, status, part) in [
+        (true, "/about", "200", "text of about.html"),
+        (true, "/about?q=1", "200", "text of about.html"),
+        (true, "/app/x/y", "200", "a.org"),
+        (true, "/x", "200", "text of about.html"),
+        (true, "/u", "200", "text of ü.html"),
+        (true, "/blog3", "200", "text of blog/index.html"),
+        (true, "/page", "200", "text of pages/one.html"),
+        (true, "/list?format=json", "200", "x.txt"),
+        (true, "/none", "404", ""),
+        (true, "/about.html", "301", "Location: /about\r\n"),
+        (true, "/index.html", "301", "Location: /\r\n"),
+        (false, "/about", "200", "text of about.html"),
+        (false, "/blog3", "200", "text of blog/index.html"),
+        (false, "/list", "200", "x.txt"),
+        (false, "/page", "404", ""),
+    ] {
+        let handle = only(VirtualHost { site: site(is_clean), ..host.clone() });
+        let mut session = Session::new(handle, Peer::Unix);
+        // The second request finds what the first one has left.
+        for _ in 0..2 {
+            let reply = reply_of(&mut session, &format!("GET {path}"));
+            assert_eq!(&reply[9..12], status, "{path}");
+            assert!(reply.contains(part), "{path}: {reply}");
+        }
+    }
 }
 
 /// Otherwise a rewrite would open what is closed.

@@ -143,13 +143,7 @@ impl Site {
         path: &str,
         source: &str,
     ) -> Result<Option<String>, Miss> {
-        let Some(stem) = source.strip_suffix(PAGE_SUFFIX) else {
-            return Ok(None);
-        };
-        let name_at = source.rfind('/').map_or(0, |slash| slash + 1);
-        let (directory, name) = source.split_at(name_at);
-        let is_index = self.config.index.iter().any(|index| index == name);
-        for address in is_index.then_some(directory).into_iter().chain([stem]) {
+        for address in clean_addresses(source, &self.config.index) {
             if address == path {
                 return Ok(None);
             }
@@ -377,6 +371,18 @@ impl Site {
 
 /// Ending that clean URLs leave out.
 const PAGE_SUFFIX: &str = ".html";
+
+/// The addresses that a page may have with clean URLs, best first: the directory for an index file,
+/// `a` for `a.html`.
+pub(crate) fn clean_addresses<'a>(
+    source: &'a str,
+    index: &[String],
+) -> impl Iterator<Item = &'a str> + use<'a> {
+    let stem = source.strip_suffix(PAGE_SUFFIX);
+    let (directory, name) = source.split_at(source.rfind('/').map_or(0, |slash| slash + 1));
+    let is_index = index.iter().any(|index| index == name);
+    stem.and(is_index.then_some(directory)).into_iter().chain(stem)
+}
 
 pub(super) fn page_of(path: &str) -> String {
     format!("{path}{PAGE_SUFFIX}")

@@ -283,20 +283,24 @@ fn check_aliases(config: &ServeConfig) -> Result<(), String> {
 /// Inherited values of hosts, to be checked once.
 struct Inherited {
     redirects: Vec<RedirectSource>,
+    pages: Option<Vec<String>>,
     /// The site of the first host. `None`: it cannot be opened, which its own check says.
     first: Option<Site>,
 }
 
 impl Inherited {
     fn of(whole: &ServeConfig) -> Inherited {
-        Inherited { redirects: whole.redirects.clone(), first: engine::first_site(whole) }
+        let pages = whole.pages().map(<[String]>::to_vec);
+        Inherited { redirects: whole.redirects.clone(), pages, first: engine::first_site(whole) }
     }
 }
 
 /// Finds what is wrong with redirects and with the site.
 fn check_rules(config: &ServeConfig, inherited: &Inherited) -> Result<(), String> {
-    if config.names.is_empty() || config.redirects != inherited.redirects {
-        redirects::read(&config.redirects)?;
+    let is_inherited =
+        config.redirects == inherited.redirects && config.pages() == inherited.pages.as_deref();
+    if config.names.is_empty() || !is_inherited {
+        redirects::read(&config.redirects, config.pages())?;
     }
     engine::check(config, inherited.first.as_ref())
 }

@@ -326,7 +326,8 @@ pub(super) fn open_hosts(
     old: Option<&Site>,
     warnings: Option<SyncSender<String>>,
 ) -> Result<Hosts, String> {
-    let redirects = Arc::new(redirects::read(&config.redirects)?);
+    let read = |host: &ServeConfig| redirects::read(&host.redirects, host.pages());
+    let redirects = Arc::new(read(config)?);
     let mut hosts: Vec<VirtualHost> = Vec::with_capacity(1 + config.hosts.len());
     for host in config.sites() {
         let budget = config.memory_budget_bytes;
@@ -349,11 +350,8 @@ pub(super) fn open_hosts(
             site.on_warning(move |text| _ = warnings.try_send(text.to_owned()));
         }
         // What hosts inherit is held once.
-        let redirects = if host.redirects == config.redirects {
-            Arc::clone(&redirects)
-        } else {
-            Arc::new(redirects::read(&host.redirects)?)
-        };
+        let is_inherited = host.redirects == config.redirects && host.pages() == config.pages();
+        let redirects = if is_inherited { Arc::clone(&redirects) } else { Arc::new(read(host)?) };
         hosts.push(VirtualHost {
             names: host.names.clone(),
             aliases: host.aliases.clone(),

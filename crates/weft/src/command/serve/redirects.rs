@@ -14,11 +14,15 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Most mistakes of a file that are reported.
 const MISTAKES_MAX: usize = 20;
 
-/// Reads the files of rules, and makes an index of all rules.
+/// Reads the files of rules, and makes an index of all rules. `pages`, with clean URLs: the names
+/// of index files.
 ///
 /// # Errors
 /// A line for each mistake; those in a file begin with its name and the line.
-pub(super) fn read(sources: &[RedirectSource]) -> Result<Redirects, String> {
+pub(super) fn read(
+    sources: &[RedirectSource],
+    pages: Option<&[String]>,
+) -> Result<Redirects, String> {
     let mut rules = Vec::new();
     let mut places = Vec::new();
     for source in sources {
@@ -35,7 +39,7 @@ pub(super) fn read(sources: &[RedirectSource]) -> Result<Redirects, String> {
             }
         }
     }
-    Redirects::new(rules).map_err(|circles| {
+    Redirects::new(rules, pages).map_err(|circles| {
         let circles = circles.into_iter();
         told(circles.map(|(at, why)| format!("{}{why}", places[at])))
     })
@@ -117,7 +121,7 @@ mod tests {
         let sources = [RedirectSource::Rule(rule), RedirectSource::File(path.clone())];
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            let count = read(&sources).map(|redirects| redirects.len());
+            let count = read(&sources, None).map(|redirects| redirects.len());
             count.map_err(|why| why.replace(&path.display().to_string(), "FILE"))
         };
         assert_eq!(read("# old site\n\n/a /b\n/c/* /d/:splat 302\n"), Ok(3));
@@ -132,7 +136,7 @@ mod tests {
         let rules = (0..100_000).map(|nth| format!("/old/{nth} /new/{nth}\n"));
         assert_eq!(read(&rules.collect::<String>()), Ok(100_001));
         std::fs::remove_file(&path).unwrap();
-        let why = super::read(&sources).unwrap_err();
+        let why = super::read(&sources, None).unwrap_err();
         assert!(why.starts_with("cannot read the redirects '"), "{why}");
     }
 }

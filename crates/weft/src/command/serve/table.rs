@@ -186,6 +186,11 @@ impl ServeConfig {
         }
     }
 
+    /// With clean URLs, the names of index files.
+    pub(crate) fn pages(&self) -> Option<&[String]> {
+        self.clean_urls.then_some(&self.index[..])
+    }
+
     /// Files of redirects of this host, or of the top level.
     pub(crate) fn redirect_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.redirects.iter().filter_map(|source| match source {

@@ -8,7 +8,7 @@ pub(crate) mod target;
 
 pub(crate) use body::{BodyReader, Framing};
 pub(crate) use fields::{Fields, Name};
-pub(crate) use head::{Head, Method, Version, has_control, parse, parse_stream};
+pub(crate) use head::{Head, Method, Version, has_control, is_host, parse, parse_stream};
 pub(crate) use target::Target;
 
 use crate::status::Status;

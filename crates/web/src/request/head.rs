@@ -302,7 +302,7 @@ fn check_host(fields: &Fields<'_>, version: Version) -> Result<(), Refusal> {
 /// True for a host with or without a port: a name, an IPv4 address, or an IPv6 address in brackets.
 /// RFC 3986 3.2.2. Userinfo is none of it. RFC 9110 4.2.4
 #[inline(always)]
-pub(super) fn is_host(authority: &[u8]) -> bool {
+pub(crate) fn is_host(authority: &[u8]) -> bool {
     let (name, rest) = match authority {
         [b'[', rest @ ..] => match ipv6_len(rest) {
             Some(len) => authority.split_at(len + 2),

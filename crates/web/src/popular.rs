@@ -11,9 +11,13 @@
 //! Space-saving with aging. Metwally, Agrawal, El Abbadi: *Efficient Computation of Frequent and
 //! Top-k Elements in Data Streams* (2005)
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, TryLockError};
+
+use crate::request::Target;
+use crate::request::target::encoded;
 
 /// Limit on paths.
 const PATHS_MAX: usize = 128;
@@ -33,7 +37,8 @@ const AGE_EVERY_S: u64 = 16;
 /// A path and its replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PopularPath {
-    /// The name of the host, if it has one, and the path as it was requested, without the query.
+    /// The name of the host, if it has one, and the path as it was requested, without the query,
+    /// and with bytes above ASCII percent-encoded.
     pub path: String,
     /// Estimated replies since it came into the table.
     pub replies: u64,
@@ -102,6 +107,7 @@ impl PopularPaths {
     #[cold]
     pub(crate) fn add(&self, weight: u64, second: u64, host: &str, line: &[u8], body_len: u64) {
         let path = path_of(line);
+        let path = &path[..path.len().min(PATH_LEN_MAX)];
         let hash = self.seed.hash_one((host, path));
         let mut table = match self.table.try_lock() {
             Ok(table) => table,
@@ -186,12 +192,14 @@ impl PathCounts {
     }
 }
 
-/// The target of a request line, without its query.
-fn path_of(line: &[u8]) -> &[u8] {
+/// The path of a request line, without host and query, in ASCII.
+fn path_of(line: &[u8]) -> Cow<'_, [u8]> {
     let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    let len = target.iter().position(|byte| *byte == b'?');
-    let len = len.unwrap_or(target.len()).min(PATH_LEN_MAX);
-    &target[..len]
+    let path = match Target::parse(target) {
+        Ok(Target::Path(raw)) => raw.path,
+        _ => target,
+    };
+    encoded(&path[..path.len().min(PATH_LEN_MAX)])
 }
 
 #[cfg(test)]
@@ -236,6 +244,23 @@ mod tests {
         let list = list.map(|path| (&*path.path, path.replies, path.body_bytes));
         let expected = [("*", 1, 0), ("/a", 2, 30), ("/b", 1, 1), ("h.example/a", 1, 5)];
         assert_eq!(list.collect::<Vec<_>>(), expected);
+    }
+
+    /// Seen: a page had a row for each form of its target, and what browsers do not show was told.
+    #[test]
+    fn a_path_has_one_row_for_all_forms() {
+        let mut client = Client::new();
+        for path in ["/é", "/%C3%A9", "http://h.example/é?x", "HTTPS://h.example:8443/%C3%A9"] {
+            client.ask(7, path, 1);
+        }
+        for path in ["/", "http://h.example", "http://h.example?x=/a"] {
+            client.ask(7, path, 1);
+        }
+        client.ask(7, "/\u{9b}\u{202e}", 1);
+        assert_eq!((client.replies("/%C3%A9"), client.replies("/")), (4, 3));
+        assert_eq!(client.replies("/%C2%9B%E2%80%AE"), 1);
+        client.ask(7, &"/é".repeat(200), 1);
+        assert!(client.0.list(7).iter().all(|row| row.path.len() <= PATH_LEN_MAX));
     }
 
     #[test]

@@ -16,10 +16,10 @@ const CRATES: &[CrateFloors] = &[
             date lookup status
             error_page log password
             site
-            rate popular
+            rate
             config
             request
-            challenge client conditional negotiate range redirect
+            challenge client conditional negotiate popular range redirect
             host
             counters
             handle oracle

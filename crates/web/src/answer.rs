@@ -16,7 +16,7 @@ use crate::redirect::Redirected;
 use crate::reply::{ALLOW_LINE, PREFLIGHT_LINES, Replier, RequestFacts, Transport, credentials};
 use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
-use crate::site::{Area, Entry, Found, Readers, Site};
+use crate::site::{Area, Entry, Found, NO_FILE, Readers, Site};
 use crate::status::Status;
 
 /// Outcome of [`answer`].
@@ -202,9 +202,6 @@ fn ask(
     replier.page(status, asked, &rules, line.as_bytes(), why);
     Some(Answer::Sent)
 }
-
-/// Stands for a path that no file can have.
-const NO_FILE: &str = "?";
 
 /// The rule of the host that the request matches.
 #[inline]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use session::{HostIndex, Next, Now, Outbox, Session as _, work_here};
 
 use crate::answer::{rewritten, route};
+use crate::challenge;
 use crate::config::RequestLimits;
 use crate::handle::Handle;
 use crate::host::VirtualHost;
@@ -22,6 +23,8 @@ pub struct Explanation {
     pub rules: Vec<(RuleList, usize)>,
     /// The file that answers, without the suffix of a compressed neighbour.
     pub file: Option<PathBuf>,
+    /// The request is redirected to HTTPS.
+    pub is_moved_to_https: bool,
     /// Status line and header of the reply.
     pub head: String,
 }
@@ -58,6 +61,7 @@ impl Explanation {
             host: None,
             rules: Vec::new(),
             file: None,
+            is_moved_to_https: false,
             head: String::from_utf8_lossy(&bytes[..head_len]).into_owned(),
         };
         let service = handle.service();
@@ -65,7 +69,15 @@ impl Explanation {
             (service.host_at(head.host()), service.host(head.host()))
         {
             explanation.host = Some(at);
-            let is_elsewhere = is_alias || session.redirects_to_https();
+            let is_challenge = match head.target {
+                Target::Path(raw) => {
+                    let path = raw.normalize(&mut Vec::new()).map(str::to_owned);
+                    path.is_ok_and(|path| path.starts_with(challenge::DIRECTORY))
+                }
+                Target::Server => false,
+            };
+            explanation.is_moved_to_https = session.redirects_to_https() && !is_challenge;
+            let is_elsewhere = !is_challenge && (is_alias || session.redirects_to_https());
             explanation.add_rules(host, is_alias, is_elsewhere, &head);
         }
         Some(explanation)
@@ -93,9 +105,8 @@ impl Explanation {
         let found = if is_elsewhere { None } else { route(host, head, &mut buffer) };
         self.rules.extend(found.as_ref().map(|found| (RuleList::Redirects, found.rule)));
         let target = found.as_ref().map_or(head.target, |found| rewritten(head, found));
-        if let Target::Path(raw) = target
-            && let Ok(path) = raw.normalize(&mut buffer)
-        {
+        if let Target::Path(raw) = target {
+            let path = raw.normalize(&mut buffer).ok();
             let status = self.head.get(9..12).and_then(|status| status.parse().ok());
             let (file, rules) = host.site.explain(path, status.unwrap_or_default());
             self.file = file;

@@ -43,7 +43,7 @@ pub(crate) enum PathError {
 
 impl<'a> Target<'a> {
     #[inline(always)] // As `Fields::push_line`.
-    pub(super) fn parse(target: &'a [u8]) -> Result<Target<'a>, Refusal> {
+    pub(crate) fn parse(target: &'a [u8]) -> Result<Target<'a>, Refusal> {
         match target {
             [b'/', ..] => RawPath::parse(target).map(Target::Path),
             b"*" => Ok(Target::Server),

@@ -33,6 +33,9 @@ pub(crate) struct Area {
     pub(crate) passwords: Passwords,
 }
 
+/// Stands for a path that no file can have.
+pub(crate) const NO_FILE: &str = "?";
+
 /// Globs that are matched with every name of a path, in one pass.
 #[derive(Debug)]
 pub(super) struct PathGlobs(Regex);

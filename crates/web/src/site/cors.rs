@@ -65,6 +65,11 @@ impl Cors {
         self.globs.matches(path)
     }
 
+    /// The rules for what is about no path.
+    pub(super) fn rules_everywhere(&self) -> Vec<usize> {
+        self.everywhere.clone()
+    }
+
     /// The readers of a path (no slash first).
     pub(super) fn readers(&self, path: &str) -> Readers {
         self.readers_by(&self.rules(path))

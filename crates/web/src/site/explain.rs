@@ -1,7 +1,10 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::Site;
+use super::access::{Access, NO_FILE};
 use super::rules::is_coding;
+use super::survey::clean_addresses;
 
 /// A list of rules, of a [`VirtualHost`](crate::VirtualHost) or a
 /// [`SiteConfig`](crate::SiteConfig).
@@ -19,6 +22,8 @@ pub enum RuleList {
     BasicAuth,
     /// `SiteConfig::spa_fallback`, the only one of its list.
     SpaFallback,
+    /// `SiteConfig::compress`: the file is compressed once it has been asked for.
+    Compress,
     /// `SiteConfig::error_pages`
     ErrorPages,
     /// `SiteConfig::mime_types`
@@ -36,25 +41,44 @@ pub(crate) type AppliedRules = Vec<(RuleList, usize)>;
 
 impl Site {
     /// The file that has just answered for a path with this status, if one has, and the rules that
-    /// hold for the reply.
-    pub(crate) fn explain(&self, path: &str, status: u16) -> (Option<PathBuf>, AppliedRules) {
+    /// hold for the reply. `None`: no file can have this path.
+    pub(crate) fn explain(
+        &self,
+        path: Option<&str>,
+        status: u16,
+    ) -> (Option<PathBuf>, AppliedRules) {
         let mut applied = Vec::new();
         let mut add = |list, rules: &mut dyn Iterator<Item = usize>| {
             applied.extend(rules.map(|at| (list, at)));
         };
-        let own = path.trim_start_matches('/');
-        let answers = |path: &str| self.cache.table.get(self.key(path)).filter(|_| status == 200);
-        let record = answers(path);
+        let own = path.unwrap_or(NO_FILE).trim_start_matches('/');
+        let known = |path: &str| {
+            let record = self.cache.table.get(self.key(path));
+            record.filter(|_| [200, 401].contains(&status))
+        };
+        // A rewrite serves a directory or page of another address.
+        let directory = format!("{own}/");
+        let moved = [&*directory, own.trim_end_matches('/')];
+        let mut moved = moved.into_iter().chain(clean_addresses(own, &self.config.index));
+        let record = known(own).or_else(|| moved.find_map(known));
         let fallback = self.fallback().filter(|_| record.is_none());
-        let fallback = fallback.and_then(answers);
-        add(RuleList::SpaFallback, &mut fallback.iter().map(|_| 0));
-        let record = record.or(fallback);
-        let source = record.as_ref().map(|record| &*record.survey.source);
+        let fallback = fallback.and_then(known);
         let access_at = |at| self.access.as_ref().filter(|_| status == at);
+        let of_file = |access: &Arc<Access>| {
+            let answers = record.as_ref().or(fallback.as_ref())?;
+            access.protected.last(&answers.survey.source)
+        };
+        let of_path = access_at(401).and_then(|access| access.rule(own, &self.config));
+        let area = of_path.or_else(|| access_at(401).and_then(of_file));
+        add(RuleList::BasicAuth, &mut area.into_iter());
+        let is_fallback = fallback.is_some() && of_path.is_none();
+        add(RuleList::SpaFallback, &mut is_fallback.then_some(0).into_iter());
+        let record = record.or(fallback).filter(|_| status == 200);
+        let source = record.as_ref().map(|record| &*record.survey.source);
+        let is_compressible = record.as_ref().is_some_and(|record| record.makeable.is_some());
+        add(RuleList::Compress, &mut is_compressible.then_some(0).into_iter());
         let denied = access_at(404).and_then(|access| access.denied.last(own));
         add(RuleList::Deny, &mut denied.into_iter());
-        let area = access_at(401).and_then(|access| access.rule(own, &self.config));
-        add(RuleList::BasicAuth, &mut area.into_iter());
         let mut pages = self.config.error_pages.iter();
         let page = pages.position(|(of_status, _)| *of_status == status);
         add(RuleList::ErrorPages, &mut page.into_iter());
@@ -74,7 +98,13 @@ impl Site {
         let of_coding = of_coding.map(|rule| codings[rule].0);
         add(RuleList::Headers, &mut of_coding.into_iter());
         let has_file = source.is_some() || is_listing;
-        for rule in self.rules.in_force(file, has_file) {
+        let has_path = has_file || path.is_some();
+        let in_force = if has_path {
+            self.rules.in_force(file, has_file)
+        } else {
+            self.rules.in_force_everywhere()
+        };
+        for rule in in_force {
             match headers.get(rule) {
                 Some((at, _)) => add(RuleList::Headers, &mut [*at].into_iter()),
                 None => {
@@ -83,7 +113,9 @@ impl Site {
                 }
             }
         }
-        let of_cors = self.rules.cors().map(|cors| cors.rules(file));
+        let of_cors = self.rules.cors();
+        let of_cors =
+            of_cors.map(|cors| if has_path { cors.rules(file) } else { cors.rules_everywhere() });
         add(RuleList::Cors, &mut of_cors.into_iter().flatten());
         let file = source.map(|source| self.config.root.join(source));
         (file, applied)

@@ -312,6 +312,9 @@ fn a_url_is_explained() {
     let passwords = "ann:$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$\
                      nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
     let passwords = file(site.path(), ".passwords", passwords);
+    fs::create_dir_all(site.path().join(".well-known/acme-challenge")).unwrap();
+    file(site.path(), ".well-known/acme-challenge/tok", "tok");
+    file(site.path(), "big.css", &"a { color: red }\n".repeat(1000));
     let moved = file(site.path(), ".moved", "# old\n/was/* /is/:splat 302\n/in / 200\n");
     let cert = file(site.path(), ".cert.pem", &certificate().0);
     let root = site.path().display();
@@ -323,7 +326,11 @@ fn a_url_is_explained() {
          hsts = 'max-age=7'\ncors = ['*.x=https://x.org', '*']\nerror_page = '404=404.html'\n\
          redirect = ['/old/*=/new/*', '{moved}', '/late=/later']\n\
          basic_auth = '/secret/**={passwords}'\n\
-         [[host]]\nnames = 'spa.org'\nroot = '{root}'\nspa = 'app.html'\ntls_cert = '{cert}'\n"
+         [[host]]\nnames = 'spa.org'\nroot = '{root}'\nspa = 'app.html'\ntls_cert = '{cert}'\n\
+         cors = ['**=https://y.org', '*.x=*']\n\
+         [[host]]\nnames = 'shut.org'\nroot = '{root}'\nspa = 'app.html'\ntls_cert = '{cert}'\n\
+         basic_auth = '/app.html={passwords}'\ncompress = 'br'\nclean_urls = true\n\
+         redirect = '/r=/index.html 200'\n"
     );
     let config = file(site.path(), ".weft.toml", &text);
     let explain = |url: &str| {
@@ -366,6 +373,25 @@ fn a_url_is_explained() {
         ("https://a.org/no.txt", "FILE:3: deny: /no.*\n|404 Not Found\n"),
         ("https://a.org/secret/b", "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n"),
         ("https://spa.org/any", "host   spa.org\n|FILE:25: spa: app.html\n|file   ROOT/app.html\n"),
+        // Seen: paths that no file can have, and areas of the file that answers, were left out.
+        (
+            "https://spa.org/x%2fy",
+            "FILE:25: spa: app.html\n|FILE:27: cors: **=https://y.org\n|file   ROOT/app.html\n|200 OK\n",
+        ),
+        (
+            "https://spa.org/%00",
+            "FILE:9: headers: **=X-A: 1\n|FILE:27: cors: **=https://y.org\n|400 Bad",
+        ),
+        (
+            "https://shut.org/unknown",
+            "FILE:33: basic_auth: /app.html=|FILE:31: spa: app.html\n|401 Unauthorized\n",
+        ),
+        ("https://shut.org/r", "FILE:36: redirect: /r=|file   ROOT/index.html\n|200 OK\n"),
+        ("https://shut.org/big.css", "FILE:34: compress: br\n|file   ROOT/big.css\n"),
+        (
+            "http://a.org/.well-known/acme-challenge/tok",
+            "acme-challenge/tok\nreply  HTTP/1.1 200 OK\n",
+        ),
         ("https://c.org/", "host   none has this name\nreply  HTTP/1.1 421 "),
         ("a.org", "--explain: 'a.org' is not a URL"),
         ("https://a b/", "is not a URL"),
@@ -376,6 +402,8 @@ fn a_url_is_explained() {
         }
         assert_eq!(text.contains(common), !text.contains("none has") && !text.contains("URL"));
     }
+    let token = explain("http://a.org/.well-known/acme-challenge/tok");
+    assert!(!token.contains("https_redirect"), "{token}");
     let missing = explain("https://a.org/none.js");
     assert!(!missing.contains("file ") && !missing.contains("cache: "), "{missing}");
     assert!(!explain("http://a.org/late").contains("redirect: /late"));

@@ -70,8 +70,7 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
         };
         rule.iter().for_each(|rule| row("rule", rule));
     }
-    let to_https = to_https.filter(|_| scheme == "http");
-    let to_https = to_https.and_then(|_| said("https-redirect", 0));
+    let to_https = explained.is_moved_to_https.then(|| said("https-redirect", 0)).flatten();
     let has_hsts = explained.head.contains("\r\nStrict-Transport-Security: ");
     let hsts = said("hsts", 0).filter(|_| has_hsts);
     let of_transport = to_https.iter().chain(&hsts);
@@ -98,6 +97,7 @@ fn setting(list: RuleList) -> &'static str {
         RuleList::Deny => "deny",
         RuleList::BasicAuth => "basic-auth",
         RuleList::SpaFallback => "spa",
+        RuleList::Compress => "compress",
         RuleList::ErrorPages => "error-page",
         RuleList::MimeTypes => "mime-type",
         RuleList::Headers => "header",

@@ -51,13 +51,13 @@ pub(crate) fn answer(
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Answer {
-    let asked = asked(head, persists);
+    let asked = RequestFacts::of(head, persists);
     let Some((host, is_alias)) = replier.service.host(head.host()) else {
         let why = Some("no host has this name");
-        replier.page_anywhere(Status::Misdirected, asked, why);
+        replier.page_anywhere(Status::Misdirected, asked, &[], why);
         return Answer::Sent;
     };
-    replier.host = host;
+    replier.host = Some(host);
     if let Some(reply) = replier.handle.challenges().find(head) {
         replier.challenge(asked, reply.as_bytes());
         return Answer::Sent;
@@ -126,7 +126,7 @@ fn search(
     found: Option<Found>,
     buffer: &mut Vec<u8>,
 ) -> Result<(Arc<Entry>, bool), Answer> {
-    let site = &replier.host.site;
+    let site = replier.site();
     let was_loaded = found.is_some();
     let found = match found {
         Some(found) => Ok(found),
@@ -162,7 +162,7 @@ fn guard(
     let Target::Path(raw) = target else {
         return None;
     };
-    let site = &replier.host.site;
+    let site = replier.site();
     // A path that names no file is in the areas of the whole site.
     let path = raw.normalize(buffer).unwrap_or(NO_FILE);
     let area = match found {
@@ -181,7 +181,7 @@ fn ask(
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Option<Answer> {
-    let site = &replier.host.site;
+    let site = replier.site();
     // Once a request: when jobs wait for long, the files are due again.
     if attempt == Attempt::First && site.is_due_for_passwords(area, replier.now) {
         return Some(Answer::Blocked);
@@ -262,10 +262,10 @@ fn send_elsewhere(
     }
     let Some((name, port)) = head.host().and_then(name_and_port) else {
         let why = Some("without the name of a host there is no address to redirect to");
-        replier.page_anywhere(Status::BadRequest, asked, why);
+        replier.page_anywhere(Status::BadRequest, asked, &[], why);
         return true;
     };
-    let first = replier.host.names.first().filter(|_| is_alias);
+    let first = replier.host.filter(|_| is_alias).and_then(|host| host.names.first());
     let name = first.map_or(&*name, |first| first.as_str());
     let mut location = match replier.transport {
         Transport::ToHttps(443) => format!("https://{name}").into_bytes(),
@@ -314,7 +314,7 @@ fn refuse_or_tell(
 /// The operator's header lines where no file answers. Notes the origins that may read the reply.
 #[cold]
 fn rules_of(replier: &mut Replier<'_>, target: &Target<'_>, buffer: &mut Vec<u8>) -> Vec<u8> {
-    let site = &replier.host.site;
+    let site = replier.site();
     let path = match target {
         Target::Path(raw) => raw.normalize(buffer).ok(),
         Target::Server => None,
@@ -343,7 +343,7 @@ fn permit(
     buffer: &mut Vec<u8>,
 ) -> bool {
     let mut method = head.fields.search("access-control-request-method");
-    if !replier.host.site.has_readers() || method.next().is_none() {
+    if !replier.site().has_readers() || method.next().is_none() {
         return false;
     }
     let rules = rules_of(replier, &head.target, buffer);
@@ -409,18 +409,6 @@ pub(crate) fn load(
             look_up(head, &raw, buffer, site, rewrite.is_some(), |at| site.load(at, now)).ok()
         }
         Target::Server => None,
-    }
-}
-
-/// The facts about a request that its reply needs.
-#[inline]
-pub(crate) fn asked<'a>(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> {
-    RequestFacts {
-        line: head.line,
-        fields: Some(&head.fields),
-        version: head.version,
-        wants_body: head.method != Method::Head,
-        persists,
     }
 }
 

@@ -72,7 +72,7 @@ impl Handle {
 
     /// The current site of the default host, or of the first one.
     pub fn site(&self) -> Arc<Site> {
-        Arc::clone(&self.service.load().first().site)
+        Arc::clone(&self.service.load().hosts[0].site)
     }
 
     /// Replies to the authority of certificates.
@@ -255,10 +255,10 @@ impl Service {
         &self.pages[status as usize]
     }
 
-    /// The host whose pages and header lines refused requests get: the default host, or the first.
+    /// The host of a request of which nothing is known: one that answers for every name.
     #[inline]
-    pub(crate) fn first(&self) -> &VirtualHost {
-        &self.hosts[0]
+    pub(crate) fn sole(&self) -> Option<&VirtualHost> {
+        self.names.is_none().then(|| &self.hosts[0])
     }
 
     /// Limit on the body of a request for `name`: its host's own, or that of all.

@@ -19,8 +19,8 @@ use crate::handle::{Handle, Service};
 use crate::host::VirtualHost;
 use crate::log::{LogLine, Peer};
 use crate::request::target::encoded;
-use crate::request::{Fields, Name, Version};
-use crate::site::{Body, Entry, Readers};
+use crate::request::{Fields, Head, Method, Name, Version};
+use crate::site::{Body, Entry, Readers, Site};
 use crate::status::Status;
 use stream::{Segment, StreamReply};
 
@@ -55,8 +55,8 @@ pub(crate) struct Replier<'a> {
     pub(crate) transport: Transport,
     /// Subject of the client's certificate.
     pub(crate) subject: Option<&'a str>,
-    /// The host that answers.
-    pub(crate) host: &'a VirtualHost,
+    /// The host that answers. `None`: the request names none, so its reply has nothing of a host.
+    pub(crate) host: Option<&'a VirtualHost>,
     /// Origins whose scripts may read the reply.
     pub(crate) readers: Readers,
     /// The client: the peer, or what a trusted proxy says.
@@ -92,6 +92,18 @@ pub(crate) struct RequestFacts<'a> {
 }
 
 impl<'a> RequestFacts<'a> {
+    /// For a request with this head.
+    #[inline]
+    pub(crate) fn of(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> {
+        RequestFacts {
+            line: head.line,
+            fields: Some(&head.fields),
+            version: head.version,
+            wants_body: head.method != Method::Head,
+            persists,
+        }
+    }
+
     /// For a request that could not be parsed, or did not arrive: the connection closes.
     pub(crate) fn unparsed(line: &'a [u8]) -> RequestFacts<'a> {
         let version = Version::Http11;
@@ -101,7 +113,7 @@ impl<'a> RequestFacts<'a> {
     }
 }
 
-impl Replier<'_> {
+impl<'a> Replier<'a> {
     /// 200 with a whole entry.
     #[inline(always)]
     pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
@@ -202,16 +214,37 @@ impl Replier<'_> {
         self.done(Status::NoContent, asked, 0, None, None);
     }
 
+    /// The site of the host that answers.
+    pub(crate) fn site(&self) -> &'a Site {
+        &self.host.expect("a request is answered for a host").site
+    }
+
+    /// Refuses a request before its path is looked at, for the host that it names.
+    #[cold]
+    pub(crate) fn refuse(
+        &mut self,
+        status: Status,
+        head: &Head<'_>,
+        persists: bool,
+        lines: &[u8],
+        why: Option<&str>,
+    ) {
+        self.host = self.service.host(head.host()).map(|(host, _)| host);
+        self.page_anywhere(status, RequestFacts::of(head, persists), lines, why);
+    }
+
     /// Like [`page`](Replier::page), if no path is known.
     pub(crate) fn page_anywhere(
         &mut self,
         status: Status,
         asked: RequestFacts<'_>,
+        lines: &[u8],
         why: Option<&str>,
     ) {
-        let (rules, readers) = self.host.site.lines_everywhere();
+        let everywhere = self.host.map(|host| host.site.lines_everywhere());
+        let (rules, readers) = everywhere.unwrap_or((&[], Readers::Own));
         self.readers = readers;
-        self.page(status, asked, rules, &[], why);
+        self.page(status, asked, rules, lines, why);
     }
 
     /// An error or a redirect, with the site's own page or the built-in one. `rules` are the
@@ -244,11 +277,8 @@ impl Replier<'_> {
         why: Option<&str>,
     ) {
         let lines = &[rules, lines].concat();
-        let custom = if status.is_error() {
-            self.host.site.error_page(status.code(), self.now)
-        } else {
-            None
-        };
+        let host = self.host.filter(|_| status.is_error());
+        let custom = host.and_then(|host| host.site.error_page(status.code(), self.now));
         let page = custom.as_deref().unwrap_or(page);
 
         let body_len = page.body.len() as u64;
@@ -272,7 +302,7 @@ impl Replier<'_> {
 
     /// Begins a reply of HTTP/2 with the fields that depend on the request.
     fn begin_on_stream(&mut self, status: Status, asked: RequestFacts<'_>) {
-        let hsts = (self.host.hsts.as_deref()).filter(|_| self.transport == Transport::Tls);
+        let hsts = self.hsts();
         let origin = match self.readers {
             Readers::Named(_) => self.named_origin(asked),
             Readers::Own | Readers::All => None,
@@ -287,6 +317,12 @@ impl Replier<'_> {
         if let Some(origin) = origin {
             stream.put_field(b"access-control-allow-origin", origin);
         }
+    }
+
+    #[inline]
+    fn hsts(&self) -> Option<&'a str> {
+        let host = self.host.filter(|_| self.transport == Transport::Tls);
+        host.and_then(|host| host.hsts.as_deref())
     }
 
     /// A whole header, and a body if it is short enough to be copied.
@@ -322,7 +358,7 @@ impl Replier<'_> {
     ) {
         let line = status.line();
         let server = &self.service.server_line[..];
-        let hsts = (self.host.hsts.as_ref()).filter(|_| self.transport == Transport::Tls);
+        let hsts = self.hsts();
         let connection = connection_line(asked);
         let origin = match self.readers {
             Readers::Named(_) => self.named_origin(asked),
@@ -368,7 +404,7 @@ impl Replier<'_> {
     fn named_origin<'r>(&self, asked: RequestFacts<'r>) -> Option<&'r [u8]> {
         let mut values = asked.fields?.search("origin");
         let origin = values.next().filter(|_| values.next().is_none())?;
-        let is_admitted = self.host.site.admits(self.readers, origin);
+        let is_admitted = self.host?.site.admits(self.readers, origin);
         is_admitted.then_some(origin)
     }
 
@@ -433,10 +469,12 @@ impl Replier<'_> {
         if self.stream.is_none() {
             self.out.end_reply();
         }
-        if let (Some(popular), Some(_)) = (self.handle.popular(), asked.fields) {
+        if let (Some(popular), Some(host)) = (self.handle.popular(), self.host)
+            && asked.fields.is_some()
+        {
             let weight = popular.weight(number);
             if weight > 0 {
-                let host = self.host.names.first().map_or("", HostName::as_str);
+                let host = host.names.first().map_or("", HostName::as_str);
                 let second = self.now.since_epoch.as_secs();
                 popular.add(weight, second, host, asked.line, body_len);
             }
@@ -448,9 +486,9 @@ impl Replier<'_> {
             Some(_) => encoded(asked.line),
             None => Cow::Borrowed(asked.line),
         };
-        let user = asked.fields.filter(|_| self.host.site.has_areas());
-        let user = user.and_then(credentials);
-        let user = user.and_then(|credentials| self.host.site.user(credentials));
+        let site = self.host.map(|host| &host.site).filter(|site| site.has_areas());
+        let user =
+            site.zip(asked.fields).and_then(|(site, fields)| site.user(credentials(fields)?));
         let line = LogLine {
             peer: &self.client,
             user: user.as_deref(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http2::{PREFACE, StreamKey};
 use session::{GiveUp, Next, Now, Outbox, Phase, Received};
 
-use crate::answer::{Answer, Attempt, answer, asked, load};
+use crate::answer::{Answer, Attempt, answer, load};
 use crate::client::Client;
 use crate::config::RequestLimits;
 use crate::handle::{Handle, Service};
@@ -256,7 +256,7 @@ impl Session {
                 service,
                 transport: self.transport,
                 subject: self.subject.as_deref(),
-                host: service.first(),
+                host: service.sole(),
                 client: self.peer,
                 now,
                 readers: Readers::Own,
@@ -352,7 +352,7 @@ impl session::Session for Session {
             service: &service,
             transport: self.transport,
             subject: self.subject.as_deref(),
-            host: service.first(),
+            host: service.sole(),
             readers: Readers::Own,
             client: self.peer,
             now,
@@ -362,12 +362,12 @@ impl session::Session for Session {
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Multiplexed(mut connection) => connection.give_up(reason, replier.out),
             State::Fresh { .. } | State::Between { .. } => {
-                replier.page_anywhere(status, RequestFacts::unparsed(b""), None);
+                replier.page_anywhere(status, RequestFacts::unparsed(b""), &[], None);
             }
             State::Body(kept, _) | State::Answering(kept) => {
                 let head = kept.head();
                 replier.client = client_of(&service, self.peer, &head).peer;
-                replier.page_anywhere(status, asked(&head, false), None);
+                replier.refuse(status, &head, false, &[], None);
             }
             State::Working | State::Closed | State::Refused => {}
         }
@@ -425,7 +425,7 @@ struct Call<'a> {
 impl Call<'_> {
     /// Forgets the request before.
     fn forget(&mut self) {
-        self.replier.host = self.replier.service.first();
+        self.replier.host = self.replier.service.sole();
         self.replier.readers = Readers::Own;
         self.replier.client = *self.peer;
         self.replier.transport = self.transport;
@@ -443,7 +443,7 @@ impl Call<'_> {
 
     #[inline]
     fn step(&mut self, state: &mut State, input: &[u8]) -> Progress {
-        self.replier.host = self.replier.service.first();
+        self.replier.host = self.replier.service.sole();
         match state {
             State::Between { .. } => self.step_between(state, input),
             State::Multiplexed(connection) => {
@@ -597,15 +597,8 @@ impl Call<'_> {
             }
             RateVerdict::Refused(wait) => wait,
         };
-        if let Some((host, _)) = service.host(head.host()) {
-            self.replier.host = host;
-        }
         let line = format!("Retry-After: {}\r\n", wait.as_secs_f64().ceil().max(1.0));
-        let (rules, readers) = self.replier.host.site.lines_everywhere();
-        self.replier.readers = readers;
-        let status = Status::TooManyRequests;
-        let asked = asked(head, persists);
-        self.replier.page(status, asked, rules, line.as_bytes(), None);
+        self.replier.refuse(Status::TooManyRequests, head, persists, line.as_bytes(), None);
         true
     }
 
@@ -614,7 +607,7 @@ impl Call<'_> {
     fn begin_with_body(&mut self, state: &mut State, head: &Head<'_>, input: &[u8]) -> Progress {
         let limit = self.replier.service.body_len_max(head.host());
         if matches!(head.framing, Framing::Length(len) if len > limit) {
-            return self.refuse_known(state, Refusal::BodyTooLong, asked(head, false));
+            return self.refuse_head(state, Refusal::BodyTooLong, head);
         }
         let has_body = head.framing != Framing::None;
         match Expectation::of(&head.fields, head.version) {
@@ -622,7 +615,7 @@ impl Call<'_> {
                 // It is unknown whether the body comes after such a reply.
                 let persists = self.persists(head) && !has_body;
                 let status = Status::ExpectationFailed;
-                self.replier.page_anywhere(status, asked(head, persists), None);
+                self.replier.refuse(status, head, persists, &[], None);
                 *state = if persists { State::BETWEEN } else { State::Refused };
                 return Progress::used(head.len);
             }
@@ -669,7 +662,7 @@ impl Call<'_> {
                 let bytes = std::mem::take(&mut kept.head);
                 let head = kept_head(&bytes, false);
                 self.identify(&head);
-                self.refuse_known(state, refusal, asked(&head, false))
+                self.refuse_head(state, refusal, &head)
             }
         }
     }
@@ -694,8 +687,7 @@ impl Call<'_> {
         if kept.is_refused {
             let why = Some("too much waits for the disk");
             let status = Status::ServiceUnavailable;
-            let asked = asked(&head, persists);
-            self.replier.page_anywhere(status, asked, why);
+            self.replier.refuse(status, &head, persists, &[], why);
             return (Answer::Sent, persists);
         }
         let buffer = &mut *self.path_buffer;
@@ -708,17 +700,17 @@ impl Call<'_> {
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
         self.forget();
-        self.refuse_known(state, refusal, RequestFacts::unparsed(first_line(input)))
+        let asked = RequestFacts::unparsed(first_line(input));
+        self.replier.handle.counts().refused(refusal);
+        self.replier.page_anywhere(refusal.status(), asked, &[], Some(refusal.name()));
+        *state = State::Refused;
+        Progress::wait(Next::Linger)
     }
 
-    fn refuse_known(
-        &mut self,
-        state: &mut State,
-        refusal: Refusal,
-        asked: RequestFacts<'_>,
-    ) -> Progress {
+    /// Refuses a request whose head was good; the connection closes.
+    fn refuse_head(&mut self, state: &mut State, refusal: Refusal, head: &Head<'_>) -> Progress {
         self.replier.handle.counts().refused(refusal);
-        self.replier.page_anywhere(refusal.status(), asked, Some(refusal.name()));
+        self.replier.refuse(refusal.status(), head, false, &[], Some(refusal.name()));
         *state = State::Refused;
         Progress::wait(Next::Linger)
     }

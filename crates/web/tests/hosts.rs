@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session::replay::{queued, test_now};
-use session::{Networks, Next, Outbox, PrefixLen, Session as _, work_here};
+use session::{GiveUp, Networks, Next, Outbox, Phase, PrefixLen, Session as _, work_here};
 use web::{
-    ForwardedField, Handle, HostRate, Hosts, Peer, Proxies, RateLimit, RedirectRule, Redirects,
-    RequestLimits, ServiceConfig, Session, Site, SiteConfig, VirtualHost,
+    ForwardedField, Handle, HeaderRule, HostRate, Hosts, Peer, Proxies, RateLimit, RedirectRule,
+    Redirects, RequestLimits, ServiceConfig, Session, Site, SiteConfig, VirtualHost,
 };
 
 /// A host whose index file says its first name.
@@ -480,4 +480,84 @@ fn challenges_are_answered_before_anything_else() {
     assert!(reply("GET", "a.org", "token").ends_with("token.print"));
     handle.challenges().remove("token");
     assert!(reply("GET", "a.org", "token").starts_with("HTTP/1.1 404 "));
+}
+
+/// A host over TLS whose replies, also the refusing ones, tell that they are its own.
+fn telling(dir: &tempfile::TempDir, name: &str) -> VirtualHost {
+    let host = host(dir, &[name]);
+    let root = dir.path().join(name);
+    fs::write(root.join("own.html"), format!("page of {name}")).unwrap();
+    let headers =
+        vec![HeaderRule { glob: "**".into(), name: "X-Host".into(), value: name.to_owned() }];
+    let error_pages = [400, 408, 413, 417, 421, 431, 503, 505];
+    let error_pages = error_pages.map(|status| (status, "own.html".into())).into();
+    let config = SiteConfig { root, headers, error_pages, ..SiteConfig::default() };
+    let hsts = Some(format!("max-age={}", name.len()));
+    VirtualHost { site: Arc::new(Site::open(config).unwrap()), hsts, ..host }
+}
+
+/// Seen: a form that was too long for one host was refused with the `Strict-Transport-Security` of
+/// the first one, by which a browser never asks in the clear again.
+#[test]
+fn a_refusal_is_of_the_host_that_was_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = telling(&dir, "long.a.org");
+    let b = VirtualHost { body_len_max: Some(4), ..telling(&dir, "b.org") };
+    let named = vec![a.clone(), b];
+    let both = handle(Hosts { default: None, named: named.clone() });
+    let beneath = handle(Hosts { default: Some(telling(&dir, "default")), named });
+    let own = ["X-Host: b.org\r\n", "Security: max-age=5\r\n", "\r\n\r\npage of b.org"];
+    for handle in [&both, &beneath] {
+        let session = || Session::new(Arc::clone(handle), Peer::Unix).over_tls(None);
+        for (request, status) in [
+            ("POST / HTTP/1.1\r\nHost: b.org\r\nContent-Length: 5\r\n\r\n", "413"),
+            ("POST http://b.org HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", "413"),
+            (
+                "POST / HTTP/1.1\r\nHost: b.org\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345",
+                "413",
+            ),
+            ("GET / HTTP/1.1\r\nHost: b.org\r\nExpect: x\r\n\r\n", "417"),
+            ("POST / HTTP/1.1\r\nHost: b.org\r\nContent-Length: 4\r\n\r\n", "408"),
+            ("GET / HTTP/1.1\r\nHost: b.org\r\n\r\n", "503"),
+        ] {
+            let (mut session, mut out) = (session(), Outbox::new());
+            let mut received = session.receive(request.as_bytes(), test_now(), &mut out);
+            if received.next == Next::Work {
+                let work = session.take_work().unwrap();
+                session.handle_refused(work, test_now(), &mut out);
+                received = session.receive(b"", test_now(), &mut out);
+            }
+            if received.next == Next::Receive(Phase::Body) {
+                session.give_up(GiveUp::TimedOut(Phase::Body), test_now(), &mut out);
+            }
+            let reply = String::from_utf8(queued(&out)).unwrap();
+            assert_eq!(&reply[9..12], status, "{request}");
+            assert!(own.iter().all(|own| reply.contains(own)), "{request}: {reply}");
+        }
+        let long = format!("GET / HTTP/1.1\r\nHost: b.org\r\nX: {}\r\n\r\n", "x".repeat(1 << 16));
+        for (request, status) in [
+            ("GET /\r\n\r\n", "400"),
+            ("GET / HTTP/7.0\r\nHost: b.org\r\n\r\n", "505"),
+            ("GET / HTTP/1.1\r\nHost: b.org\r\nX:", "408"),
+            (&long, "431"),
+        ] {
+            let (mut session, mut out) = (session(), Outbox::new());
+            let received = session.receive(request.as_bytes(), test_now(), &mut out);
+            if received.next == Next::Receive(Phase::Head) {
+                session.give_up(GiveUp::TimedOut(Phase::Head), test_now(), &mut out);
+            }
+            let reply = String::from_utf8(queued(&out)).unwrap();
+            assert_eq!(&reply[9..12], status, "{request}");
+            let of_host =
+                ["X-Host", "Security", "page of"].iter().find(|own| reply.contains(**own));
+            assert_eq!(of_host, None, "{reply}");
+        }
+    }
+    let mut session = Session::new(both, Peer::Unix).over_tls(None);
+    let reply = replies_of(&mut session, "GET / HTTP/1.1\r\nHost: c.org\r\n\r\n");
+    assert!(reply.starts_with("HTTP/1.1 421 ") && !reply.contains("Security"), "{reply}");
+    let only = handle(Hosts { default: Some(a), named: Vec::new() });
+    let mut session = Session::new(only, Peer::Unix).over_tls(None);
+    let reply = replies_of(&mut session, "GET /\r\n\r\n");
+    assert!(reply.contains("X-Host: long.a.org\r\n") && reply.contains("max-age=10"), "{reply}");
 }

@@ -12,7 +12,10 @@ use std::time::Duration;
 use http2_client::{Client, PREFACE, frame, headers, parsed, settings, window};
 use session::replay::{Cutting, run, test_now};
 use session::{Next, Outbox, Phase, Session as _};
-use web::{Covers, Handle, LogFormat, Peer, RateLimit, ServiceConfig, Session, transcript};
+use web::{
+    Covers, Handle, HeaderRule, Hosts, LogFormat, Peer, RateLimit, ServiceConfig, Session, Site,
+    SiteConfig, VirtualHost, transcript,
+};
 
 /// Address of the client.
 const PEER: &str = "192.0.2.7:5000";
@@ -426,6 +429,56 @@ fn host_without_certificate_is_misdirected() {
     client.send(&frame(1, 5, 3, &http2::encode_literals(block)));
     assert_eq!(client.stream(3).status(), 421);
     assert_eq!(client.request(5, "GET", "/ten.txt", &[]).status(), 200);
+}
+
+/// As in HTTP/1.1.
+#[test]
+fn a_refusal_is_of_the_host_that_was_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("index.html"), "hello").unwrap();
+    let host = |name: &str| {
+        let config = SiteConfig {
+            root: dir.path().to_owned(),
+            headers: vec![HeaderRule {
+                glob: "**".into(),
+                name: "X-Host".into(),
+                value: name.to_owned(),
+            }],
+            ..SiteConfig::default()
+        };
+        let names = vec![name.parse().unwrap()];
+        let hsts = Some(name.to_owned());
+        VirtualHost { names, hsts, ..Arc::new(Site::open(config).unwrap()).into() }
+    };
+    let x = VirtualHost { body_len_max: Some(4), ..host("x") };
+    let hosts = Hosts { default: None, named: vec![host("a.org"), x] };
+    let handle = Arc::new(Handle::new(hosts, ServiceConfig::default()).unwrap());
+    let covers = Covers::new(|host| host != b"far");
+    let session = Session::new(handle, Peer::Unix).over_tls(None).speaking_http2(covers);
+    let mut client = Client::new(session);
+    client.runs_work = false;
+    client.send(PREFACE);
+    client.send(&settings(&[]));
+    client.send(&headers(1, "POST", "/", &[("content-length", "5")], false));
+    client.send(&headers(3, "POST", "/", &[], false));
+    client.send(&frame(0, 0, 3, &[0; 5]));
+    client.request(5, "GET", "/", &[("expect", "x")]);
+    client.request(7, "GET", "/", &[]);
+    client.refuse_work(0);
+    for (id, name) in [(9, "x y"), (11, "far")] {
+        let block =
+            [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", name)];
+        let block = block.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        client.send(&frame(1, 5, id, &http2::encode_literals(block)));
+    }
+    let told = [(1, 413), (3, 413), (5, 417), (7, 503), (9, 400), (11, 421)].map(|(id, status)| {
+        let reply = client.stream(id);
+        assert_eq!(reply.status(), status, "{id}");
+        let names = ["x-host", "strict-transport-security"];
+        let fields = reply.fields.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        fields.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ")
+    });
+    assert_eq!(told, ["x x", "x x", "x x", "x x", "", ""]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use session::{FileRange, GiveUp, HeldLine, Log, Next, Outbox, Phase, Received, SharedFile};
 
 use super::{Call, Covers, KeptRequest, Task, first_line};
-use crate::answer::{Answer, Attempt, answer, asked};
+use crate::answer::{Answer, Attempt, answer};
 use crate::date;
 use crate::handle::Handle;
 use crate::reply::RequestFacts;
@@ -350,7 +350,7 @@ impl Multiplexed {
                     let head = kept.head();
                     call.forget();
                     call.identify(&head);
-                    self.refuse_body(call, stream, asked(&head, true));
+                    self.refuse_body(call, stream, &head);
                 }
             }
             StreamEvent::Reset { stream, .. } => self.end(stream, call.replier.out),
@@ -394,7 +394,6 @@ impl Multiplexed {
 
     /// Refuses a request for its head, if that is to be. True if so.
     fn refuse_by_head(&mut self, call: &mut Call<'_>, key: StreamKey, head: &Head<'_>) -> bool {
-        let asked = asked(head, true);
         if call.replier.service.asks_for_clients() && call.refuse_by_rate(head, true) {
             self.commit(call, key);
             return true;
@@ -407,7 +406,7 @@ impl Multiplexed {
         } else {
             return false;
         };
-        call.replier.page_anywhere(status, asked, why);
+        call.replier.refuse(status, head, true, &[], why);
         self.commit(call, key);
         true
     }
@@ -438,7 +437,7 @@ impl Multiplexed {
             return;
         }
         if matches!(head.framing, Framing::Length(len) if len > limit) {
-            return self.refuse_body(call, key, asked(head, true));
+            return self.refuse_body(call, key, head);
         }
         if Expectation::of(&head.fields, head.version) == Expectation::Continue {
             match head.method {
@@ -508,7 +507,7 @@ impl Multiplexed {
         self.reset(call.replier.out, key, ErrorCode::REFUSED_STREAM);
     }
 
-    /// Refuses a request with a page.
+    /// Refuses a request whose head could not be parsed.
     #[cold]
     fn refuse(
         &mut self,
@@ -519,14 +518,17 @@ impl Multiplexed {
     ) {
         call.replier.handle.counts().refused(refusal);
         let why = Some(refusal.name());
-        call.replier.page_anywhere(refusal.status(), asked, why);
+        call.replier.page_anywhere(refusal.status(), asked, &[], why);
         self.commit(call, key);
     }
 
     /// Refuses a request whose body is too long with a page, and then the rest of the body.
     #[cold]
-    fn refuse_body(&mut self, call: &mut Call<'_>, key: StreamKey, asked: RequestFacts<'_>) {
-        self.refuse(call, key, Refusal::BodyTooLong, asked);
+    fn refuse_body(&mut self, call: &mut Call<'_>, key: StreamKey, head: &Head<'_>) {
+        let refusal = Refusal::BodyTooLong;
+        call.replier.handle.counts().refused(refusal);
+        call.replier.refuse(refusal.status(), head, true, &[], Some(refusal.name()));
+        self.commit(call, key);
         match self.stream(key) {
             Some(stream) => stream.is_refused = true,
             None => self.reset(call.replier.out, key, ErrorCode::NO_ERROR),

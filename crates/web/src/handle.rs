@@ -1,5 +1,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
 use http2::{EndpointLimits, RepeatedField};
@@ -24,6 +25,8 @@ use crate::status::Status;
 #[derive(Debug)]
 pub struct Handle {
     service: ArcSwap<Service>,
+    /// Services so far.
+    services: AtomicU64,
     counters: Counters,
     turns: Arc<Turns>,
     challenges: Challenges,
@@ -42,6 +45,7 @@ impl Handle {
     pub fn new(hosts: impl Into<Hosts>, config: ServiceConfig) -> Result<Handle, ConfigError> {
         Ok(Handle {
             service: ArcSwap::from_pointee(Service::new(hosts.into(), config, &[])?),
+            services: AtomicU64::new(1),
             counters: Counters::default(),
             turns: Arc::new(Turns::new()),
             challenges: Challenges::default(),
@@ -65,7 +69,8 @@ impl Handle {
         config: ServiceConfig,
     ) -> Result<(), ConfigError> {
         let old = self.service.load();
-        let service = Service::new(hosts.into(), config, &old.limiters)?;
+        let mut service = Service::new(hosts.into(), config, &old.limiters)?;
+        service.number = self.services.fetch_add(1, Relaxed);
         self.service.store(Arc::new(service));
         Ok(())
     }
@@ -136,6 +141,8 @@ impl Handle {
 /// Hosts, a configuration, and the texts that are made of them once.
 #[derive(Debug)]
 pub(crate) struct Service {
+    /// Another one after each reload: what was found by one service says nothing to the next.
+    pub(crate) number: u64,
     /// The default host, if there is one, and those with names; one at least.
     hosts: Vec<VirtualHost>,
     /// `None`: the default host answers every request.
@@ -218,6 +225,7 @@ impl Service {
         let server_field = server_field.map(|name| RepeatedField::new(b"server", name.as_bytes()));
         let pages = Status::ALL.into_iter().map(Page::built_in).collect();
         Ok(Service {
+            number: 0,
             hosts,
             names,
             has_default,

@@ -155,6 +155,8 @@ struct KeptRequest {
     now: Now,
     /// Limit on its body, which a reload does not change.
     body_len_max: u64,
+    /// Number of the service that wanted the work, or did it.
+    service: u64,
     /// Result of the work.
     found: Option<Box<Found>>,
     /// Work that comes first.
@@ -173,6 +175,7 @@ impl KeptRequest {
             return;
         }
         let service = self.handle.service();
+        self.service = service.number;
         let found = load(&service, &self.head(), self.now, &mut Vec::new());
         self.found = found.map(Box::new);
     }
@@ -181,8 +184,9 @@ impl KeptRequest {
         kept_head(&self.head, self.stream.is_some())
     }
 
-    /// Keeps what an answer wants done.
-    fn want(&mut self, answer: Answer) {
+    /// Keeps what an answer of this service wants done.
+    fn want(&mut self, answer: Answer, service: &Service) {
+        self.service = service.number;
         if let Answer::Verify(verification) = answer {
             self.verification = Some(verification);
         }
@@ -542,7 +546,7 @@ impl Call<'_> {
             }
             other => {
                 let mut kept = self.keep(head, input);
-                kept.want(other);
+                kept.want(other, self.replier.service);
                 *state = State::Answering(kept);
                 Progress { used: head.len, next: Some(Next::Work) }
             }
@@ -674,13 +678,18 @@ impl Call<'_> {
             *state = State::after(persists);
             return Progress::used(0);
         }
-        kept.want(answer);
+        kept.want(answer, self.replier.service);
         Progress::wait(Next::Work)
     }
 
     /// Answers a request that was kept. Says whether the connection persists as well.
     fn answer_kept(&mut self, kept: &mut KeptRequest) -> (Answer, bool) {
-        let found = kept.found.take().map(|found| *found);
+        let mut found = kept.found.take().map(|found| *found);
+        if kept.service != self.replier.service.number {
+            // An entry has places in the lists of its site, and a password was wrong in the old
+            // file.
+            (found, kept.attempt) = (None, Attempt::Again);
+        }
         let head = kept.head();
         self.identify(&head);
         let persists = kept.stream.is_some() || self.persists(&head);
@@ -727,6 +736,7 @@ impl Call<'_> {
             stream: None,
             now: self.replier.now,
             body_len_max: u64::MAX,
+            service: self.replier.service.number,
             found: None,
             verification: None,
             attempt: Attempt::Again,

@@ -495,7 +495,7 @@ impl Multiplexed {
         if self.worked_len + kept.head.len() > WORKED_LEN_MAX {
             return self.refuse_stream(call, key);
         }
-        kept.want(answer);
+        kept.want(answer, call.replier.service);
         self.worked_len += kept.head.len();
         self.works.push_back(Task::Answer(kept));
     }

@@ -164,6 +164,8 @@ struct KeptRequest {
     attempt: Attempt,
     /// No work could be done for it.
     is_refused: bool,
+    /// Its body is not read.
+    leaves_body: bool,
 }
 
 impl KeptRequest {
@@ -629,9 +631,17 @@ impl Call<'_> {
                 // not, so nothing behind it can be understood.
                 Method::Forbidden | Method::Unknown => {
                     let buffer = &mut *self.path_buffer;
-                    answer(&mut self.replier, head, false, None, Attempt::Refused, buffer);
-                    *state = State::Refused;
-                    return Progress::used(head.len);
+                    let replier = &mut self.replier;
+                    let answer = answer(replier, head, false, None, Attempt::First, buffer);
+                    if let Answer::Sent = answer {
+                        *state = State::Refused;
+                        return Progress::used(head.len);
+                    }
+                    let mut kept = self.keep(head, input);
+                    kept.leaves_body = true;
+                    kept.want(answer, self.replier.service);
+                    *state = State::Answering(kept);
+                    return Progress { used: head.len, next: Some(Next::Work) };
                 }
             },
             Expectation::Continue | Expectation::None => {}
@@ -675,7 +685,7 @@ impl Call<'_> {
         let State::Answering(kept) = state else { unreachable!("called in Answering") };
         let (answer, persists) = self.answer_kept(kept);
         if let Answer::Sent = answer {
-            *state = State::after(persists);
+            *state = if kept.leaves_body { State::Refused } else { State::after(persists) };
             return Progress::used(0);
         }
         kept.want(answer, self.replier.service);
@@ -692,7 +702,7 @@ impl Call<'_> {
         }
         let head = kept.head();
         self.identify(&head);
-        let persists = kept.stream.is_some() || self.persists(&head);
+        let persists = kept.stream.is_some() || (!kept.leaves_body && self.persists(&head));
         if kept.is_refused {
             let why = Some("too much waits for the disk");
             let status = Status::ServiceUnavailable;
@@ -741,6 +751,7 @@ impl Call<'_> {
             verification: None,
             attempt: Attempt::Again,
             is_refused: false,
+            leaves_body: false,
         })
     }
 }

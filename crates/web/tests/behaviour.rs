@@ -890,6 +890,26 @@ fn a_reload_in_the_middle_of_a_request() {
     }
 }
 
+/// Seen: a right password was answered with 401 when the client waited with its body.
+#[test]
+fn a_password_is_verified_before_a_405() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Arc::new(Site::open(three_areas(&dir)).unwrap());
+    let handle = Arc::new(Handle::new(site, ServiceConfig::default()).unwrap());
+    for (token, expected) in [("YWRhOnB3", "405"), ("YWRhOnB4", "401"), ("YWRhOnB3", "405")] {
+        let mut session = Session::new(Arc::clone(&handle), Peer::Unix);
+        let mut out = Outbox::new();
+        let head = format!(
+            "POST /app/ HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\
+             Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+        );
+        let received = receive(&mut session, head.as_bytes(), &mut out);
+        assert_eq!(&text(&out)[9..12], expected);
+        assert!(text(&out).contains("\r\nConnection: close\r\n"));
+        assert_eq!(received, Received { used: head.len(), next: Next::Linger });
+    }
+}
+
 /// Seen: the third field of the log was `-` for every request, where nginx and Apache have the
 /// user. A name without its password is not logged.
 #[test]

@@ -16,7 +16,7 @@ use crate::redirect::Redirected;
 use crate::reply::{ALLOW_LINE, PREFLIGHT_LINES, Replier, RequestFacts, Transport, credentials};
 use crate::request::target::{PathError, RawPath, encoded};
 use crate::request::{Head, Method, Name, Target};
-use crate::site::{Area, Entry, Found, NO_FILE, Readers, Site};
+use crate::site::{Area, Entry, Found, NO_FILE, Readers, Site, private};
 use crate::status::Status;
 
 /// Outcome of [`answer`].
@@ -199,7 +199,9 @@ fn ask(
         _ => (Status::Unauthorized, &*area.challenge, None),
     };
     let rules = rules_of(replier, &head.target, buffer);
-    replier.page(status, asked, &rules, line.as_bytes(), why);
+    // The file may be in the area, and its path not.
+    let rules = private(&String::from_utf8_lossy(&rules));
+    replier.page(status, asked, rules.as_bytes(), line.as_bytes(), why);
     Some(Answer::Sent)
 }
 

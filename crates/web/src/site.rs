@@ -68,7 +68,7 @@ use std::time::{Duration, Instant};
 
 use session::Now;
 
-pub(crate) use access::{Area, NO_FILE};
+pub(crate) use access::{Area, NO_FILE, private};
 pub use config::{CacheRule, CorsRule, EtagKind, HeaderRule, SiteConfig, SiteError};
 pub(crate) use cors::Readers;
 pub(crate) use entry::{Body, Entry, Found};

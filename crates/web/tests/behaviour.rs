@@ -890,6 +890,28 @@ fn a_reload_in_the_middle_of_a_request() {
     }
 }
 
+/// Seen: the reply that asked for a password could be stored by shared caches where the file was in
+/// an area, and its path not.
+#[test]
+fn a_401_is_private_by_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = SiteConfig {
+        spa_fallback: Some("app/index.html".into()),
+        cache_rules: vec![CacheRule { glob: "**".into(), value: "public, max-age=9".into() }],
+        clean_urls: true,
+        ..three_areas(&dir)
+    };
+    let site = Arc::new(Site::open(config).unwrap());
+    let handle = Arc::new(Handle::new(site, ServiceConfig::default()).unwrap());
+    for path in ["/app/", "/none", "/v1.2", "/a%2Fb"] {
+        let mut out = Outbox::new();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        receive(&mut Session::new(Arc::clone(&handle), Peer::Unix), request.as_bytes(), &mut out);
+        assert_eq!(&text(&out)[9..12], "401", "{path}");
+        assert_eq!(text(&out).matches("Cache-Control: private").count(), 1, "{}", text(&out));
+    }
+}
+
 /// Seen: a right password was answered with 401 when the client waited with its body.
 #[test]
 fn a_password_is_verified_before_a_405() {

@@ -226,28 +226,30 @@ impl Site {
         area.passwords.is_due(now, self.config.recheck_every)
     }
 
-    /// An operator's header lines for a path: in an area, no shared cache may store the reply, also
-    /// if a rule says `public`. RFC 9111 3.5
+    /// An operator's header lines for a path: in an area, they are [`private`].
     pub(super) fn private(&self, path: &str, lines: String) -> String {
-        if self.area(path).is_none() {
-            return lines;
-        }
-        let is_cache_line = |line: &&str| line.to_ascii_lowercase().starts_with("cache-control:");
-        let value = lines.split_inclusive("\r\n").find(is_cache_line);
-        let value = value.map_or("", |line| line["cache-control:".len()..].trim());
-        let directives = value.split(',').map(str::trim);
-        let is_for_shared = |directive: &str| {
-            let name = directive.split('=').next().unwrap_or_default();
-            ["", "public", "s-maxage", "private"]
-                .iter()
-                .any(|shared| name.trim().eq_ignore_ascii_case(shared))
-        };
-        let kept: Vec<&str> = directives.filter(|directive| !is_for_shared(directive)).collect();
-        let others = lines.split_inclusive("\r\n").filter(|line| !is_cache_line(line));
-        let mut private: String = others.collect();
-        private.push_str("Cache-Control: ");
-        private.push_str(&[&["private"], &kept[..]].concat().join(", "));
-        private.push_str("\r\n");
-        private
+        if self.area(path).is_none() { lines } else { private(&lines) }
     }
+}
+
+/// Header lines by which no shared cache may store the reply, also if a rule says `public`.
+/// RFC 9111 3.5
+pub(crate) fn private(lines: &str) -> String {
+    let is_cache_line = |line: &&str| line.to_ascii_lowercase().starts_with("cache-control:");
+    let value = lines.split_inclusive("\r\n").find(is_cache_line);
+    let value = value.map_or("", |line| line["cache-control:".len()..].trim());
+    let directives = value.split(',').map(str::trim);
+    let is_for_shared = |directive: &str| {
+        let name = directive.split('=').next().unwrap_or_default();
+        ["", "public", "s-maxage", "private"]
+            .iter()
+            .any(|shared| name.trim().eq_ignore_ascii_case(shared))
+    };
+    let kept: Vec<&str> = directives.filter(|directive| !is_for_shared(directive)).collect();
+    let others = lines.split_inclusive("\r\n").filter(|line| !is_cache_line(line));
+    let mut private: String = others.collect();
+    private.push_str("Cache-Control: ");
+    private.push_str(&[&["private"], &kept[..]].concat().join(", "));
+    private.push_str("\r\n");
+    private
 }

@@ -251,13 +251,15 @@ fn read(path: &Path) -> Result<(Users, State), String> {
     Ok((parse(&text)?, state))
 }
 
-/// Reads lines of `NAME:HASH`. Empty ones and those that begin with `#` are skipped.
+/// Reads lines of `NAME:HASH`, or `NAME:HASH:COMMENT`. Empty ones and those that begin with `#` are
+/// skipped, and so is the mark by which some editors tell UTF-8.
 ///
 /// # Errors
 /// The first line that cannot be used, and why.
 fn parse(text: &[u8]) -> Result<Users, String> {
     let mut names = HashMap::new();
     let mut hashes = Vec::new();
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
     for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() || line[0] == b'#' {
@@ -267,7 +269,8 @@ fn parse(text: &[u8]) -> Result<Users, String> {
         let colon = line.iter().position(|&byte| byte == b':');
         let colon = colon.filter(|&colon| colon > 0);
         let colon = colon.ok_or_else(|| wrong("it is not NAME:HASH"))?;
-        let hash = std::str::from_utf8(&line[colon + 1..]).unwrap_or_default();
+        let hash = line[colon + 1..].split(|&byte| byte == b':').next().unwrap_or_default();
+        let hash = std::str::from_utf8(hash).unwrap_or_default();
         check_hash(hash).map_err(|why| wrong(&why))?;
         if names.insert(line[..colon].to_vec(), hashes.len()).is_some() {
             return Err(wrong("the name is in the file twice"));
@@ -332,6 +335,10 @@ fn check_hash(hash: &str) -> Result<(), String> {
         }
         ["", "argon2id" | "argon2i" | "argon2d", ..] => {
             let parsed = PasswordHash::new(hash).map_err(|error| error.to_string())?;
+            if let Some(version) = parsed.version {
+                argon2::Version::try_from(version)
+                    .map_err(|_| format!("there is no version {version} of argon2"))?;
+            }
             parsed.salt.ok_or("it has no salt")?;
             parsed.hash.ok_or("it has no hash")?;
             let params = argon2::Params::try_from(&parsed.params);
@@ -480,7 +487,10 @@ mod tests {
                 assert_eq!(verify(name, password), None, "{hash} {name}");
             }
         }
-        let users = parse(format!("a:{ARGON2}").as_bytes()).unwrap();
+        // As editors and nginx have it.
+        let users = parse(format!("\u{feff}ann:{ARGON2}:Ann of sales\r\n").as_bytes()).unwrap();
+        let verified = users.verify(&credentials("ann", "password"), &Mutex::default());
+        assert_eq!(verified.as_deref(), Some(&b"ann"[..]));
         assert_eq!(users.verify(b"Basic", &Mutex::default()), None);
     }
 
@@ -526,6 +536,11 @@ mod tests {
             let refused = parse(text.as_bytes()).unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");
         }
+        let newer = format!("a:{}", ARGON2.replace("v=19", "v=99"));
+        assert_eq!(
+            parse(newer.as_bytes()).unwrap_err(),
+            "line 1: there is no version 99 of argon2"
+        );
         let costly = BCRYPT.replace("$05$", "$15$");
         let refused = parse(format!("a:{ARGON2}\n\nl:{costly}").as_bytes()).unwrap_err();
         assert_eq!(refused, "line 3: the cost 15 is more than 14");

@@ -10,6 +10,7 @@ mod redirects;
 mod table;
 mod terminal;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -31,7 +32,7 @@ use crate::value::{Rate, RedirectSource, show_size};
 use engine::{Origins, Running};
 pub(crate) use explain::explain;
 use prepare::{Limits, Prepared, few_connections, prepare};
-use published::Published;
+use published::{Published, Secret};
 use table::ProxyHeader;
 pub(crate) use table::ServeConfig;
 use terminal::Terminal;
@@ -94,7 +95,8 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         terminal
             .say("note: serving as root; --user NAME drops privileges once the sockets are open");
     }
-    orders.obey(&mut Serving { fixed, resolved, limits, sandbox, running, terminal });
+    let secrets = resolved.config.all().flat_map(published::secrets).collect();
+    orders.obey(&mut Serving { fixed, resolved, secrets, limits, sandbox, running, terminal });
     Ok(())
 }
 
@@ -102,6 +104,8 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
 struct Serving {
     fixed: Fixed,
     resolved: Resolved<ServeConfig>,
+    /// Those in use, which no request may reach.
+    secrets: BTreeSet<Secret>,
     limits: Limits,
     sandbox: Sandbox,
     running: Running,
@@ -109,8 +113,28 @@ struct Serving {
 }
 
 impl Serving {
+    /// Refuses a file that was cut off while it was written: all that it closed would be open.
+    ///
+    /// # Errors
+    /// A sentence about it.
+    fn check_reach(&self, newer: &Resolved<ServeConfig>) -> Result<(), String> {
+        if self.resolved.has_lines() && !newer.has_lines() {
+            return Err("the settings file says nothing any more: restart to do without it".into());
+        }
+        let is_default = |of: &Resolved<ServeConfig>| {
+            !of.config.only_named_hosts && of.top().get("root").is_none()
+        };
+        if is_default(newer) && !is_default(&self.resolved) {
+            let why = "no `root` is named any more, which would serve the working directory: \
+                       name one, or restart";
+            return Err(why.to_owned());
+        }
+        Published::by(&newer.config).check_each(&self.secrets)
+    }
+
     fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
+        self.check_reach(&newer)?;
         // The certificate is read by itself, and the user is who it is.
         let published = Published::by(&newer.config);
         let rates = rates(&newer.config);
@@ -151,6 +175,11 @@ impl Serving {
         for warning in published.warnings(&newer.config) {
             self.terminal.warn(&warning);
         }
+        // A key stays in use when there is no TLS any more.
+        if newer.config.has_tls() {
+            self.secrets.clear();
+        }
+        self.secrets.extend(newer.config.all().flat_map(published::secrets));
         self.resolved = newer;
         Ok(())
     }

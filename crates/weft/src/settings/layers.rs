@@ -189,6 +189,11 @@ impl<C: Config> Resolved<C> {
         names.filter(|name| self.texts(name) != newer.texts(name)).collect()
     }
 
+    /// True if a file says something.
+    pub(crate) fn has_lines(&self) -> bool {
+        !self.hosts.is_empty() || self.said.values().flatten().any(|said| said.line > 0)
+    }
+
     /// The texts of the top level.
     pub(crate) fn top(&self) -> &Layer {
         &self.said

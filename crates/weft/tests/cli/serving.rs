@@ -253,7 +253,7 @@ fn a_reload_follows_hosts_and_certificates() {
     let of_alias = host("a.test", &cert) + "aliases = 'localhost'\n";
     let (_, gets) = reload(&of_alias, None);
     assert_eq!(gets, [false, true], "an alias has the certificate of its host");
-    let (text, _) = reload("", Some("warning"));
+    let (text, _) = reload("index = 'index.html'\n", Some("warning"));
     assert!(text.contains("`tls-cert` has changed: restart"), "{text}");
 }
 
@@ -484,6 +484,49 @@ fn a_mistake_at_a_reload_is_told_with_its_place() {
     fs::write(&config, &right).unwrap();
     served.signal(Signal::HUP);
     served.expect("reloaded");
+}
+
+/// Seen: an editor had emptied the file before it wrote it, and the working directory was served
+/// with the private key in use. Cure: no reload by such a file, nor one that opens a secret.
+#[test]
+fn a_reload_opens_nothing_by_a_cut_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("site");
+    fs::create_dir(&root).unwrap();
+    let (pem, authority) = certificate();
+    let cert = file(folder.path(), "cert.pem", &pem);
+    let user = "ada:$2b$04$......................w74bL5gU7LSJClZClCa.Pkz14aTv/XO";
+    let passwords = file(folder.path(), "passwords", user);
+    let line = format!("root = '{}'\n", root.display());
+    let tls = format!("tls_cert = '{cert}'\n");
+    let area = format!("basic_auth = '/**={passwords}'\n");
+    let wide = format!("root = '{}'\n", folder.path().display());
+    let denied = "deny = '*.pem'\n";
+    let right = [&*line, &tls, &area].concat();
+    let config = file(folder.path(), "weft.toml", &right);
+    let mut served = Served::start(&["--config", &config]);
+    for (text, why) in [
+        (String::new(), "says nothing any more"),
+        ("# root = 'site'\n".to_owned(), "says nothing any more"),
+        (tls.clone(), "no `root` is named"),
+        (wide.clone(), "the certificate with its key"),
+        ([&*wide, &tls].concat(), "the certificate with its key"),
+        ([&*wide, denied].concat(), "the password file"),
+        ([&*wide, &tls, denied].concat(), "the password file"),
+    ] {
+        fs::write(&config, &text).unwrap();
+        served.signal(Signal::HUP);
+        let said = served.expect("not reloaded: ");
+        assert!(said.contains(why), "{text}: {said}");
+        let reply = get_secure(&served, &authority, "/").unwrap();
+        assert!(reply.starts_with(b"HTTP/1.1 401 "), "{}", reply.escape_ascii());
+    }
+    // The key is in use until a restart.
+    for (text, word) in [(&line, "reloaded"), (&wide, "the certificate with its key")] {
+        fs::write(&config, text).unwrap();
+        served.signal(Signal::HUP);
+        served.expect(word);
+    }
 }
 
 /// A reload with a mistake keeps every rule, also those that it would change.

@@ -17,6 +17,25 @@ pub(super) struct Published {
     error_pages: HashSet<PathBuf>,
 }
 
+/// A kind and a path: a private key, a password file, or the directory of ACME's keys.
+pub(super) type Secret = (&'static str, PathBuf);
+
+/// The secrets of a host.
+pub(super) fn secrets(config: &ServeConfig) -> Vec<Secret> {
+    let (what, keys) = match &config.tls_key[..] {
+        [] => ("certificate with its key", &config.tls_cert),
+        _ => ("private key", &config.tls_key),
+    };
+    let keys = keys.iter().map(|path| (what, path));
+    let of_tickets = config.tls_ticket_keys.iter().map(|path| ("key for tickets", path));
+    let passwords = config.basic_auth.iter().map(|(_, path)| ("password file", path));
+    let external = config.acme_external.iter().map(|path| ("key of the account", path));
+    let files = keys.chain(of_tickets).chain(passwords).chain(external);
+    let files = files.filter(|(_, path)| path.exists()).map(|(what, path)| (what, path.clone()));
+    let state = config.acme.is_some().then(|| ("directory of ACME's keys", state_dir(config)));
+    files.chain(state).collect()
+}
+
 impl Published {
     /// The files of all hosts of a server.
     pub(super) fn by(whole: &ServeConfig) -> Published {
@@ -32,26 +51,23 @@ impl Published {
         published
     }
 
-    /// Finds a private key or a password file of a host that a request would reach.
+    /// Finds a secret of a host that a request would reach.
     ///
     /// # Errors
     /// A sentence that names it.
     pub(super) fn check(&self, config: &ServeConfig) -> Result<(), String> {
-        let (what, keys) = match &config.tls_key[..] {
-            [] => ("certificate with its key", &config.tls_cert),
-            _ => ("private key", &config.tls_key),
-        };
-        let keys = keys.iter().map(|path| (what, path));
-        let of_tickets = config.tls_ticket_keys.iter();
-        let keys = keys.chain(of_tickets.map(|path| ("key for tickets", path)));
-        let passwords = config.basic_auth.iter();
-        let passwords = passwords.map(|(_, path)| ("password file", path));
-        let state = config.acme.is_some().then(|| state_dir(config));
-        let state = state.as_ref().map(|path| ("directory of ACME's keys", path));
-        let external = (config.acme_external.as_ref()).map(|path| ("key of the account", path));
-        let files = keys.chain(passwords).chain(external);
-        let mut all = files.filter(|(_, path)| path.exists()).chain(state);
-        let found = all.find_map(|(what, path)| {
+        self.check_each(&secrets(config))
+    }
+
+    /// The same of secrets that are known.
+    ///
+    /// # Errors
+    /// A sentence that names the first.
+    pub(super) fn check_each<'a>(
+        &self,
+        secrets: impl IntoIterator<Item = &'a Secret>,
+    ) -> Result<(), String> {
+        let found = secrets.into_iter().find_map(|(what, path)| {
             let site = self.reach(path)?;
             Some(format!("the {what} {} would be served{site}", path.display()))
         });

@@ -287,15 +287,16 @@ fn blame<C: Config>(
     blamed
 }
 
-/// Other checks depend on these, so they are reported last.
-const TO_BLAME_LAST: [&str; 3] = ["engine", "root", "tls-cert"];
+/// Other checks depend on these, so they are reported last, in this order.
+const TO_BLAME_LAST: [&str; 4] = ["tls-key", "engine", "root", "tls-cert"];
 
 /// The text to blame for a mistake: of a setting without which there `is_other`, or none, the first
 /// without which and those before it there is. So few checks find one of thousands.
 fn culprit(layer: &Layer, is_other: impl Fn(&Layer) -> bool) -> Option<(&'static str, usize)> {
     let names = layer.keys().copied();
     let names = names.filter(|name| !layer[name].is_empty());
-    let (last, first): (Vec<_>, Vec<_>) = names.partition(|name| TO_BLAME_LAST.contains(name));
+    let (mut last, first): (Vec<_>, Vec<_>) = names.partition(|name| TO_BLAME_LAST.contains(name));
+    last.sort_by_key(|name| TO_BLAME_LAST.iter().position(|other| other == name));
     let is_other_without = |name: &'static str, count: usize| {
         let mut layer = layer.clone();
         let mut said = layer.remove(name).unwrap_or_default();

@@ -539,6 +539,15 @@ fn a_wrong_certificate_names_the_file() {
     );
     let config = file(folder.path(), "weft.toml", "tls_cert = 'none.pem'\n");
     check(&mut weft(&["check-config", &config]), 2, "none.pem");
+    let (pem, _) = certificate();
+    let (pem, private) = pem.split_at(pem.find("-----BEGIN PRIVATE").unwrap());
+    let (cert, key) = (file(folder.path(), "cert.pem", pem), file(folder.path(), "k.pem", private));
+    let tickets = file(folder.path(), "tickets", "short");
+    let text = format!("tls_cert = '{cert}'\ntls_key = '{key}'\ntls_ticket_keys = '{tickets}'\n");
+    let config = file(folder.path(), "weft.toml", &text);
+    check(&mut weft(&["check-config", &config]), 2, "weft.toml:3: tls_ticket_keys: ");
+    fs::write(&key, "torn").unwrap();
+    check(&mut weft(&["check-config", &config]), 2, "weft.toml:2: tls_key: ");
     let config = file(folder.path(), "weft.toml", "tls_client_ca = 'none.pem'\n");
     check(&mut serve(&["--config", &config]), 2, "`tls_client_ca` needs a certificate");
 }

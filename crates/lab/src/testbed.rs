@@ -427,6 +427,13 @@ fn journals(is_root: bool) -> PathBuf {
     }
 }
 
+/// A test that takes the testbed holds it: a process has one journal.
+#[cfg(test)]
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -435,6 +442,7 @@ mod tests {
     /// crate weft's tests send. In a thread of its own: as root it moves into another network.
     #[test]
     fn a_panic_leaves_nothing() {
+        let _alone = alone();
         let home = tempfile::tempdir().unwrap();
         let below = home.path().to_owned();
         let (tell, told) = std::sync::mpsc::channel();

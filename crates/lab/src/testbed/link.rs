@@ -207,7 +207,7 @@ fn ip(lines: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testbed::Testbed;
+    use crate::testbed::{Testbed, alone};
 
     #[test]
     fn a_core_is_a_bit_of_its_group() {
@@ -221,6 +221,7 @@ mod tests {
     /// thread of its own: it moves into another network.
     #[test]
     fn receive_steering_of_a_wire() {
+        let _alone = alone();
         let test = || {
             let home = tempfile::tempdir().unwrap();
             let mut testbed = Testbed::take(home.path(), None).unwrap();

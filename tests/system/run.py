@@ -31,7 +31,7 @@ import checks
 BESIDE = {"acme", "cache_clients", "cache_cluster", "certificates", "deploys", "load_attacks", "netstack_gvisor", "package", "pages",
           "starts"}
 # Those that measure, or change what all processes have in common.
-ALONE = {"cache_neighbours", "denials", "lab", "load_truth", "neighbours", "scale", "small_memory"}
+ALONE = {"cache_neighbours", "denials", "lab", "load_truth", "neighbours", "proxies", "scale", "small_memory"}
 
 
 def main():

@@ -93,8 +93,11 @@ def beside_each(world, server, idle, all_of_them, protocol):
 
 def beside(world, server, idle, attack, protocol):
     name = f"{attack.__name__} under {world.variant}"
+    before_mib, fds = memory_mib(server), server.fd_count()
     for _ in range(TRIES):
         worst, too_long = wait_beside(world, server, idle, attack, protocol, name)
+        wait_for(f"the descriptors are back after {name}", lambda: server.fd_count() <= fds + 4, 20)
+        wait_for(f"the memory is back after {name}", lambda: memory_mib(server) <= before_mib + KEPT_MIB_MAX, 20)
         if not too_long:
             break
     expect(not too_long, f"a client waited for {too_long} (p99)")
@@ -103,7 +106,6 @@ def beside(world, server, idle, attack, protocol):
 
 def wait_beside(world, server, idle, attack, protocol, name):
     """How many milliseconds more the neighbour waited at most, and what of it is too long."""
-    before_mib, fds = memory_mib(server), server.fd_count()
     neighbour, control = (Neighbour(world, it, protocol) for it in (server, idle))
     attackers = attacks.Attackers(server)
     try:
@@ -113,8 +115,6 @@ def wait_beside(world, server, idle, attack, protocol, name):
     finally:
         attackers.leave()
     expect_equal(f"what went wrong beside {name}", felt["wrong"], [])
-    wait_for(f"the descriptors are back after {name}", lambda: server.fd_count() <= fds + 4, 20)
-    wait_for(f"the memory is back after {name}", lambda: memory_mib(server) <= before_mib + KEPT_MIB_MAX, 20)
     more = {kind: felt[kind]["p99"] - without[kind]["p99"] for kind in ("kept", "new")}
     too_long = [
         f"{felt[kind]['p99']} ms on {kind} connections beside {name}, {without[kind]['p99']} ms without"

@@ -63,7 +63,7 @@ class Machine:
 
 def numbers_of(process):
     """A process in each of its process namespaces."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         lines = pathlib.Path(f"/proc/{process}/status").read_text().splitlines()
         return next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
     return []

@@ -148,7 +148,7 @@ def limits_hold_for_clients_of_a_proxy(world):
         wait_for("the new limit holds", lambda: world.output_of(*ask, "--interface", CLIENT).startswith(b"200"))
 
 
-@check(*ALL, limit_s=60)
+@check(*ALL, limit_s=180)
 def ten_thousand_addresses_leave_neighbours_in_peace(world):
     config = world.scratch / "serve.toml"
     config.write_text('proxy_from = "127.0.0.1"\nlimit_requests = "1/h burst 2"\nlimit_connections = 5\n')

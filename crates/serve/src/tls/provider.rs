@@ -5,9 +5,9 @@ use rustls::crypto::{CryptoProvider, ring};
 
 use super::hybrid::X25519_ML_KEM_768;
 
-/// Everything of `ring`, and before its key exchanges the hybrid one, until `ring` has it. The
-/// server's order decides, so suites with AES-128 come first, as browsers have it: they are faster
-/// and no weaker in practice.
+/// Everything of `ring`, and the hybrid key exchange until `ring` has it. Of key exchanges the
+/// client's order decides, of suites the server's: those with AES-128 come first, as browsers have
+/// it, since they are faster and no weaker in practice.
 fn all() -> CryptoProvider {
     let mut ring = ring::default_provider();
     ring.cipher_suites.sort_by_key(|suite| !format!("{:?}", suite.suite()).contains("AES_128"));

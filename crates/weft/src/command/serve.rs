@@ -113,7 +113,8 @@ struct Serving {
 }
 
 impl Serving {
-    /// Refuses a file that was cut off while it was written: all that it closed would be open.
+    /// Refuses a file that publishes the working directory or a secret in use, as one may that was
+    /// cut off while it was written. A later cut looks like a change.
     ///
     /// # Errors
     /// A sentence about it.
@@ -121,11 +122,8 @@ impl Serving {
         if self.resolved.has_lines() && !newer.has_lines() {
             return Err("the settings file says nothing any more: restart to do without it".into());
         }
-        let is_default = |of: &Resolved<ServeConfig>| {
-            !of.config.only_named_hosts && of.top().get("root").is_none()
-        };
-        if is_default(newer) && !is_default(&self.resolved) {
-            let why = "no `root` is named any more, which would serve the working directory: \
+        if self.resolved.is_set("root") && !newer.is_set("root") {
+            let why = "no `root` is named for a site, which would serve the working directory: \
                        name one, or restart";
             return Err(why.to_owned());
         }

@@ -194,6 +194,12 @@ impl<C: Config> Resolved<C> {
         !self.hosts.is_empty() || self.said.values().flatten().any(|said| said.line > 0)
     }
 
+    /// True if a text sets it at the top level, or in each host.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        let in_hosts = self.hosts.iter().all(|host| host.contains_key(name));
+        self.said.contains_key(name) || !self.hosts.is_empty() && in_hosts
+    }
+
     /// The texts of the top level.
     pub(crate) fn top(&self) -> &Layer {
         &self.said

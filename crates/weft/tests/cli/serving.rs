@@ -62,6 +62,15 @@ impl Served {
         String::from_utf8(reply).ok().filter(|reply| reply.starts_with("HTTP/"))
     }
 
+    /// Has it read its settings file anew. Returns what it says of that.
+    fn reload(&mut self, config: &str, text: &str) -> String {
+        fs::write(config, text).unwrap();
+        self.signal(Signal::HUP);
+        let mut lines = self.said.by_ref().map(Result::unwrap);
+        let is_word = |line: &String| line == "reloaded" || line.contains("not reloaded: ");
+        lines.find(is_word).expect("a word of the reload")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
@@ -489,7 +498,7 @@ fn a_mistake_at_a_reload_is_told_with_its_place() {
 /// Seen: an editor had emptied the file before it wrote it, and the working directory was served
 /// with the private key in use. Cure: no reload by such a file, nor one that opens a secret.
 #[test]
-fn a_reload_opens_nothing_by_a_cut_file() {
+fn a_cut_file_shows_no_secret_nor_working_folder() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("site");
     fs::create_dir(&root).unwrap();
@@ -514,9 +523,7 @@ fn a_reload_opens_nothing_by_a_cut_file() {
         ([&*wide, denied].concat(), "the password file"),
         ([&*wide, &tls, denied].concat(), "the password file"),
     ] {
-        fs::write(&config, &text).unwrap();
-        served.signal(Signal::HUP);
-        let said = served.expect("not reloaded: ");
+        let said = served.reload(&config, &text);
         assert!(said.contains(why), "{text}: {said}");
         let reply = get_secure(&served, &authority, "/").unwrap();
         assert!(reply.starts_with(b"HTTP/1.1 401 "), "{}", reply.escape_ascii());
@@ -527,6 +534,29 @@ fn a_reload_opens_nothing_by_a_cut_file() {
         served.signal(Signal::HUP);
         served.expect(word);
     }
+}
+
+/// Seen: a file that ended within a host had that host serve the working directory.
+#[test]
+fn a_cut_host_serves_no_working_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| format!("[[host]]\nnames = '{name}.test'\n"));
+    let root = format!("root = '{}'\n", folder.path().display());
+    let config = file(folder.path(), ".weft.toml", &[&*a, &root, &b, &root].concat());
+    let mut served = Served::start(&["--config", &config]);
+    for cut in [a.clone(), [&*a, &root, &b].concat(), [&*a, &b, &root].concat()] {
+        let said = served.reload(&config, &cut);
+        assert!(said.contains("no `root` is named"), "{cut}: {said}");
+        assert!(served.get("/").starts_with("HTTP/1.1 421 "));
+        assert!(served.get("http://a.test/").starts_with("HTTP/1.1 403 "));
+    }
+    for whole in [[&*a, &root].concat(), [&*root, &a, &b].concat()] {
+        assert_eq!(served.reload(&config, &whole), "reloaded", "{whole}");
+    }
+    // A host that served it from the start may go on.
+    fs::write(&config, &a).unwrap();
+    let mut served = Served::start(&["--config", &config]);
+    assert_eq!(served.reload(&config, &(a + "listing = true\n")), "reloaded");
 }
 
 /// A reload with a mistake keeps every rule, also those that it would change.

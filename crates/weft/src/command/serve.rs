@@ -95,8 +95,16 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         terminal
             .say("note: serving as root; --user NAME drops privileges once the sockets are open");
     }
-    let secrets = resolved.config.all().flat_map(published::secrets).collect();
-    orders.obey(&mut Serving { fixed, resolved, secrets, limits, sandbox, running, terminal });
+    orders.obey(&mut Serving {
+        fixed,
+        resolved,
+        tls_secrets: BTreeSet::new(),
+        acme_secrets: BTreeSet::new(),
+        limits,
+        sandbox,
+        running,
+        terminal,
+    });
     Ok(())
 }
 
@@ -104,8 +112,10 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
 struct Serving {
     fixed: Fixed,
     resolved: Resolved<ServeConfig>,
-    /// Those in use, which no request may reach.
-    secrets: BTreeSet<Secret>,
+    /// Secrets of the TLS that runs on although its settings have ended.
+    tls_secrets: BTreeSet<Secret>,
+    /// Secrets that the ACME that runs has had so far.
+    acme_secrets: BTreeSet<Secret>,
     limits: Limits,
     sandbox: Sandbox,
     running: Running,
@@ -127,7 +137,22 @@ impl Serving {
                        name one, or restart";
             return Err(why.to_owned());
         }
-        Published::by(&newer.config).check_each(&self.secrets)
+        let named: BTreeSet<_> = self.resolved.config.all().flat_map(published::secrets).collect();
+        let until_restart = self.tls_secrets.iter().chain(&self.acme_secrets);
+        Published::by(&newer.config).check_each(named.iter().chain(until_restart))
+    }
+
+    /// Keeps the secrets that stay in use until a restart, whatever the `newer` configuration says.
+    fn keep_secrets(&mut self, newer: &ServeConfig) {
+        let old = &self.resolved.config;
+        if newer.has_tls() {
+            self.tls_secrets.clear();
+        } else if self.running.hosted.tls.is_some() {
+            self.tls_secrets.extend(old.all().flat_map(published::tls_secrets));
+        }
+        if self.running.has_acme() {
+            self.acme_secrets.extend(old.all().flat_map(published::acme_secrets));
+        }
     }
 
     fn reload_configuration(&mut self) -> Result<(), String> {
@@ -173,11 +198,7 @@ impl Serving {
         for warning in published.warnings(&newer.config) {
             self.terminal.warn(&warning);
         }
-        // A key stays in use when there is no TLS any more.
-        if newer.config.has_tls() {
-            self.secrets.clear();
-        }
-        self.secrets.extend(newer.config.all().flat_map(published::secrets));
+        self.keep_secrets(&newer.config);
         self.resolved = newer;
         Ok(())
     }

@@ -528,12 +528,67 @@ fn a_cut_file_shows_no_secret_nor_working_folder() {
         let reply = get_secure(&served, &authority, "/").unwrap();
         assert!(reply.starts_with(b"HTTP/1.1 401 "), "{}", reply.escape_ascii());
     }
-    // The key is in use until a restart.
-    for (text, word) in [(&line, "reloaded"), (&wide, "the certificate with its key")] {
-        fs::write(&config, text).unwrap();
-        served.signal(Signal::HUP);
-        served.expect(word);
+    // The key is in use until a restart, the password file is not.
+    for (text, word) in [
+        (line, "reloaded"),
+        (wide.clone(), "the certificate with its key"),
+        (wide + denied, "reloaded"),
+    ] {
+        let said = served.reload(&config, &text);
+        assert!(said.contains(word) && (word != "reloaded" || said == word), "{text}: {said}");
     }
+}
+
+/// Seen: a second reload published the keys of ACME, which runs on when its settings have ended.
+#[test]
+fn keys_of_acme_are_secret_until_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = tempfile::tempdir().unwrap();
+    let cert = file(secret.path(), "cert.pem", &certificate().0);
+    let [site, state] = ["site", "state"].map(|name| folder.path().join(name));
+    fs::create_dir(&site).unwrap();
+    let acme = format!("acme = 'me@example.org'\nacme_state = '{}'\n", state.display());
+    let host = |root: &Path| {
+        let root = root.display();
+        format!("[[host]]\nnames = 'a.test'\nroot = '{root}'\ntls_cert = '{cert}'\n")
+    };
+    let config = file(secret.path(), "weft.toml", &(acme + &host(&site)));
+    let mut served = Served::start(&["--config", &config]);
+    let wide = host(folder.path());
+    for (text, word) in [
+        (&wide, "the directory of ACME's keys"),
+        (&host(&site), "reloaded"),
+        (&host(&site), "reloaded"),
+        (&wide, "the directory of ACME's keys"),
+    ] {
+        let said = served.reload(&config, text);
+        assert!(said.contains(word) && (word != "reloaded" || said == word), "{text}: {said}");
+    }
+}
+
+/// Seen: a password file, or a key of TLS that never began, stayed in use until a restart, also if
+/// it was not there any more.
+#[test]
+fn what_is_out_of_use_keeps_no_reload_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("site");
+    fs::create_dir(&root).unwrap();
+    let cert = file(folder.path(), "cert.pem", &certificate().0);
+    let user = "ada:$2b$04$......................w74bL5gU7LSJClZClCa.Pkz14aTv/XO";
+    let passwords = file(folder.path(), "passwords", user);
+    let [narrow, wide] =
+        [&*root, folder.path()].map(|root| format!("root = '{}'\n", root.display()));
+    let area = format!("{narrow}basic_auth = '/**={passwords}'\n");
+    let tls = format!("{narrow}tls_cert = '{cert}'\n");
+    let config = file(folder.path(), ".weft.toml", &area);
+    let mut served = Served::start(&["--config", &config]);
+    let refused = served.reload(&config, &wide);
+    assert!(refused.contains("the password file"), "{refused}");
+    for text in [&narrow, &wide, &tls, &narrow, &wide, &area] {
+        assert_eq!(served.reload(&config, text), "reloaded", "{text}");
+    }
+    fs::remove_file(&passwords).unwrap();
+    assert_eq!(served.reload(&config, &wide), "reloaded");
 }
 
 /// Seen: a file that ended within a host had that host serve the working directory.

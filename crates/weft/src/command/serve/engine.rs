@@ -168,6 +168,11 @@ impl Running {
         Ok(())
     }
 
+    /// True if ACME runs, until a restart.
+    pub(crate) fn has_acme(&self) -> bool {
+        self.acme.is_some()
+    }
+
     /// Goes on with other settings of ACME. Returns a warning if that needs a restart.
     pub(crate) fn reload_acme(&self, settings: Option<acme::Settings>) -> Option<&'static str> {
         match (&self.acme, settings) {

@@ -20,20 +20,30 @@ pub(super) struct Published {
 /// A kind and a path: a private key, a password file, or the directory of ACME's keys.
 pub(super) type Secret = (&'static str, PathBuf);
 
+/// The one kind that the server makes itself, also later.
+const STATE: &str = "directory of ACME's keys";
+
 /// The secrets of a host.
 pub(super) fn secrets(config: &ServeConfig) -> Vec<Secret> {
+    let passwords = config.basic_auth.iter().map(|(_, path)| ("password file", path.clone()));
+    tls_secrets(config).into_iter().chain(passwords).chain(acme_secrets(config)).collect()
+}
+
+/// The secrets of its TLS.
+pub(super) fn tls_secrets(config: &ServeConfig) -> Vec<Secret> {
     let (what, keys) = match &config.tls_key[..] {
         [] => ("certificate with its key", &config.tls_cert),
         _ => ("private key", &config.tls_key),
     };
     let keys = keys.iter().map(|path| (what, path));
     let of_tickets = config.tls_ticket_keys.iter().map(|path| ("key for tickets", path));
-    let passwords = config.basic_auth.iter().map(|(_, path)| ("password file", path));
-    let external = config.acme_external.iter().map(|path| ("key of the account", path));
-    let files = keys.chain(of_tickets).chain(passwords).chain(external);
-    let files = files.filter(|(_, path)| path.exists()).map(|(what, path)| (what, path.clone()));
-    let state = config.acme.is_some().then(|| ("directory of ACME's keys", state_dir(config)));
-    files.chain(state).collect()
+    keys.chain(of_tickets).map(|(what, path)| (what, path.clone())).collect()
+}
+
+/// The secrets of its ACME.
+pub(super) fn acme_secrets(config: &ServeConfig) -> Vec<Secret> {
+    let external = config.acme_external.iter().map(|path| ("key of the account", path.clone()));
+    external.chain(config.acme.is_some().then(|| (STATE, state_dir(config)))).collect()
 }
 
 impl Published {
@@ -59,7 +69,7 @@ impl Published {
         self.check_each(&secrets(config))
     }
 
-    /// The same of secrets that are known.
+    /// The same of secrets that are known, as far as they are there.
     ///
     /// # Errors
     /// A sentence that names the first.
@@ -67,7 +77,8 @@ impl Published {
         &self,
         secrets: impl IntoIterator<Item = &'a Secret>,
     ) -> Result<(), String> {
-        let found = secrets.into_iter().find_map(|(what, path)| {
+        let mut there = secrets.into_iter().filter(|(what, path)| *what == STATE || path.exists());
+        let found = there.find_map(|(what, path)| {
             let site = self.reach(path)?;
             Some(format!("the {what} {} would be served{site}", path.display()))
         });

@@ -129,7 +129,7 @@ impl Serving {
     /// # Errors
     /// A sentence about it.
     fn check_reach(&self, newer: &Resolved<ServeConfig>) -> Result<(), String> {
-        if self.resolved.has_lines() && !newer.has_lines() {
+        if self.resolved.has_lines && !newer.has_lines {
             return Err("the settings file says nothing any more: restart to do without it".into());
         }
         if self.resolved.is_set("root") && !newer.is_set("root") {

@@ -43,7 +43,9 @@ impl Fixed {
             read.map_err(|error| format!("{}: cannot read '{}': {error}", said.place, said.text))?;
         }
         layers.push(&file.top);
-        resolve(&layers, &file.hosts, mistakes)
+        let has_lines = !file.top.is_empty() || !file.hosts.is_empty();
+        let resolved = resolve(&layers, &file.hosts, mistakes)?;
+        Ok(Resolved { has_lines, ..resolved })
     }
 }
 
@@ -96,7 +98,8 @@ fn gather<C: Config>(
     }
     let hosts: Vec<_> = hosts.iter().map(|host| right::<C>(&[host], mistakes)).collect();
     mistakes.extend(names_twice(&hosts));
-    let mut resolved: Resolved<C> = Resolved { config: config_of(&said), said, inherited, hosts };
+    let config = config_of(&said);
+    let mut resolved: Resolved<C> = Resolved { config, has_lines: false, said, inherited, hosts };
     let count = resolved.hosts.len();
     let values: usize = resolved.inherited.values().map(Vec::len).sum();
     if count * values > INHERITED_MAX {
@@ -173,6 +176,8 @@ fn config_of<C: Config>(layer: &Layer) -> C {
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved<C> {
     pub(crate) config: C,
+    /// True if the file says something, also if flags or environment override it.
+    pub(crate) has_lines: bool,
     said: Layer,
     /// Texts of the top level that hold for hosts.
     inherited: Layer,
@@ -187,11 +192,6 @@ impl<C: Config> Resolved<C> {
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
         names.filter(|name| self.texts(name) != newer.texts(name)).collect()
-    }
-
-    /// True if a file says something.
-    pub(crate) fn has_lines(&self) -> bool {
-        !self.hosts.is_empty() || self.said.values().flatten().any(|said| said.line > 0)
     }
 
     /// True if a text sets it at the top level, or in each host.
@@ -622,6 +622,7 @@ mod tests {
     fn a_mistake_of_the_whole_names_its_place() {
         let resolved = Resolved {
             config: ServeConfig::default(),
+            has_lines: false,
             hosts: Vec::new(),
             inherited: Layer::new(),
             said: [("index", "bad-one"), ("root", "good"), ("spa", "bad two")]

@@ -591,6 +591,18 @@ fn what_is_out_of_use_keeps_no_reload_away() {
     assert_eq!(served.reload(&config, &wide), "reloaded");
 }
 
+/// Seen: a file whose every line a flag overrides was taken for an empty one.
+#[test]
+fn a_file_that_flags_override_says_something() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let config = file(folder.path(), ".weft.toml", "root = '.'\nlisting = true\n");
+    let mut served = Served::start(&[root, "--config", &config]);
+    assert_eq!(served.reload(&config, "root = '.'\n"), "reloaded");
+    let said = served.reload(&config, "");
+    assert!(said.contains("says nothing any more"), "{said}");
+}
+
 /// Seen: a file that ended within a host had that host serve the working directory.
 #[test]
 fn a_cut_host_serves_no_working_folder() {

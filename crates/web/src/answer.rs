@@ -104,11 +104,18 @@ pub(crate) fn answer(
             Err(answer) => return answer,
         },
     };
-    let found = Some((&*entry, is_fallback));
-    if host.site.has_areas()
-        && let Some(answer) = guard(replier, head, target, asked, found, attempt, buffer)
-    {
-        return answer;
+    if host.site.has_areas() {
+        // What a rewrite names may have another address, as a directory and a page do.
+        let area = rewrite.as_ref().and_then(|_| host.site.area_of_address(&entry, is_fallback));
+        let asked_by_address =
+            area.and_then(|area| ask(replier, head, asked, area, attempt, buffer));
+        if let Some(answer) = asked_by_address {
+            return answer;
+        }
+        let found = Some((&*entry, is_fallback));
+        if let Some(answer) = guard(replier, head, target, asked, found, attempt, buffer) {
+            return answer;
+        }
     }
     serve(replier, head, asked, &entry);
     Answer::Sent

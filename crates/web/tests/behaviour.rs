@@ -893,7 +893,7 @@ fn a_reload_in_the_middle_of_a_request() {
 /// Seen: the reply that asked for a password could be stored by shared caches where the file was in
 /// an area, and its path not.
 #[test]
-fn a_401_is_private_by_its_file() {
+fn an_area_is_private_by_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let config = SiteConfig {
         spa_fallback: Some("app/index.html".into()),
@@ -910,6 +910,12 @@ fn a_401_is_private_by_its_file() {
         assert_eq!(&text(&out)[9..12], "401", "{path}");
         assert_eq!(text(&out).matches("Cache-Control: private").count(), 1, "{}", text(&out));
     }
+    // Neither is the page that a right password shows.
+    let mut out = Outbox::new();
+    let request = b"GET /v1.2 HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRhOnB3\r\n\r\n";
+    receive(&mut Session::new(handle, Peer::Unix), request, &mut out);
+    assert_eq!(&text(&out)[9..12], "200");
+    assert!(text(&out).contains("Cache-Control: private, max-age=9\r\n"), "{}", text(&out));
 }
 
 /// Seen: a right password was answered with 401 when the client waited with its body.

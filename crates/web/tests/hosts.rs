@@ -349,6 +349,48 @@ fn a_rewrite_opens_nothing() {
     }
 }
 
+/// Seen: with clean URLs, `/m /members.html 200` showed the page of /members, which asks for a
+/// password. Cause: the address that a rewrite led to was not asked for its area. Cure: each entry
+/// knows the rule of its address.
+#[test]
+fn a_rewrite_opens_no_other_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = "/m /members.html 200\n/d /dir 200\n/l /list 200\n/open /free.html 200";
+    let mut host = ruled(&dir, lines);
+    let root = dir.path().join("a.org");
+    for name in ["dir", "list"] {
+        fs::create_dir(root.join(name)).unwrap();
+    }
+    for file in ["members.html", "dir/index.html", "list/x", "free.html", "v1.2.html"] {
+        fs::write(root.join(file), format!("text of {file}")).unwrap();
+    }
+    let passwords = dir.path().join("passwords");
+    let hash = "$2b$04$......................w74bL5gU7LSJClZClCa.Pkz14aTv/XO";
+    fs::write(&passwords, format!("a:{hash}\n")).unwrap();
+    let areas =
+        ["/members", "/dir/**", "/list/**"].map(|glob| (glob.to_owned(), passwords.clone()));
+    let site = Site::open(SiteConfig {
+        root,
+        basic_auth: areas.into(),
+        clean_urls: true,
+        listing: true,
+        ..SiteConfig::default()
+    });
+    host.site = Arc::new(site.unwrap());
+    let mut session = Session::new(only(host), Peer::Unix);
+    for (path, expected) in [
+        ("GET /members", "401 "),
+        ("GET /m", "401 "),
+        ("GET /m", "401 "),
+        ("GET /d", "401 "),
+        ("GET /d", "401 "),
+        ("GET /l", "401 "),
+        ("GET /open", "200 "),
+    ] {
+        assert_eq!(moved(&mut session, path), expected, "{path}");
+    }
+}
+
 #[test]
 fn aliases_lead_to_the_first_name() {
     let dir = tempfile::tempdir().unwrap();

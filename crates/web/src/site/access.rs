@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use regex_automata::meta::{BuildError, Regex};
+use regex_automata::nfa::thompson::WhichCaptures;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind, PatternSet};
 use session::Now;
@@ -115,6 +116,8 @@ impl PathGlobs {
             .utf8_empty(false)
             .line_terminator(b'/')
             .nfa_size_limit(Some(REGEX_BYTES_MAX))
+            // With positions, each of thousands of globs would have memory at each state.
+            .which_captures(WhichCaptures::None)
             .hybrid_cache_capacity(REGEX_CACHE_BYTES_MAX);
         let built = Regex::builder().syntax(syntax).configure(config).build_many(&regexes);
         let wrong = |error: BuildError| SiteError::Glob {
@@ -185,6 +188,17 @@ impl Site {
         let access = self.areas()?;
         let rule = access.rule(path.trim_start_matches('/'), &self.config);
         Some(&access.areas[rule?])
+    }
+
+    /// The last rule of an address (no slash first), with whatever may answer there.
+    pub(super) fn rule_of_address(&self, path: &str) -> Option<usize> {
+        self.areas()?.rule(path, &self.config)
+    }
+
+    /// The area of the address of what a rewrite has found. For unknown paths there is none.
+    pub(crate) fn area_of_address(&self, entry: &Entry, is_fallback: bool) -> Option<&Area> {
+        let access = self.areas().filter(|_| !is_fallback)?;
+        Some(&access.areas[entry.address_area?])
     }
 
     /// The last rule of a file, whatever else may answer at its path.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use rustix::fs::FileType;
 use session::{FileStamp, SharedFile};
 
+use super::access::private;
 use super::entry::{Body, Entry};
 use super::head::{Description, Modified};
 use super::open::{Blocking, Miss, miss_of};
@@ -311,9 +312,12 @@ impl Site {
         };
         let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
         let modified = head::modified(stamp, record.is_date_shared, moment.since_epoch);
-        let extra = self.private(record.path(), self.rules.lines(&survey.source));
+        let area = self.rule_of_file(&survey.source);
+        let lines = self.private(record.path(), self.rules.lines(&survey.source));
+        let extra = if area.is_some() { private(&lines) } else { lines };
         let description = Description {
-            area: self.rule_of_file(&survey.source),
+            area,
+            address_area: self.rule_of_address(record.path()),
             readers: self.rules.readers(&survey.source),
             content_type,
             encoding: id.encoding.or(coding),

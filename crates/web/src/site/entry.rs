@@ -43,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     /// Rule by which the file itself asks for a password; its address may have another.
     pub(crate) area: Option<usize>,
+    /// Rule by which its address does: a rewrite may name the file.
+    pub(crate) address_area: Option<usize>,
     /// The bytes.
     pub(crate) body: Body,
 }

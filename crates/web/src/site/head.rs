@@ -26,6 +26,7 @@ pub(super) struct Description<'a> {
     /// Lines by the operator's rules.
     pub(super) extra: &'a str,
     pub(super) area: Option<usize>,
+    pub(super) address_area: Option<usize>,
     pub(super) readers: Readers,
 }
 
@@ -165,6 +166,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         rules: rules_start..rules_start + rules_len,
         len,
         area: description.area,
+        address_area: description.address_area,
         readers: description.readers,
         body,
     }
@@ -185,6 +187,7 @@ pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
         rules: entry.rules.clone(),
         len: entry.len,
         area: entry.area,
+        address_area: entry.address_area,
         readers: entry.readers,
         body,
     }

@@ -187,6 +187,7 @@ pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: 
         vary: Some("Accept"),
         extra: lines,
         area: None,
+        address_area: None,
         readers: Readers::Own,
     };
     head::entry(&description, Body::Memory(page))

@@ -42,6 +42,7 @@ impl Site {
         let lines = self.private(path, self.rules.lines(path));
         let mut made = listing::entry(page, &lines, lookup, moment.since_epoch);
         made.area = self.rule_of_file(path);
+        made.address_area = self.rule_of_address(path);
         made.readers = self.rules.readers(path);
         Ok(self.cache.listings.put(self.number, lookup, Arc::new(made), moment.ns))
     }

@@ -63,6 +63,16 @@ fn denied_file_answers_no_other_path() {
     assert_eq!(all.text("/x.css"), "css");
 }
 
+/// Seen in review: beyond some 6,000 globs, what stands in for the automaton had memory for each of
+/// them at each of its states.
+#[test]
+fn thousands_of_globs_are_matched() {
+    let globs: Vec<String> = (0..8_000).map(|nth| format!("/customers/{nth:05}/**")).collect();
+    let globs = PathGlobs::new(globs.iter()).unwrap();
+    assert_eq!(globs.last("customers/07999/a"), Some(7_999));
+    assert_eq!(globs.last("customers/08000/a"), None);
+}
+
 #[test]
 fn listing_leaves_out_what_is_denied() {
     let files = [("d/a.sql", ""), ("d/b.txt", ""), ("d/drafts/x", ""), ("d/.dot", "")];

@@ -189,6 +189,9 @@ impl KeptRequest {
     /// Keeps what an answer of this service wants done.
     fn want(&mut self, answer: Answer, service: &Service) {
         self.service = service.number;
+        if self.attempt == Attempt::First {
+            self.attempt = Attempt::Again;
+        }
         if let Answer::Verify(verification) = answer {
             self.verification = Some(verification);
         }
@@ -749,7 +752,7 @@ impl Call<'_> {
             service: self.replier.service.number,
             found: None,
             verification: None,
-            attempt: Attempt::Again,
+            attempt: Attempt::First,
             is_refused: false,
             leaves_body: false,
         })

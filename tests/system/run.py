@@ -4,8 +4,8 @@
     tests/system/run.py --binary target/release/weft --site target/site [--only TEXT] [--list]
 
 Started by `./ci.sh system`, which builds both and installs the clients. Needs root. Every check runs against servers
-of its own, within a bounded time, and ends what it started by process id. Two checks run at a time: those of BESIDE,
-which mostly wait, beside all others. Those of ALONE follow. It prints
+of its own, within a bounded time, and ends what it started by process id. Checks mostly wait, so LANES of them run at
+a time: each lane takes the next module. Those of ALONE follow. It prints
 
     ok NAME (SECONDS)           or           FAIL NAME: why
 
@@ -23,13 +23,14 @@ import sys
 import time
 import traceback
 
-from world import REGISTRY, Failure, TookTooLong, World, use_half_of_ports
+from world import REGISTRY, Failure, TookTooLong, World, use_share_of_ports
 import checks
 
-# Modules of checks that mostly wait: for clients' own test suites, authorities, a machine that boots. Those that share what
-# pip and go fetched, or the account whose threads are counted, are here or there together.
-BESIDE = {"acme", "cache_clients", "cache_cluster", "certificates", "deploys", "load_attacks", "netstack_gvisor", "package", "pages",
-          "starts"}
+LANES = 3
+# Modules that take longest: they begin first.
+LONG = ["cache_clients", "http2", "netstack_engine", "acme", "starts", "crowds", "lifecycle"]
+# Modules that share the account whose threads are counted: one lane takes both.
+TOGETHER = [{"load_attacks", "starts"}]
 # Those that measure, or change what all processes have in common.
 ALONE = {"cache_neighbours", "denials", "lab", "load_truth", "neighbours", "proxies", "scale", "small_memory"}
 
@@ -49,34 +50,56 @@ def main():
     wanted = [check for check in REGISTRY if check.is_wanted(options.only or [])]
     if not wanted:
         sys.exit(f"no check has {' or '.join(options.only)} in its name; see --list")
-    failures_beside = start_beside([check for check in wanted if check.module in BESIDE], options)
-    failed = failures([check for check in wanted if check.module not in BESIDE | ALONE], options)
-    failed += failures_beside()
+    failed = failures_of_lanes(groups([check for check in wanted if check.module not in ALONE]), options)
     failed += failures([check for check in wanted if check.module in ALONE], options)
     print(f"{len(wanted) - len(failed)} passed, {len(failed)} failed", *failed, sep="\n", flush=True)
     return 1 if failed else 0
 
 
-def start_beside(checks, options):
-    """Runs checks in another process. Returns a function that waits for its failures."""
+def groups(checks):
+    """Checks that one lane runs in a row: those of a module, or of modules that share something."""
+    found = {}
+    for check in checks:
+        modules = next((together for together in TOGETHER if check.module in together), {check.module})
+        found.setdefault(tuple(sorted(modules)), []).append(check)
+    last = len(LONG)
+    return [found[modules] for modules in sorted(found, key=lambda modules: min(place(LONG, one, last) for one in modules))]
+
+
+def place(names, name, otherwise):
+    return names.index(name) if name in names else otherwise
+
+
+def failures_of_lanes(waiting, options):
+    """Runs groups of checks in LANES processes, each of which takes the next one when it is done. Returns a line for each failure."""
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
+    taken = context.Value("i", 0)
 
-    def run():
-        use_half_of_ports(1)
-        theirs.send(failures(checks, options))
+    def next_group():
+        with taken.get_lock():
+            taken.value += 1
+            return taken.value - 1
 
-    context.Process(target=run, daemon=True).start()
-    theirs.close()
-    use_half_of_ports(0)
+    def run(lane, pipe):
+        use_share_of_ports(lane, LANES)
+        failed = []
+        while (nth := next_group()) < len(waiting):
+            failed += failures(waiting[nth], options)
+        pipe.send(failed)
 
-    def wait():
+    pipes = []
+    for lane in range(LANES):
+        ours, theirs = context.Pipe(duplex=False)
+        context.Process(target=run, args=(lane, theirs), daemon=True).start()
+        theirs.close()
+        pipes.append(ours)
+    failed = []
+    for lane, pipe in enumerate(pipes):
         try:
-            return ours.recv()
+            failed += pipe.recv()
         except EOFError:
-            return ["FAIL the process of checks beside others ended"]
-
-    return wait
+            failed.append(f"FAIL lane {lane} of checks ended")
+    return failed
 
 
 def parse():

@@ -141,10 +141,10 @@ def free_port(host="127.0.0.1"):
     raise Failure("no free port below the local port range")
 
 
-def use_half_of_ports(nth):
-    """Leaves the others to another process."""
+def use_share_of_ports(nth, shares):
+    """Leaves the others to other processes."""
     global PORTS
-    PORTS = itertools.islice(PORTS, nth, None, 2)
+    PORTS = itertools.islice(PORTS, nth, None, shares)
 
 
 class World:

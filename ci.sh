@@ -84,7 +84,7 @@ cmd_models() {
     # the models. Sums that overflow fail, as in a debug build.
     RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true \
         CARGO_TARGET_DIR=$target/loom \
-        run cargo test --package weftwork-fiber --package weftwork-cache --lib --release models
+        run cargo test --package weftwork-fiber --package weftwork-cache --lib --release "$@" models
 }
 
 #: asan                 the fiber crate's tests under AddressSanitizer, which follows its switches of stacks
@@ -93,8 +93,9 @@ cmd_asan() {
     triple="$(uname -m)-unknown-linux-gnu"
     local -a build=(cargo test --package weftwork-fiber --features sanitizer --target "$triple" --lib --tests)
     # RUSTC_BOOTSTRAP: sanitizers are a flag of nightly compilers, and of ours if told so.
-    export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=$target/asan
+    local -x RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=$target/asan
     run "${build[@]}" --no-run
+    [[ ${1-} == --no-run ]] && return
     # Leaks are not looked for: a runtime that stops leaves the fibers behind that did not end, as it promises, and the
     # memory of stacks is not searched for pointers.
     local options=detect_leaks=0
@@ -133,6 +134,7 @@ cmd_valgrind() {
 cmd_fuzz() {
     local seconds=${1:-60} running=0 failed=0 processors fuzzer
     processors=$(nproc)
+    run fuzz/build
     for fuzzer in $(fuzz_targets); do
         if ((running == processors)); then
             wait -n || failed=1
@@ -185,12 +187,7 @@ cmd_system() {
     fi
     # A misspelled name is found now, and not in the middle of the suite.
     run pyflakes3 tests/system
-    # The release binary in all but one thing: see the profile.
-    run cargo build --profile checked --package weftwork --package weftwork-programs
-    # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack. All packages are
-    # named, so that the features of what they share are those of the binary, and nothing of it is built again.
-    run cargo build --profile checked --package weftwork --package weftwork-programs \
-        --package weftwork-netstack --package weftwork-serve --example answer --example ask --example line
+    system_builds
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || apt_get install postgresql
     cmd_libraries
     cmd_debian_root
@@ -371,6 +368,14 @@ cmd_lab() {
     run "$target/release/weft" lab run "$@"
 }
 
+#: ahead                builds what later steps of CI run
+cmd_ahead() {
+    cmd_models --no-run
+    cmd_asan --no-run
+    run fuzz/build
+    system_builds
+}
+
 #: all                  what CI runs (.ci/run) and supply, with 60 s of fuzzing for each target
 cmd_all() {
     cmd_test
@@ -430,6 +435,15 @@ need_cargo() {
 
 apt_get() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" </dev/null
+}
+
+system_builds() {
+    # The release binary in all but one thing: see the profile.
+    run cargo build --profile checked --package weftwork --package weftwork-programs
+    # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack. All packages are
+    # named, so that the features of what they share are those of the binary, and nothing of it is built again.
+    run cargo build --profile checked --package weftwork --package weftwork-programs \
+        --package weftwork-netstack --package weftwork-serve --example answer --example ask --example line
 }
 
 fuzz_targets() {

@@ -313,11 +313,13 @@ impl Site {
         let strong_etag = head::etag(self.config.etag, stamp, id.encoding, reading);
         let modified = head::modified(stamp, record.is_date_shared, moment.since_epoch);
         let area = self.rule_of_file(&survey.source);
-        let lines = self.private(record.path(), self.rules.lines(&survey.source));
-        let extra = if area.is_some() { private(&lines) } else { lines };
+        let address_area = self.rule_of_address(record.path());
+        let lines = self.rules.lines(&survey.source);
+        let is_private = area.is_some() || address_area.is_some();
+        let extra = if is_private { private(&lines) } else { lines };
         let description = Description {
             area,
-            address_area: self.rule_of_address(record.path()),
+            address_area,
             readers: self.rules.readers(&survey.source),
             content_type,
             encoding: id.encoding.or(coding),

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use session::Now;
 
+use super::access::private;
 use super::config::SiteError;
 use super::entry::Entry;
 use super::open::{Blocking, Miss};
@@ -39,10 +40,12 @@ impl Site {
         let page = self.with_descriptors(|| listing::render(&root, lookup, is_shown))?;
         let page = self.cache.listings.hold(page);
         let path = lookup.path.trim_start_matches('/');
-        let lines = self.private(path, self.rules.lines(path));
+        let address_area = self.rule_of_address(path);
+        let lines = self.rules.lines(path);
+        let lines = if address_area.is_some() { private(&lines) } else { lines };
         let mut made = listing::entry(page, &lines, lookup, moment.since_epoch);
         made.area = self.rule_of_file(path);
-        made.address_area = self.rule_of_address(path);
+        made.address_area = address_area;
         made.readers = self.rules.readers(path);
         Ok(self.cache.listings.put(self.number, lookup, Arc::new(made), moment.ns))
     }

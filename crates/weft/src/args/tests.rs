@@ -22,6 +22,22 @@ fn the_command_is_consistent() {
     command().debug_assert();
 }
 
+/// Seen: `weft --help` said of `weft load` "The command that was typed behind `weft load`". Cause:
+/// clap took the doc comment of the enum of its subcommands.
+#[test]
+fn commands_keep_their_descriptions() {
+    let mut command = command();
+    let help = command.render_long_help().to_string();
+    for about in [
+        "Measure a server: open and closed loop, HTTP and memcached",
+        "Experiments: servers and threading runtimes beside each other, with figures",
+    ] {
+        assert!(help.contains(about), "{help}");
+    }
+    let load = command.find_subcommand_mut("load").unwrap().render_long_help().to_string();
+    assert!(load.contains("Without --rate each connection sends its next request"), "{load}");
+}
+
 #[test]
 fn every_row_of_the_table_is_a_flag_with_help() {
     let command = command();

@@ -16,7 +16,7 @@ pub(crate) fn command() -> Command {
     LabCommand::augment_subcommands(command)
 }
 
-/// The command that was typed behind `weft lab`.
+// A doc comment would be the help of `weft lab`.
 #[derive(Subcommand)]
 pub(crate) enum LabCommand {
     /// List the experiments, or say what some are about.

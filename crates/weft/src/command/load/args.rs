@@ -64,7 +64,7 @@ pub(crate) fn command(after_help: String) -> Command {
     LoadCommand::augment_subcommands(command)
 }
 
-/// The command that was typed behind `weft load`.
+// A doc comment would be the help of `weft load`.
 #[derive(Subcommand)]
 pub(crate) enum LoadCommand {
     /// Send HTTP requests.

@@ -64,6 +64,31 @@ fn crates_depend_only_along_the_arrows() {
     findings.assert_none();
 }
 
+#[test]
+fn code_map_has_the_same_arrows() {
+    let mut findings = Findings::default();
+    let page = read(&root().join("ARCHITECTURE.md"));
+    for (name, allowed, _) in ARROWS {
+        let folder = name.rsplit('/').next().unwrap_or(name);
+        let is_row = |line: &&str| {
+            let row = line.trim_start_matches(['│', ' ']);
+            row.strip_prefix("├── ").or(row.strip_prefix("└── ")).is_some_and(|row| {
+                row.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+            })
+        };
+        let Some(row) = page.lines().find(is_row) else {
+            findings.add("ARCHITECTURE.md", format!("the code map has no row for {name}"));
+            continue;
+        };
+        let arrows = row.split_once(" → ").map_or("", |(_, arrows)| arrows);
+        let shown: Vec<&str> = arrows.split(", ").filter(|name| !name.is_empty()).collect();
+        if shown != *allowed {
+            findings.add("ARCHITECTURE.md", format!("{name} → {shown:?}, not {allowed:?}"));
+        }
+    }
+    findings.assert_none();
+}
+
 /// The dependencies of a manifest that are crates of this workspace, with the section they stand
 /// in.
 fn workspace_dependencies(manifest: &toml::Table, crates: &[String]) -> Vec<(String, String)> {

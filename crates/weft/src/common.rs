@@ -101,7 +101,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
             Ok(())
         })
         .starts_as("20s")
-        .help("Time for a TLS handshake, from the accept on");
+        .help("Time limit of a TLS handshake, from the accept");
 }
 
 pub(crate) fn address(text: &str) -> Result<Address, String> {

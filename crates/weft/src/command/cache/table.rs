@@ -92,7 +92,7 @@ const OPTIONS: Rows = &[
         .adds("addr", CacheConfig::add_hosts)
         .derived("every interface")
         .help("Address to listen on; several separated by commas, or repeated")
-        .more("An address, address:port or name; notls: before one makes it an exception from -Z."),
+        .more("An address, address:port or name; Write notls:ADDRESS to listen without TLS there."),
     opt('d', "daemon")
         .does(|config| config.is_daemon = true)
         .help("Run in the background, once the server is up"),
@@ -145,7 +145,7 @@ const OPTIONS: Rows = &[
     opt('t', "threads")
         .takes("num", put!(common.workers = Some value::up_to::<WORKERS_MAX, _>))
         .derived("the CPUs that affinity and cgroup quota allow")
-        .help("Processors (of fibers), event loops, session threads of a pipeline or shards"),
+        .help("Number of worker threads"),
     opt('R', "max-reqs-per-event")
         .takes("num", |config, _| {
             config.idle.push(format!("-R changes nothing: {YIELDS}"));

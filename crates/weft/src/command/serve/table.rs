@@ -329,12 +329,12 @@ const LISTEN: Rows = &[
         ),
     set("proxy-from")
         .adds("NETWORK|unix", |config, text| add_network(&mut config.proxies, text))
-        .help("Proxies that are asked for the client's address; may be repeated")
+        .help("Trusted proxies, which name the client's address; may be repeated")
         .more(
             "10.0.0.0/8, 2001:db8::/32, one address, or unix for Unix sockets. Their \
              X-Forwarded-For is believed, read from its end up to the first address that is no \
              proxy's, and so is X-Forwarded-Proto: https; with proxy_header in the file Forwarded \
-             or the PROXY protocol. That client is the one of the log, of limits and of redirects.",
+             or the PROXY protocol. Log, limits and redirects use that address.",
         ),
 ];
 
@@ -576,7 +576,7 @@ const REPLIES: Rows = &[
         .starts_as("off")
         .reloads()
         .per_host()
-        .help("Compress text in memory where there is no compressed FILE")
+        .help("Compress text files that have no compressed file beside them")
         .more(
             "Once, on a thread of its own: the first client gets what there is. Text, SVG, JSON, \
              WebAssembly and fonts of 1 KiB to 8 MiB, unless a rule says no-transform.",
@@ -626,8 +626,8 @@ const TLS: Rows = &[
         .help("Get certificates by ACME for hosts without --tls-cert")
         .more(
             "MAIL names the account. This agrees to the terms of service of the authority, Let's \
-             Encrypt. It must reach port 80 of the names (with https_redirect) or port 443; there \
-             is no need for both. A name is refused by TLS until its certificate is there.",
+             Encrypt. It must reach port 80 (with https_redirect) or port 443 of each name. Until a \
+             name has its certificate, TLS connections to it are refused.",
         ),
     set("acme-name")
         .adds("NAME", put!(acme_names += value::host_name))
@@ -672,7 +672,7 @@ const LIMITS: Rows = &[
         .derived("free memory, measured while running")
         .reloads()
         .for_all_because("hosts share the memory")
-        .help("Share of the kernel's page cache for files")
+        .help("Maximum page cache for files")
         .more(
             "Files over the budget are read with O_DIRECT, so that a crawl of a huge site does not \
              evict popular files.",
@@ -727,8 +727,7 @@ const LIMITS: Rows = &[
         .takes("TIME", put!(send_timeout = value::timeout))
         .starts_as("60s")
         .for_all_because("a connection may be for several hosts")
-        .help("Time a client may read nothing of a reply")
-        .more("The connection is closed then."),
+        .help("Time without progress after which a sending connection is closed"),
     set("send-rate-min")
         .takes("SIZE", put!(send_rate_min_bytes_per_s = value::size))
         .starts_as("500")
@@ -830,7 +829,7 @@ const ENGINE: Rows = &[
         .takes("N", put!(common.workers = Some value::up_to::<WORKERS_MAX, _>))
         .short('w')
         .derived("CPUs allowed by affinity and cgroup quota")
-        .help("Processors (of fibers), event loops, session threads of a pipeline or shards")
+        .help("Number of worker threads")
         .more("Each is a kernel thread. No effect with --engine thread."),
     Setting::ENGINE,
 ];

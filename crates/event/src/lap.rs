@@ -37,10 +37,10 @@ use crate::set::Set;
 use crate::sys;
 use crate::table::Table;
 
-/// After so many productive waits without an event a descriptor becomes cold,
+/// Productive waits without an event after which a descriptor becomes cold.
 const CREDIT: u8 = 255;
-/// and after so many if it had no event yet. A herd that connects and says nothing would otherwise
-/// cost a whole look 255 times over.
+/// The same for a descriptor that had no event yet. A thousand that connect and stay silent would
+/// otherwise be polled 255 times each.
 const FIRST_CREDIT: u8 = 16;
 
 /// Locality-aware polling.

@@ -56,7 +56,7 @@ pub enum Overflow {
 /// A file sends its signals for one descriptor: that of its duplicates which was added last.
 ///
 /// A Unix stream socket signals that it is writable again only if a write has failed with `EAGAIN`
-/// while it was watched, for whatever. So a caller adds it before it writes.
+/// while it was watched, for any event. So a caller adds it before it writes.
 pub struct RtSig {
     overflow: Overflow,
     queue: Queue,

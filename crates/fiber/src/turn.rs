@@ -319,8 +319,8 @@ impl Processor {
         Some(fiber)
     }
 
-    /// After a search in vain: what is too young to take is to be looked at again, by this
-    /// processor. Those that have pushed it may have seen a spinner, and woken none.
+    /// Schedules another search for fibers that were too young to take. Who pushed them may have
+    /// seen this processor search, and woken none.
     fn look_after_young(&self) {
         if !self.cluster.queue.is_empty() {
             let is_first = self.naps_left.get() == 0;

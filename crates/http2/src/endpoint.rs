@@ -48,7 +48,7 @@ pub struct Endpoint {
     counters: EndpointCounters,
 }
 
-/// Limits of a connection. Each has a counter or an error of its own.
+/// Limits of a connection. Each has a counter or an error of its own, but `early_priorities_max`.
 #[derive(Clone, Debug)]
 pub struct EndpointLimits {
     /// Streams open at a time; further ones are refused.

@@ -129,7 +129,7 @@ pub(crate) struct StartContext<'a> {
     pub(crate) is_root: bool,
 }
 
-/// ServerProtocol of a server.
+/// Protocol that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerProtocol {
     /// HTTP/1.1 over a folder.

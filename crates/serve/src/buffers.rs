@@ -51,7 +51,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffers {
-    /// None yet, and so many bytes at most.
+    /// No buffers, and at most `len_max` bytes of them.
     pub(crate) fn new(len_max: usize) -> Buffers {
         let books = Books { len_max, out_len: 0, kept_len: 0, kept: Vec::new(), small: 0 };
         Buffers { books: Mutex::new(books) }

@@ -43,11 +43,11 @@ pub(crate) const HELD_LEN_FULL: usize = 8 * 1024;
 /// The least time of a handshake while memory is short: a few round trips.
 const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// A crowd: what it held leaves holes in the allocator's memory, which it would keep.
-const CROWD_LEN_MIN: usize = 4 << 20;
+/// A peak above this leaves holes in the allocator's memory, which it would keep.
+const PEAK_LEN_MIN: usize = 4 << 20;
 
 impl Memory {
-    /// Nothing held yet, and so many bytes at most.
+    /// An empty account with a limit of `len_max` bytes.
     pub(crate) fn new(len_max: usize) -> Memory {
         Memory {
             len_max,
@@ -139,11 +139,11 @@ impl Memory {
         }
     }
 
-    /// Takes back. Says whether a crowd is gone, once.
+    /// Subtracts `len`. Returns true once, when use has fallen to a quarter of its peak.
     fn remove(&self, len: usize) -> bool {
         let left = self.held_len.fetch_sub(len, Ordering::Relaxed) - len;
         let peak = self.peak_len.load(Ordering::Relaxed);
-        let is_gone = peak >= CROWD_LEN_MIN && left <= peak / 4;
+        let is_gone = peak >= PEAK_LEN_MIN && left <= peak / 4;
         is_gone
             && self
                 .peak_len

@@ -49,11 +49,10 @@ const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 /// Least time between two reports that the device cannot send: frames may arrive meanwhile.
 const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
 
-/// A netstack that two fibers drive. Dropping it ends it, and so does a panic of
-/// what it does or of [`with_netstack`](SocketStack::with_netstack): its connections are heard of
-/// no more, and all that wait for them get `NotConnected`. What was due when it was dropped, such
-/// as the ends and resets of its connections, is sent once, and not again. Its device is closed
-/// when the last of its sockets is dropped too.
+/// A netstack that two fibers drive. Dropping it ends it, and so does a panic in it or in
+/// [`with_netstack`](SocketStack::with_netstack): calls that wait return `NotConnected`. What was
+/// due when it was dropped, such as the ends and resets of its connections, is sent once, and not
+/// again. Its device is closed when the last of its sockets is dropped too.
 pub struct SocketStack<D: Device + Send + 'static = DeviceQueue> {
     pub(crate) shared: Arc<Shared<D>>,
 }
@@ -100,7 +99,7 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         Ok(stack)
     }
 
-    /// The netstack, to look at and to count: no fiber of the stack runs meanwhile.
+    /// Calls `f` with the netstack. No fiber of the stack runs meanwhile.
     pub fn with_netstack<R>(&self, f: impl FnOnce(&mut Netstack<D>) -> R) -> R {
         f(&mut self.shared.lock().netstack)
     }
@@ -153,9 +152,9 @@ pub struct DeviceWatch<D: Device + Send + 'static = DeviceQueue> {
 }
 
 impl<D: Device + Send + 'static> DeviceWatch<D> {
-    /// Waits until the device brings nothing, or cannot send, and says why: once, until frames have
-    /// come again; that it cannot send every ten seconds at most. A failure that was not taken
-    /// until frames have come is forgotten.
+    /// Waits for an error of the device. A failure to receive is returned once, until frames have
+    /// come again; one to send every ten seconds at most. A failure that is not taken before
+    /// frames have come is forgotten.
     ///
     /// # Errors
     /// `NotConnected` if the stack has ended; [`fiber::Cancelled`].

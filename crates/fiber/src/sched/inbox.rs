@@ -98,7 +98,7 @@ impl<M> Inbox<M> {
         mem::take(&mut inbox.messages)
     }
 
-    /// Says whether it was empty, and is closed. Of fibers that wait here none may be left.
+    /// Closes the inbox if it is empty. Returns true if it is closed. No fiber may be waiting here.
     pub(crate) fn close_if_empty(&self) -> bool {
         debug_assert!(self.latest.load(Ordering::Relaxed).is_null());
         let mut inbox = self.lock();

@@ -285,7 +285,7 @@ fn yields(parameters: &Parameters) -> Result<Output, String> {
 
 const RING: usize = 5;
 
-/// One of a ring: the next one, and whether it is our turn.
+/// A fiber of a ring, and whether it has the token.
 #[derive(Default)]
 struct Link {
     has_token: AtomicBool,

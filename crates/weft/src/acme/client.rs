@@ -61,7 +61,7 @@ pub(super) struct CaReply {
     pub(super) body: Vec<u8>,
 }
 
-/// Validation of validation.
+/// Type of a challenge: how the authority validates a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
     /// A path of plain HTTP on port 80. RFC 8555 8.3

@@ -51,8 +51,8 @@ impl Store {
             .collect()
     }
 
-    /// Has `observe` told of each eviction, on the storing thread: it must be quick, and must not
-    /// use the store. The first observer stays; false for a second one.
+    /// Calls `observe` for each eviction, on the thread that stores: it must be quick, and must
+    /// not use the store. The first observer stays; false for a second one.
     pub fn observe_evictions(
         &self,
         observe: impl Fn(Eviction<'_>) + Send + Sync + 'static,

@@ -177,7 +177,7 @@ cmd_system() {
         nginx nginx-light lighttpd lighttpd haproxy haproxy caddy caddy memccapable libmemcached-tools \
         nutcracker nutcracker unshare util-linux ip iproute2 tmux tmux promtool prometheus mpirun openmpi-bin \
         gcc gcc go golang-go faketime faketime certbot certbot lego lego testssl testssl.sh hexdump bsdextrautils \
-        dig dnsutils pyflakes3 pyflakes3
+        dig dnsutils pyflakes3 pyflakes3 srun slurm-wlm
     cmd_memcached
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
@@ -197,10 +197,10 @@ cmd_system() {
     PATH="$(realpath "$memcached"):$PATH" run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
 
-#: memcached            build the memcached of Debian's unstable release, which `weft cache` is compared with (root)
+#: memcached            build the memcached of Debian's unstable release, with its proxy: `weft cache` is compared with it (root)
 cmd_memcached() {
     # Stable releases have one that is years old.
-    [[ -x $memcached/memcached ]] && return
+    [[ -x $memcached/memcached ]] && "$memcached/memcached" --help | grep proxy_config >/dev/null && return
     need make make
     [[ -e /usr/include/event.h ]] || apt_get install libevent-dev
     local folder mirror
@@ -214,7 +214,8 @@ cmd_memcached() {
     run apt-get -qq "${unstable[@]}" update
     (cd "$folder" && run apt-get -qq "${unstable[@]}" source --download-only --tar-only memcached)
     tar --extract --directory "$folder" --strip-components 1 --file "$folder"/memcached_*.orig.tar.*
-    (cd "$folder" && run ./configure --quiet >/dev/null && run make --silent memcached >/dev/null)
+    (cd "$folder" && run ./configure --quiet --enable-proxy >/dev/null \
+        && run make --silent --directory vendor >/dev/null && run make --silent memcached >/dev/null)
     mv "$folder/memcached" "$memcached/memcached"
     rm -r "$folder"
     "$memcached/memcached" -V

@@ -1,11 +1,15 @@
 """More than one machine: HAProxy before two servers, by the configuration of the documentation; and what is shipped for clusters."""
 
 import json
+import os
 import pathlib
+import shutil
 import signal
+import socket
+import tempfile
 
 from peers import answers
-from world import check, expect, free_port, wait_for
+from world import check, expect, expect_equal, free_port, wait_for
 
 TREE = pathlib.Path(__file__).parents[3]
 
@@ -76,6 +80,57 @@ def a_dead_member_fails_no_request(world):
     expect_no_error(load)
     with members[1]:
         pass
+
+
+SLURM = """ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+NodeName={host} NodeAddr=127.0.0.1 CPUs={processors}
+PartitionName=all Nodes=ALL Default=YES
+"""
+
+
+@check(limit_s=90)
+def slurm_starts_agents_that_are_one(world):
+    """A cluster of one node; `srun` starts three agents there."""
+    # Its sockets are at paths that must be short.
+    folder = pathlib.Path(tempfile.mkdtemp())
+    world.at_end(lambda: shutil.rmtree(folder))
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    settings = folder / "slurm.conf"
+    settings.write_text(SLURM.format(host=socket.gethostname().split(".")[0], folder=folder, ports=(free_port(), free_port()),
+                                     processors=os.cpu_count()))
+    environment = os.environ | {"SLURM_CONF": str(settings)}
+    for daemon in ("slurmctld", "slurmd"):
+        log = (world.scratch / f"{daemon}.log").open("wb")
+        world.start(daemon, "-D", "-f", settings, stdout=log, stderr=log, env=environment)
+    wait_for("the node is idle", lambda: world.start("sinfo", "--noheader", "--format=%t", env=environment).communicate()[0].strip() == b"idle", 30)
+    with world.server() as server:
+        file = world.scratch / "merged.json"
+        agents = world.start("srun", "--ntasks", 3, "--overcommit", world.binary, "load", "http", server.url("/style.css"), "-c", 30,
+                             "--rate", 600, "-d", "2s", "--json", file, env=environment)
+        out, err = agents.communicate(timeout=40)
+        expect_equal("the exit code", (agents.returncode, err.decode()[-500:]), (0, ""))
+        report = json.loads(file.read_text())
+        expect_equal("replies", report["replies"], 1200)
+        expect_equal("replies by the server", server.metric("weft_http_replies_total"), 1200)
+        expect_equal("generator threads", report["generator"]["threads"], 3)
 
 
 @check()

@@ -3,10 +3,30 @@
 import pathlib
 import sys
 
+from link import ip
 from world import wait_for
 
 SERVER = "10.9.0.1"
 HERE = pathlib.Path(__file__).parent
+
+
+def namespace(world):
+    """What stands in front of a command that is to run in a network of its own, and the process as long as which it is there."""
+    process = world.start("unshare", "--net", "sleep", "infinity")
+    own = pathlib.Path("/proc/thread-self/ns/net").readlink()
+    theirs = pathlib.Path(f"/proc/{process.pid}/ns/net")
+    wait_for("the namespace is made", lambda: theirs.readlink() != own)
+    return ("nsenter", f"--net={theirs}"), process.pid
+
+
+def start_host(world, name, address):
+    """A network of its own with this address, on the bridge `lan`; what stands in front of a command that is to run there."""
+    inside, process = namespace(world)
+    ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(process))
+    ip("link", "set", name, "master", "lan", "up")
+    for words in (("address", "add", f"{address}/24", "dev", "eth0"), ("link", "set", "eth0", "up"), ("link", "set", "lo", "up")):
+        world.output_of(*inside, "ip", *words)
+    return inside
 
 
 class Lan:
@@ -15,12 +35,12 @@ class Lan:
 
     def __init__(self, world, kind):
         self.world = world
-        self.server, _ = self.namespace()
+        self.server, _ = namespace(world)
         if kind == "tap":
             self.clients, self.device = self.server, "tap:server"
             self.ip(self.server, "tuntap", "add", "server", "mode", "tap")
         else:
-            self.clients, clients_pid = self.namespace()
+            self.clients, clients_pid = namespace(world)
             self.device = f"{kind}:clients"
             self.ip(self.server, "link", "add", "server", "type", "veth", "peer", "name", "clients", "netns", clients_pid)
             self.ip(self.clients, "link", "set", "clients", "addrgenmode", "none", "up")
@@ -32,14 +52,6 @@ class Lan:
     def give_kernel(self, address):
         """The kernel at the other end takes part, for clients with sockets."""
         self.ip(self.clients, "address", "add", f"{address}/24", "dev", "clients")
-
-    def namespace(self):
-        """It is there as long as its process."""
-        process = self.world.start("unshare", "--net", "sleep", "infinity")
-        own = pathlib.Path("/proc/self/ns/net").readlink()
-        theirs = pathlib.Path(f"/proc/{process.pid}/ns/net")
-        wait_for("the namespace is made", lambda: theirs.readlink() != own)
-        return ("nsenter", f"--net={theirs}"), process.pid
 
     def ip(self, where, *words):
         self.world.output_of(*where, "ip", *words)

@@ -225,10 +225,12 @@ class Reply:
 class Server:
     """A `weft serve` process on ports of its own, with an admin listener."""
 
+    admin_host = "127.0.0.1"
+
     def __init__(self, world, flags, site=None, variant=None, host="127.0.0.1", listen=None, wrap=(), nofile=None,
-                 before_exec=None, expect_ready=True):
-        self.world, self.host = world, host
-        self.port, self.admin_port = free_port(host), free_port()
+                 before_exec=None, expect_ready=True, admin_host=admin_host, ports=None):
+        self.world, self.host, self.admin_host = world, host, admin_host
+        self.port, self.admin_port = ports or (free_port(host), free_port())
         self.site = site or world.site
         self.log = world.scratch / f"server-{len(world.servers)}.log"
         bracketed = f"[{host}]" if ":" in host else host
@@ -237,7 +239,7 @@ class Server:
         engine = VARIANTS[variant or world.variant] if variant != "auto" else []
         self.command = [*wrap, str(world.binary), "serve", str(self.site), *engine,
                         *(word for address in listens for word in ("--listen", str(address))),
-                        "--admin", f"127.0.0.1:{self.admin_port}", "--color", "never", *flags]
+                        "--admin", f"{admin_host}:{self.admin_port}", "--color", "never", *flags]
         self.nofile, self.before_exec, self.expect_ready = nofile, before_exec, expect_ready
         self.process = None
 
@@ -282,7 +284,7 @@ class Server:
         return socket.create_connection((self.host, self.port), timeout=timeout)
 
     def admin(self, path):
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=10)
+        connection = http.client.HTTPConnection(self.admin_host, self.admin_port, timeout=10)
         try:
             connection.request("GET", path)
             reply = connection.getresponse()

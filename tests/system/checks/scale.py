@@ -1,5 +1,6 @@
 """More than one machine: HAProxy before two servers, by the configuration of the documentation; and what is shipped for clusters."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,38 +9,42 @@ import signal
 import socket
 import tempfile
 
-from peers import answers
+from checks.netstack_engine import own_network
+from lan import start_host
+from link import ip
 from world import check, expect, expect_equal, free_port, wait_for
 
 TREE = pathlib.Path(__file__).parents[3]
 
 
-def start_haproxy(world, members):
-    """An HAProxy with docs/haproxy.cfg before these servers; returns its port."""
-    port, config = free_port(), world.scratch / "haproxy.cfg"
-    text = (TREE / "docs/haproxy.cfg").read_text()
-    names = ("server one 10.0.0.6:8080", "server two 10.0.0.7:8080")
-    replaced = [("bind :80", f"bind 127.0.0.1:{port}")]
-    replaced += [(name, f"{name.rsplit(' ', 1)[0]} 127.0.0.1:{member.port} port {member.admin_port}") for name, member in zip(names, members)]
-    for theirs, ours in replaced:
-        expect(theirs in text, f"haproxy.cfg has no {theirs!r}")
-        text = text.replace(theirs, ours)
-    config.write_text(text)
-    world.start("haproxy", "-db", "-f", config)
-    wait_for("HAProxy listens", lambda: answers(port))
-    return port
+@contextlib.contextmanager
+def cluster(world):
+    """Two members and an HAProxy, each a host of its own, at the addresses of docs/haproxy.cfg; clients are where the check is."""
+    with own_network():
+        ip("link", "add", "lan", "type", "bridge")
+        ip("address", "add", "10.0.0.1/24", "dev", "lan")
+        ip("link", "set", "lan", "up")
+        settings = world.scratch / "members.toml"
+        settings.write_text('proxy_from = ["10.0.0.5"]\nproxy_header = "proxy-protocol"\n')
+        members = []
+        for name, address in (("one", "10.0.0.6"), ("two", "10.0.0.7")):
+            members.append(world.server("--config", settings, host=address, admin_host=address, ports=(8080, 9090),
+                                        wrap=start_host(world, name, address)))
+        world.start(*start_host(world, "proxy", "10.0.0.5"), "haproxy", "-db", "-f", TREE / "docs/haproxy.cfg")
+        wait_for("HAProxy listens", is_open)
+        yield members
 
 
-def start_members(world):
-    settings = world.scratch / "members.toml"
-    settings.write_text('proxy_from = ["127.0.0.0/8"]\nproxy_header = "proxy-protocol"\n')
-    return [world.server("--config", settings) for _ in range(2)]
+def is_open():
+    try:
+        socket.create_connection(("10.0.0.5", 80), timeout=1).close()
+        return True
+    except OSError:
+        return False
 
 
-def start_load(world, port):
-    load = world.start(world.binary, "load", "http", f"http://127.0.0.1:{port}/style.css", "--rate", "500", "-d", "15s", "-c", 16,
-                       "--json", "-")
-    return load
+def start_load(world):
+    return world.start(world.binary, "load", "http", "http://10.0.0.5/style.css", "--rate", "500", "-d", "15s", "-c", 16, "--json", "-")
 
 
 def replies_of(members):
@@ -54,32 +59,30 @@ def expect_no_error(load):
 
 @check("uring", "event", limit_s=90)
 def a_rolling_restart_fails_no_request(world):
-    members = start_members(world)
-    port = start_haproxy(world, members)
-    load = start_load(world, port)
-    for member in members:
-        wait_for("both serve", lambda: all(count > 100 for count in replies_of(members)))
-        member.signal(signal.SIGTERM)
-        member.wait_end(30)
-        member.start()
-    wait_for("the last one is back", lambda: replies_of(members)[-1] > 100)
-    expect_no_error(load)
-    for member in members:
-        with member:
-            pass
+    with cluster(world) as members:
+        load = start_load(world)
+        for member in members:
+            wait_for("both serve", lambda: all(count > 100 for count in replies_of(members)))
+            member.signal(signal.SIGTERM)
+            member.wait_end(30)
+            member.start()
+        wait_for("the last one is back", lambda: replies_of(members)[-1] > 100)
+        expect_no_error(load)
+        for member in members:
+            with member:
+                pass
 
 
 @check("uring", limit_s=90)
 def a_dead_member_fails_no_request(world):
-    members = start_members(world)
-    port = start_haproxy(world, members)
-    load = start_load(world, port)
-    wait_for("both serve", lambda: all(count > 100 for count in replies_of(members)))
-    members[0].signal(signal.SIGKILL)
-    members[0].process.wait()
-    expect_no_error(load)
-    with members[1]:
-        pass
+    with cluster(world) as members:
+        load = start_load(world)
+        wait_for("both serve", lambda: all(count > 100 for count in replies_of(members)))
+        members[0].signal(signal.SIGKILL)
+        members[0].process.wait()
+        expect_no_error(load)
+        with members[1]:
+            pass
 
 
 SLURM = """ClusterName=one

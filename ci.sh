@@ -37,6 +37,8 @@ cmd_lint() {
     # The smallest server: fibers and threads, no event loops, no TCP/IP, no TLS. Then every engine without TLS.
     run cargo clippy --package weftwork-serve --lib -- -D warnings
     run cargo clippy --package weftwork-serve --lib --features event,netstack,pipeline -- -D warnings
+    # The command as it is installed.
+    run cargo clippy --package weftwork --no-default-features --all-targets -- -D warnings
 }
 
 #: docs                 build the crates' documentation, warnings are errors
@@ -51,7 +53,7 @@ cmd_tidy() {
     run cargo test --workspace --test tidy
 }
 
-#: build                the release binary
+#: build                the release binary with the laboratory, and the laboratory's programs
 cmd_build() {
     run cargo build --release --package weftwork --package weftwork-programs
 }
@@ -235,7 +237,7 @@ cmd_deb() {
     local files=target/package-files
     need python3 python3
     need_cargo cargo-deb 3.8.0
-    run cargo build --locked --profile "$profile" --package weftwork --package weftwork-programs
+    run cargo build --locked --profile "$profile" --package weftwork --no-default-features
     rm -rf "$files"
     mkdir -p "$files/man"
     "$target/$profile/weft" man --dir "$files/man"
@@ -251,7 +253,8 @@ cmd_static() {
     local triple profile=${1:-release}
     triple="$(uname -m)-unknown-linux-gnu"
     # A target that is named, so that build scripts and macros are linked as ever.
-    RUSTFLAGS="-C target-feature=+crt-static" run cargo build --locked --profile "$profile" --target "$triple" --package weftwork
+    RUSTFLAGS="-C target-feature=+crt-static" run cargo build --locked --profile "$profile" --target "$triple" \
+        --package weftwork --no-default-features
 }
 
 #: same [ARGS]          two builds in two folders are the same bytes (slow); ARGS are profile, package and program, by
@@ -264,7 +267,7 @@ cmd_same() {
         git clone --quiet . "$root"
         (cd "$root" && CARGO_TARGET_DIR="$root/target" \
             RUSTFLAGS="--remap-path-prefix=$root=/weftwork --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
-            run cargo build --locked --profile "$profile" --package "$package")
+            run cargo build --locked --profile "$profile" --package "$package" --no-default-features)
         # strip seeks, so not into a pipe.
         strip --strip-all "$root/target/$output/$program"
         hash=$(sha256sum <"$root/target/$output/$program")
@@ -292,7 +295,7 @@ cmd_book() {
 #: bom                  the bill of materials of the command (CycloneDX), target/weft.cdx.json
 cmd_bom() {
     need_cargo cargo-cyclonedx 0.5.9
-    PATH="$(realpath "$tools")/bin:$PATH" run cargo cyclonedx --manifest-path crates/weft/Cargo.toml --format json \
+    PATH="$(realpath "$tools")/bin:$PATH" run cargo cyclonedx --manifest-path crates/weft/Cargo.toml --no-default-features --format json \
         --target "$(uname -m)-unknown-linux-gnu" --override-filename weft.cdx
     mv crates/weft/weft.cdx.json "$target/weft.cdx.json"
     # It writes one beside each crate of the workspace.
@@ -439,12 +442,14 @@ apt_get() {
 }
 
 system_builds() {
-    # The release binary in all but one thing: see the profile.
-    run cargo build --profile checked --package weftwork --package weftwork-programs
+    # The binary that is installed, in all but one thing: see the profile.
+    run cargo build --profile checked --package weftwork --no-default-features
     # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack. All packages are
     # named, so that the features of what they share are those of the binary, and nothing of it is built again.
-    run cargo build --profile checked --package weftwork --package weftwork-programs \
+    run cargo build --profile checked --package weftwork --no-default-features \
         --package weftwork-netstack --package weftwork-serve --example answer --example ask --example line
+    # The laboratory, which measures that binary.
+    run cargo build --package weftwork --package weftwork-programs
 }
 
 fuzz_targets() {

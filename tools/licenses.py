@@ -10,7 +10,8 @@ NAMES = ("LICEN", "COPYING", "NOTICE", "UNLICENSE", "COPYRIGHT")
 
 
 def main():
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET,
+               "--manifest-path", "crates/weft/Cargo.toml", "--no-default-features"]
     metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     dependencies = {node["id"]: node["deps"] for node in metadata["resolve"]["nodes"]}

@@ -152,6 +152,8 @@ class World:
 
     def __init__(self, binary, site, scratch, variant):
         self.binary, self.site, self.scratch = binary, site, scratch
+        # The program under test has none, as what is installed.
+        self.laboratory = binary.parents[1] / "debug/weft"
         self.variant = variant
         self.servers, self.processes, self.cleanups = [], [], contextlib.ExitStack()
         self.note = ""

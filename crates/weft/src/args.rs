@@ -80,7 +80,7 @@ pub(crate) fn read(
             json: matches.get_flag("json"),
             color: matches.get_one::<String>("color").cloned(),
         },
-        "lab" => Invocation::Lab(lab::LabCommand::from_arg_matches(matches)?),
+        "lab" => Invocation::Lab(lab::typed(matches)?),
         "check-config" => Invocation::CheckConfig {
             file: path("file").expect("clap demands it"),
             explain: matches.get_one::<String>("explain").cloned(),
@@ -112,11 +112,9 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .max_term_width(100)
+        .subcommands([serve(), cache(), top::command(after_help("top"))])
+        .subcommands(lab::command().map(|lab| lab.after_long_help(after_help("lab"))))
         .subcommands([
-            serve(),
-            cache(),
-            top::command(after_help("top")),
-            lab(),
             load::args::command(after_help("load")),
             doctor(),
             check_config(),
@@ -270,10 +268,6 @@ fn cache() -> Command {
         .disable_version_flag(true)
         .after_long_help(after_help("cache"));
     arguments::add::<CacheConfig>(command)
-}
-
-fn lab() -> Command {
-    lab::command().after_long_help(after_help("lab"))
 }
 
 fn doctor() -> Command {

@@ -9,9 +9,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use ::lab::catalog::CATALOG;
-
 use crate::args;
+use crate::command::lab;
 use crate::command::serve::ServeConfig;
 use crate::settings::Config;
 use crate::value::fold;
@@ -30,19 +29,13 @@ pub(crate) fn completions(shell: Shell, out: &mut impl Write) -> io::Result<()> 
     out.write_all(&script)
 }
 
-/// The names that `weft lab run` takes.
-fn experiments() -> Vec<&'static str> {
-    let experiments = CATALOG.iter().map(|experiment| experiment.name);
-    experiments.chain(["all"]).collect()
-}
-
 /// clap_complete writes the values of flags for fish, and not those of other arguments.
 fn write_names_for_fish(script: &mut Vec<u8>) -> io::Result<()> {
     let rows = [
-        ("lab; and __fish_seen_subcommand_from run list", experiments().join(" ")),
+        ("lab; and __fish_seen_subcommand_from run list", lab::experiments().join(" ")),
         ("man", names().join(" ")),
     ];
-    for (command, names) in rows {
+    for (command, names) in rows.iter().filter(|(_, names)| !names.is_empty()) {
         let condition = format!("__fish_weft_using_subcommand {command}");
         writeln!(script, "complete -c weft -n \"{condition}\" -f -a \"{names}\"")?;
     }
@@ -51,23 +44,13 @@ fn write_names_for_fish(script: &mut Vec<u8>) -> io::Result<()> {
 
 /// The command with the names that its arguments may be, for shells: of experiments, and of pages.
 fn with_names(command: Command) -> Command {
-    let experiments = experiments();
-    let of_lab = |lab: Command| {
-        ["run", "list"].into_iter().fold(lab, |lab, name| {
-            let experiments = experiments.clone();
-            lab.mut_subcommand(name, |command| {
-                command.mut_arg("name", |arg| arg.value_parser(experiments))
-            })
-        })
-    };
     let of_man = |man: Command| man.mut_arg("command", |arg| arg.value_parser(names()));
     let of_server = |server: Command| {
         server.mut_arg("engine", |arg| arg.value_parser(crate::engine::names().collect::<Vec<_>>()))
     };
-    command
+    lab::with_names(command)
         .mut_subcommand("serve", of_server)
         .mut_subcommand("cache", of_server)
-        .mut_subcommand("lab", of_lab)
         .mut_subcommand("man", of_man)
 }
 
@@ -337,7 +320,7 @@ mod tests {
     #[test]
     fn a_command_of_a_command_has_a_page_with_its_flags() {
         for (name, flag) in
-            [("load http", "--rate"), ("load-http", "--rate"), ("lab run", "--quick")]
+            [("load http", "--rate"), ("load-http", "--rate"), ("load cache", "--value-size")]
         {
             let mut text = Vec::new();
             assert!(man(Some(name), &mut text).unwrap(), "{name}");

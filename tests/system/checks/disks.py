@@ -92,7 +92,6 @@ def a_folder_that_is_read_only_is_named_at_once(world):
             (["load", "fileset", folder / "set", "--scale", "0.001"], 1, "set"),
             (["load", "traces", sets, folder / "logs"], 1, "logs"),
             (["load", "traces", sets, folder], 1, "session-00.log"),
-            (["lab", "run", "rt-yield", "--quick", "--out", folder / "lab"], 1, "lab"),
             (["man", "--dir", folder], 1, str(folder)),
             (["serve", world.site, "--listen", f"127.0.0.1:{port}", "--access-log", folder / "log"], 1, "log"),
             (["serve", world.site, "--listen", f"127.0.0.1:{port}", "--access-log", folder / "old"], 1, "old"),
@@ -102,8 +101,10 @@ def a_folder_that_is_read_only_is_named_at_once(world):
             (["cache", "-u", "root", "-l", "127.0.0.1", "-p", other, "-e", folder / "items"], (1, 2), str(folder)),
             (["cache", "-u", "root", "-s", folder / "socket"], 1, "socket"),
         ]
-        for words, statuses, name in commands:
-            process = world.start(world.binary, *words)
+        commands = [(world.binary, *command) for command in commands]
+        commands.append((world.laboratory, ["lab", "run", "rt-yield", "--quick", "--out", folder / "lab"], 1, "lab"))
+        for program, words, statuses, name in commands:
+            process = world.start(program, *words)
             out, err = process.communicate(timeout=10)
             said = err.decode()
             statuses = statuses if isinstance(statuses, tuple) else (statuses,)

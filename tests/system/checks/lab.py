@@ -15,7 +15,9 @@ CGROUPS = [f"/sys/fs/cgroup/{controller}" for controller in ("", "memory", "cpu"
 
 
 def lab(world, *words):
-    return [world.binary, "lab", *words, "--out", world.scratch / "results", "--scratch", "/var/tmp"]
+    """A command line of the laboratory, which measures the program under test."""
+    weft = ["--weft", world.binary] if words[0] == "run" else []
+    return [world.laboratory, "lab", *words, *weft, "--out", world.scratch / "results", "--scratch", "/var/tmp"]
 
 
 def left_of(pid):

@@ -188,7 +188,7 @@ def a_report_of_the_lab_has_its_figures_whole_and_saves_them_as_pictures(world):
     site = world.folder()
     results = pathlib.Path(__file__).parents[3] / "results"
     shutil.copytree(results / "samples", site / "samples")
-    world.output_of(world.binary, "lab", "report", "--out", site)
+    world.output_of(world.laboratory, "lab", "report", "--out", site)
     # The first colour of the page in light and in dark, and the ground.
     looks = 0
     themes = {"light": ("11,98,168", [255, 255, 255]), "dark": ("90,169,230", [20, 24, 29])}

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
@@ -20,7 +21,7 @@ use crate::os::files;
 use crate::os::stop::Stop;
 use crate::settings;
 use args::{Compare, Measuring, Run};
-pub(crate) use args::{LabCommand, SECTIONS, command};
+pub(crate) use args::{LabCommand, SECTIONS, command, experiments, typed, with_names};
 
 pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure> {
     match asked {
@@ -292,7 +293,7 @@ impl Laboratory {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stop.is_wished()
+        self.stop.wish.load(Ordering::Relaxed)
     }
 
     /// The failure of a run that was stopped.

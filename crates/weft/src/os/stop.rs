@@ -28,10 +28,6 @@ impl Stop {
         Ok(())
     }
 
-    pub(crate) fn is_wished(&self) -> bool {
-        self.wish.load(Ordering::Relaxed)
-    }
-
     /// Exit code of the signal, if one came.
     pub(crate) fn code(&self) -> Option<u8> {
         let signal = self.signal.load(Ordering::Acquire);

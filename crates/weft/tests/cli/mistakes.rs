@@ -202,7 +202,7 @@ fn words_that_are_no_commands_are_told_ours() {
         let said = refused(typed, ours);
         assert!(!said.contains("similar"), "{typed}: {said}");
     }
-    for line in ["serve --version", "serve -V", "load http --version", "lab -V"] {
+    for line in ["serve --version", "serve -V", "load http --version", "doctor -V"] {
         refused(line, "tip: weft --version prints it");
     }
     refused("serve help", "weft serve --help");
@@ -225,7 +225,7 @@ fn no_mistake_is_told_to_be_passed_as_a_value() {
         "serve --browze",
         "load --rate -5",
         "load http http://127.0.0.1:1/ --nosuch",
-        "lab run web-rows --nosuch",
+        "load cache 127.0.0.1:1 --nosuch",
         "cache --nosuch",
         "doctor --nosuch",
         "--nosuch",

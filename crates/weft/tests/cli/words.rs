@@ -1,11 +1,10 @@
 //! Output on request: help, versions, manual pages, completions, the lists of the laboratory, the
 //! doctor.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::process::Stdio;
 
-use super::{check, refused, run, weft};
+use super::{refused, run, weft};
 
 #[test]
 fn help_has_every_heading_and_examples() {
@@ -58,8 +57,11 @@ fn every_shell_gets_completions_of_every_flag() {
     }
     for shell in ["bash", "zsh", "fish"] {
         let ran = run(&mut weft(&["completions", shell]));
-        for name in ["web-rows", "cache-latency", "load-http", "check-config"] {
+        for name in ["load-http", "check-config"] {
             assert!(ran.out.contains(name), "{shell} does not know {name}");
+        }
+        for name in ["web-rows", "cache-latency"] {
+            assert_eq!(ran.out.contains(name), cfg!(feature = "lab"), "{shell}: {name}");
         }
     }
     refused("completions sea", "bash");
@@ -79,6 +81,7 @@ fn manual_pages_are_printed_and_written() {
 /// Seen: an unknown experiment got a list of 25 names, none at all no hint; `lab report --out DIR`
 /// was refused although `lab run` writes there by that flag; "tokio, may  built with cargo" read as
 /// if they were built already.
+#[cfg(feature = "lab")]
 #[test]
 fn the_lab_says_how_to_go_on() {
     refused("lab run", "weft lab list");
@@ -91,7 +94,7 @@ fn the_lab_says_how_to_go_on() {
     // Seen: the column was as wide as most names, and longer ones pushed their words to the right.
     let list = run(&mut weft(&["lab", "list"])).out;
     let column = |line: &str| line.len() - line.split_once(' ').unwrap().1.trim_start().len();
-    let columns: BTreeSet<_> = list.lines().map(column).collect();
+    let columns: std::collections::BTreeSet<_> = list.lines().map(column).collect();
     assert_eq!(columns.len(), 1, "{list}");
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().to_str().unwrap();
@@ -100,7 +103,7 @@ fn the_lab_says_how_to_go_on() {
     }
     // Seen: "there are no samples …: weft lab run makes them", of weft lab run; and after an
     // earlier run in the same folder the old report and exit code 0.
-    check(
+    super::check(
         &mut weft(&["lab", "run", "file-table", "--configurations", "no such", "--out", results]),
         2,
         "nothing was measured",
@@ -110,6 +113,21 @@ fn the_lab_says_how_to_go_on() {
         assert!(line.contains("built at the first run, with") || line.contains("not built"));
     }
     assert_eq!(servers.matches(" built").count(), 2, "{servers}");
+}
+
+/// What is installed on servers has no laboratory, and names it nowhere else.
+#[cfg(not(feature = "lab"))]
+#[test]
+fn without_a_laboratory_weft_says_where_it_is() {
+    for words in ["lab", "lab run web-rows --quick", "lab --help"] {
+        refused(words, "`cargo build --release` makes one that has it");
+    }
+    refused("man lab", "weft has no command 'lab'");
+    for words in [&["--help"][..], &["completions", "bash"], &["completions", "fish"], &["man"]] {
+        let ran = run(&mut weft(words));
+        let is_named = ran.out.split(|c: char| !c.is_alphanumeric()).any(|word| word == "lab");
+        assert!(ran.code == 0 && !is_named, "{words:?}: {}", ran.out);
+    }
 }
 
 #[test]

@@ -244,7 +244,7 @@ const CRATES: &[CrateFloors] = &[
             command/load/args
             command/load/options command/load/output
             command/load/campaign
-            command/lab/args
+            command/lab/args command/without_lab
             command/cache command/lab command/load command/serve
             command
             args

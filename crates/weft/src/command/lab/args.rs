@@ -3,17 +3,44 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Command, Subcommand, value_parser};
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
+
+use ::lab::catalog::CATALOG;
 
 use crate::value;
 
-/// The subcommand, as clap sees it.
-pub(crate) fn command() -> Command {
+/// The subcommand, as clap sees it; `None` in a build without it.
+pub(crate) fn command() -> Option<Command> {
     let command = Command::new("lab")
         .about("Experiments: servers and threading runtimes beside each other, with figures")
         .subcommand_required(true)
         .arg_required_else_help(true);
-    LabCommand::augment_subcommands(command)
+    Some(LabCommand::augment_subcommands(command))
+}
+
+/// Reads what was typed.
+///
+/// # Errors
+/// clap's.
+pub(crate) fn typed(matches: &ArgMatches) -> Result<LabCommand, clap::Error> {
+    LabCommand::from_arg_matches(matches)
+}
+
+/// Names that `weft lab run` takes.
+pub(crate) fn experiments() -> Vec<&'static str> {
+    let experiments = CATALOG.iter().map(|experiment| experiment.name);
+    experiments.chain(["all"]).collect()
+}
+
+/// The whole command, with the names of experiments, for shells.
+pub(crate) fn with_names(weft: Command) -> Command {
+    weft.mut_subcommand("lab", |lab| {
+        ["run", "list"].into_iter().fold(lab, |lab, name| {
+            lab.mut_subcommand(name, |command| {
+                command.mut_arg("name", |arg| arg.value_parser(experiments()))
+            })
+        })
+    })
 }
 
 // A doc comment would be the help of `weft lab`.

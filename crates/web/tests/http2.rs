@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http2_client::{Client, PREFACE, frame, headers, parsed, settings, window};
 use session::replay::{Cutting, run, test_now};
-use session::{Next, Outbox, Phase, Session as _};
+use session::{Next, Outbox, Phase, Session as _, Work as _};
 use web::{
     Covers, Handle, HeaderRule, Hosts, LogFormat, Peer, RateLimit, ServiceConfig, Session, Site,
     SiteConfig, VirtualHost, transcript,
@@ -629,8 +629,7 @@ fn cold_read_is_charged_its_length() {
     client.request(1, "GET", "/big.bin", &[]);
     client.runs_work = false;
     for len in [100, 60_000] {
-        // A file system in memory has nothing cold.
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        make_cold(&file);
         let before = client.held_len();
         client.send(&window(1, len));
         while !client.works.is_empty() {
@@ -641,6 +640,78 @@ fn cold_read_is_charged_its_length() {
         assert_eq!(client.held_len(), before);
     }
     assert_eq!(client.stream(1).body.len(), 60_100);
+}
+
+/// Seen: each cold read that ended resumed all streams that waited for one, and each of them tried
+/// to read again: half of the square of their number.
+#[test]
+fn a_cold_read_resumes_few_streams() {
+    const STREAMS: u32 = 40;
+    let world = World::new();
+    let mut client = world.client();
+    let file = ask_for_cold_bytes(&world, &mut client, STREAMS);
+    let before = reads();
+    while !client.works.is_empty() {
+        // The kernel reads ahead for each that tries, in order: with this, all has come.
+        client.works[0].run(client.now);
+        make_cold(&file);
+        client.bring_back(0);
+    }
+    let read = reads() - before;
+    eprintln!("reads {read}");
+    assert!(read <= u64::from(6 * STREAMS), "{read} reads");
+    assert!((0..STREAMS).all(|at| client.stream(3 + 2 * at).body == [b'x'; 1000]));
+}
+
+/// Streams that wait for a cold read are read in the end, whatever becomes of those before them.
+#[test]
+fn a_reset_does_not_strand_cold_streams() {
+    let world = World::new();
+    let mut client = world.client();
+    ask_for_cold_bytes(&world, &mut client, 8);
+    for id in [3, 5, 11] {
+        client.send(&frame(3, 0, id, &8_u32.to_be_bytes()));
+    }
+    // Windows may close while streams wait.
+    for window in [0, 65_535] {
+        client.send(&settings(&[(4, window)]));
+        while !client.works.is_empty() {
+            client.bring_back(0);
+        }
+    }
+    let whole = (0..8).map(|at| 3 + 2 * at).filter(|id| client.stream(*id).has_ended);
+    assert_eq!(whole.collect::<Vec<_>>(), [7, 9, 13, 15, 17]);
+}
+
+/// Asks for 1,000 bytes each on so many streams.
+fn ask_for_cold_bytes(world: &World, client: &mut Client, streams: u32) -> fs::File {
+    // More than is read ahead.
+    const APART: u32 = 256 * 1024;
+    let path = world.dir.path().join("cold.bin");
+    fs::write(&path, vec![b'x'; (streams * APART) as usize]).unwrap();
+    client.opens_windows = false;
+    client.request(1, "HEAD", "/cold.bin", &[]);
+    client.runs_work = false;
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    make_cold(&file);
+    for at in 0..streams {
+        let range = format!("bytes={}-{}", at * APART, at * APART + 999);
+        client.send(&headers(3 + 2 * at, "GET", "/cold.bin", &[("range", &range)], true));
+    }
+    file
+}
+
+/// Takes a file out of the page cache. A file system in memory has nothing cold.
+fn make_cold(file: &fs::File) {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+/// System calls of this thread that read.
+fn reads() -> u64 {
+    let io = fs::read_to_string("/proc/thread-self/io").unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("syscr: "));
+    line.unwrap().parse().unwrap()
 }
 
 /// One function says what a host is, whichever version names it.

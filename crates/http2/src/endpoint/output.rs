@@ -80,6 +80,12 @@ impl Endpoint {
         }
     }
 
+    /// True if the connection's window is open, whatever those of its streams are.
+    #[inline]
+    pub fn has_window(&self) -> bool {
+        self.send_window > 0 && self.reading != Reading::Failed
+    }
+
     /// The next piece of a body to send, of at most `len_max` bytes; `None` if there is none or the
     /// peer's windows are closed. Asking changes nothing.
     ///
@@ -87,7 +93,7 @@ impl Endpoint {
     /// cuts it into frames.
     #[inline]
     pub fn next_piece(&self, len_max: u64) -> Option<BodyPiece> {
-        if self.send_window <= 0 || self.reading == Reading::Failed {
+        if !self.has_window() {
             return None;
         }
         let (key, stream) = self.streams.front()?;

@@ -637,12 +637,16 @@ impl Multiplexed {
         let len_max = if out.is_lean() { PIECE_LEN_MAX_LEAN } else { PIECE_LEN_MAX };
         loop {
             let Some(piece) = self.endpoint.next_piece(len_max) else {
+                if self.endpoint.has_window() && self.resume_waiting() {
+                    continue;
+                }
                 return false;
             };
             if out.is_full() {
                 return true;
             }
             self.send_piece(piece, out, buffer, handle);
+            self.resume_waiting();
         }
     }
 
@@ -711,13 +715,18 @@ impl Multiplexed {
         }
     }
 
+    /// Lets the next stream that waits for a read try again, if none is out: when a read ends, with
+    /// each piece that needs none, and when nothing else can be sent. True if there is one.
+    fn resume_waiting(&mut self) -> bool {
+        let waiting = if self.reads < READS_MAX { self.unread.pop_front() } else { None };
+        waiting.inspect(|key| self.endpoint.resume(*key)).is_some()
+    }
+
     /// Sends a piece that was read.
     fn handle_read(&mut self, call: &mut Call<'_>, read: PieceRead) {
-        while let Some(key) = self.unread.pop_front() {
-            self.endpoint.resume(key);
-        }
         let PieceRead { mut piece, bytes, .. } = read;
         let key = piece.stream;
+        self.resume_waiting();
         self.endpoint.resume(key);
         if self.stream(key).is_none() {
             return; // It has been reset.

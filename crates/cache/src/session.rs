@@ -57,7 +57,7 @@ const _: () = assert!(size_of::<Session>() <= 128);
 /// less CPU.
 const BODY_BUFFER_LEN_MIN: usize = 16 * 1024;
 
-/// Time that a watcher's kernel thread waits for a line before it checks for the end.
+/// Time that a watcher with a thread of its own waits for a line before it checks for the end.
 const WATCH_WAIT: Duration = Duration::from_millis(500);
 
 /// Items visited in one step of a crawl.
@@ -94,7 +94,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.service.connections.close(&self.connection);
-        if let State::Watch(watcher) = &self.state {
+        if let State::Watch { watcher, .. } = &self.state {
             self.service.watchers.remove(watcher);
         }
     }
@@ -140,7 +140,10 @@ impl session::Session for Session {
     fn take_work(&mut self) -> Option<Work> {
         let service = || Arc::clone(&self.service);
         Some(Work(match &mut self.state {
-            State::Watch(watcher) => Errand::Watch(Arc::clone(watcher)),
+            State::Watch { watcher, waits: waits @ false } => {
+                *waits = true;
+                Errand::Watch(Arc::clone(watcher))
+            }
             State::Dump(dump) => Errand::Dump(service(), mem::take(dump)),
             State::Crawl => Errand::Crawl(service(), BUSY),
             _ => return None,
@@ -149,7 +152,11 @@ impl session::Session for Session {
 
     fn handle_worked(&mut self, work: Work, _: Now, _: &mut Outbox) -> Next {
         match work.0 {
-            Errand::Watch(_) => {}
+            Errand::Watch(_) => {
+                if let State::Watch { waits, .. } = &mut self.state {
+                    *waits = false;
+                }
+            }
             Errand::Dump(_, dump) => self.state = State::Dump(dump),
             Errand::Crawl(_, reply) => self.state = State::Crawled(reply),
         }
@@ -239,6 +246,16 @@ impl session::Work for Work {
     fn waits(&self) -> bool {
         matches!(self.0, Errand::Watch(_))
     }
+
+    fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+        match &self.0 {
+            Errand::Watch(watcher) => {
+                let watcher = Arc::clone(watcher);
+                watcher.wake_by(Box::new(|| done(self)));
+            }
+            Errand::Dump(..) | Errand::Crawl(..) => done(self),
+        }
+    }
 }
 
 /// Reply to a client while another has a crawl.
@@ -322,15 +339,18 @@ impl Conversation<'_> {
                 *self.state = State::Command;
                 Progress::used(0)
             }
-            State::Watch(watcher) => {
+            State::Watch { watcher, .. } => {
                 let watchers = &cx.service.watchers;
                 let mut lines = Vec::new();
                 let count = watcher.take(&mut lines);
                 watchers.sent.fetch_add(count, Ordering::Relaxed);
                 cx.out.put(&lines);
-                let next =
-                    if watcher.is_ended() || self.is_draining { Next::Close } else { Next::Work };
-                // A watcher only watches: its input is not read.
+                let next = if watcher.is_ended() || self.is_draining {
+                    Next::Close
+                } else {
+                    Next::Duplex { phase: Phase::Idle, has_more: false }
+                };
+                // A watcher only watches: only the end of its input says something.
                 Progress { used: input.len(), next: Some(next) }
             }
             State::Closed => Progress::then(Next::Close),

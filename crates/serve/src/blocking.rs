@@ -34,6 +34,7 @@ pub(crate) fn converse<S: Session + 'static, T: Stream>(
     open: impl Fn(&T, Facts<'_>, Now) -> S,
 ) -> Result<(), Closed> {
     let Connection { stream, .. } = &*Arc::clone(&driver.connection);
+    driver.machine.work_in_place();
     let mut now = clock::now();
     loop {
         let until = driver.drive(now, &open)?;
@@ -128,6 +129,14 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     fiber::on_processor_stack(|| machine.handle_turn(now));
                 }
                 Action::Work => {
+                    // What may block may also wait for long: the peer has its say between.
+                    if is_duplex
+                        && fiber::current().is_none()
+                        && let Some(heard) = hear(machine, connection, returned)
+                    {
+                        now = heard;
+                        continue;
+                    }
                     if let Some(work) = machine.take_work() {
                         now = run(machine, returned, work, now);
                     }

@@ -11,15 +11,13 @@
 //!
 //! A connection has at most eight jobs in the line ([`session::WORKS_MAX`]). One that is cut leaves
 //! its jobs behind, so what is handed over has a limit and a counter of its own. Jobs that wait for
-//! something to happen have threads of their own and never stand in the line: twenty `watch`ers
-//! took twenty of the threads for as long as they watched.
+//! something to happen (a `watch`) are begun, have a place below that limit, and no thread.
 
 use std::io;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread;
 
 use session::{Now, Work};
 
@@ -66,8 +64,8 @@ impl Jobs {
         }
     }
 
-    /// Has work run elsewhere. `done` gets it back on the thread that ran it; `None` if it
-    /// panicked.
+    /// Has work run elsewhere, or begun. `done` gets it back on the thread that ran it, or that ends
+    /// its wait; `None` if it panicked.
     ///
     /// # Errors
     /// The work, if as much as may be handed over has not been done yet.
@@ -80,31 +78,32 @@ impl Jobs {
         let Ok(place) = self.reserve() else {
             return Err(work);
         };
-        let waits = work.waits();
-        let run = move || {
+        if work.waits() {
+            let back = WayBack::new(place, done);
+            work.begin(Box::new(move |work| back.give(work)));
+            return Ok(());
+        }
+        place.hand_over(move || {
             let run = AssertUnwindSafe(|| {
                 work.run(now);
                 work
             });
             // The panic hook has reported it.
             done(catch_unwind(run).ok());
-        };
-        place.hand_over_as(waits, run);
+        });
         Ok(())
     }
 
-    /// Has something done elsewhere. `waits`: it waits for something to happen, and so has a thread
-    /// of its own.
+    /// Has something done elsewhere.
     ///
     /// # Errors
     /// `ResourceBusy` if as much as may be handed over has not been done yet.
     #[cfg(feature = "event")]
     pub(crate) fn hand_over(
         self: &Arc<Self>,
-        waits: bool,
         call: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        self.reserve()?.hand_over_as(waits, call);
+        self.reserve()?.hand_over(call);
         Ok(())
     }
 
@@ -156,14 +155,6 @@ impl Place {
         fiber::offload_detached(move || self.run(call));
     }
 
-    fn hand_over_as(self, waits: bool, call: impl FnOnce() + Send + 'static) {
-        if waits {
-            on_own_thread(move || self.run(call));
-        } else {
-            self.hand_over(call);
-        }
-    }
-
     fn run(self, call: impl FnOnce()) {
         call();
     }
@@ -175,24 +166,39 @@ impl Drop for Place {
     }
 }
 
-/// Without memory for a thread it stands in line like the others.
-fn on_own_thread(call: impl FnOnce() + Send + 'static) {
-    let (give, take) = mpsc::sync_channel::<Box<dyn FnOnce() + Send>>(1);
-    let builder = thread::Builder::new().name("waiting".to_owned());
-    let spawned = builder.spawn(move || take.recv().map(|call| call()));
-    match spawned {
-        Ok(_) => drop(give.send(Box::new(call))),
-        Err(_) => fiber::offload_detached(call),
+/// The way back of work that waits. If that is dropped, it has panicked.
+struct WayBack<W, F: FnOnce(Option<W>)>(Option<(Place, F)>, PhantomData<fn(W)>);
+
+impl<W, F: FnOnce(Option<W>)> WayBack<W, F> {
+    fn new(place: Place, done: F) -> Self {
+        WayBack(Some((place, done)), PhantomData)
+    }
+
+    fn give(mut self, work: W) {
+        self.end(Some(work));
+    }
+
+    fn end(&mut self, work: Option<W>) {
+        if let Some((place, done)) = self.0.take() {
+            place.run(|| done(work));
+        }
+    }
+}
+
+impl<W, F: FnOnce(Option<W>)> Drop for WayBack<W, F> {
+    fn drop(&mut self) {
+        self.end(None);
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use std::sync::{Condvar, Mutex};
+    use std::sync::mpsc;
+    use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Work of test sessions: a call, on a thread of its own if it is to be so.
+    /// Work of test sessions: a call, which waits for an event if it is to be so.
     #[derive(Debug)]
     pub(crate) struct Call(pub(crate) fn(), pub(crate) bool);
 
@@ -204,31 +210,59 @@ pub(crate) mod tests {
         fn waits(&self) -> bool {
             self.1
         }
+
+        fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+            self.0();
+            done(self);
+        }
     }
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Seen: each `watch` of the cache held one of the 32 threads that cold files, listings and
-    /// crawls share, for as long as it watched. Cause: what waits for something to happen was work
-    /// like any other. Cure: it says so, and waits on a thread of its own.
-    #[test]
-    fn waiting_jobs_do_not_delay_others() {
-        let jobs = Arc::new(Jobs::new(1000));
-        let end = Arc::new((Mutex::new(false), Condvar::new()));
-        for _ in 0..2 * fiber::offload_counters().threads_max {
-            let end = Arc::clone(&end);
-            let wait = move || {
-                let is_over = end.0.lock().unwrap();
-                drop(end.1.wait_while(is_over, |is_over| !*is_over));
-            };
-            jobs.hand_over(true, wait).unwrap();
+    /// Work that waits until what it sends is called.
+    struct Wait(mpsc::Sender<Box<dyn FnOnce() + Send>>);
+
+    impl Work for Wait {
+        fn run(&mut self, _: Now) {
+            unreachable!("it is begun");
         }
+
+        fn waits(&self) -> bool {
+            true
+        }
+
+        fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+            let wakers = self.0.clone();
+            let done = move || done(self);
+            wakers.send(Box::new(done)).unwrap();
+        }
+    }
+
+    /// Seen: each `watch` of the cache held one of the 32 threads that cold files, listings and
+    /// crawls share, for as long as it watched; later, a thread of its own. Cause: what waits for
+    /// something to happen was work like any other. Cure: it says so, and is called when that
+    /// happens.
+    #[test]
+    fn waiting_jobs_have_no_threads() {
+        let jobs = Arc::new(Jobs::new(1000));
+        let (wakers, all) = mpsc::channel();
         let (done, ended) = mpsc::channel();
-        jobs.hand_over(false, move || done.send(()).unwrap()).unwrap();
-        let ended = ended.recv_timeout(PATIENCE);
-        *end.0.lock().unwrap() = true;
-        end.1.notify_all();
-        ended.expect("a job among many that wait");
+        for _ in 0..100 {
+            let done = done.clone();
+            let done = move |work: Option<Wait>| done.send(work.is_some()).unwrap();
+            assert!(jobs.work(Wait(wakers.clone()), Now::read(), done).is_ok());
+        }
+        assert_eq!(jobs.handed_over.load(Ordering::Relaxed), 100);
+        jobs.hand_over(move || done.send(false).unwrap()).unwrap();
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(false), "a job among many that wait");
+        // Some have panicked.
+        let all: Vec<Box<dyn FnOnce() + Send>> = all.try_iter().collect();
+        for (nth, wake) in all.into_iter().enumerate() {
+            if nth < 90 { wake() } else { drop(wake) }
+        }
+        let ended: Vec<_> = ended.try_iter().collect();
+        assert_eq!((&ended[..90], &ended[90..]), (&[true; 90][..], &[false; 10][..]));
+        assert_eq!(jobs.handed_over.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -240,9 +274,9 @@ pub(crate) mod tests {
             let _ = gone.recv();
             done.send(()).unwrap();
         };
-        jobs.hand_over(true, waits).unwrap();
+        jobs.hand_over(waits).unwrap();
         // The end of a job that panics is an end, too.
-        jobs.hand_over(true, || panic!("deliberate, from a test")).unwrap();
+        jobs.hand_over(|| panic!("deliberate, from a test")).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while jobs.handed_over.load(Ordering::Relaxed) > 1 {
             assert!(Instant::now() < deadline, "a panic kept its place");
@@ -252,8 +286,8 @@ pub(crate) mod tests {
         let waits_too = move || {
             let _ = gone_too.recv();
         };
-        jobs.hand_over(true, waits_too).unwrap();
-        let refused = jobs.hand_over(false, || panic!("it was refused"));
+        jobs.hand_over(waits_too).unwrap();
+        let refused = jobs.hand_over(|| panic!("it was refused"));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(jobs.refused.load(Ordering::Relaxed), 1);
         drop((go, go_too));

@@ -89,11 +89,22 @@ pub trait Work: Send + 'static {
     /// Does the work. The only call of a session's code that may block.
     fn run(&mut self, now: Now);
 
-    /// True if it waits for an event, for however long (a `watch`), and must not delay the work of
-    /// other connections: it runs on a kernel thread of its own. A session limits how many wait at
-    /// a time.
+    /// True if it waits for an event, for however long (a `watch`): where threads serve many
+    /// connections it is [begun](Work::begin) instead of run, and keeps none of them.
     fn waits(&self) -> bool {
         false
+    }
+
+    /// Begins to wait, if [it waits](Work::waits). `done` gets it back, at once or on whichever
+    /// thread the event happens. By default that is a thread of its own, which runs it.
+    fn begin(mut self, done: Box<dyn FnOnce(Self) + Send>)
+    where
+        Self: Sized,
+    {
+        std::thread::spawn(move || {
+            self.run(Now::read());
+            done(self);
+        });
     }
 }
 
@@ -160,7 +171,8 @@ pub enum Next {
     /// Send the outbox, and show input as it comes meanwhile, within the phase's time-out. With
     /// `has_more`, show the unused input, or none, once the outbox is at most half full: there is
     /// more to say. While the outbox is more than full, no input is taken. Work that the session
-    /// has is run meanwhile ([`Session::take_work`]).
+    /// has is run meanwhile ([`Session::take_work`]). When the peer sends no more, the conversation
+    /// goes on for work that is out, but not in [`Phase::Idle`].
     Duplex {
         /// Input that is waited for.
         phase: Phase,

@@ -19,6 +19,30 @@ WAIT_MS_MAX = 1000
 PULSE = pathlib.Path(__file__).parent.parent / "pulse.py"
 
 
+@check(*ALL)
+def watchers_need_no_threads(world):
+    """All that there may be watch, without threads but on the engine of threads; half of them leave, and their places are free again."""
+    with cache(world, "-t", 2) as server, server.client() as client:
+        client.must_set(b"a", b"before")
+        threads = int(server.status("Threads"))
+        watchers = [server.client() for _ in range(20)]
+        for watcher in watchers:
+            expect_equal("the answer to watch", watcher.ask(b"watch mutations"), b"OK")
+        more = int(server.status("Threads")) - threads
+        # Threads of the jobs' pool come and go.
+        expect(more <= 2 or world.variant == "thread", f"{more} threads more")
+        for round in range(50):
+            client.must_set(b"key%d" % round, b"x")
+        for watcher in watchers:
+            keys = [watcher.line().split(b"key=")[1].split(b" ")[0] for _ in range(50)]
+            expect_equal("the keys that a watcher saw", keys, [b"key%d" % round for round in range(50)])
+        for watcher in watchers[10:]:
+            watcher.close()
+        wait_for("half of them are gone", lambda: client.stats()["log_watchers"] == "10")
+    for watcher in watchers[:10]:
+        expect_equal("the end of a watch", watcher.file.read(), b"")
+
+
 class Pulse:
     """The client beside."""
 

@@ -26,7 +26,11 @@ pub(crate) enum State {
     /// The crawl is done, or was refused; the reply.
     Crawled(&'static [u8]),
     /// Lines of what happens are on their way out, for ever.
-    Watch(Arc<Watcher>),
+    Watch {
+        watcher: Arc<Watcher>,
+        /// Lines are waited for.
+        waits: bool,
+    },
     /// After the last reply.
     Closed,
     /// After the last reply, with more perhaps on its way from the client.
@@ -54,7 +58,7 @@ pub(crate) struct Swallow {
 impl State {
     /// True if replies may come without further input.
     pub(crate) fn has_output(&self) -> bool {
-        matches!(self, State::Dump(_) | State::Watch(_))
+        matches!(self, State::Dump(_) | State::Watch { .. })
     }
 }
 

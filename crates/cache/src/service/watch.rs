@@ -3,14 +3,14 @@
 //! Without a watcher a command costs one load of [`Watchers::kinds`]. A watcher has a queue of
 //! bounded length; what does not fit is counted, and the watcher is told how many lines it missed.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use session::Now;
 
-/// Maximum number of watchers: each holds a kernel thread while it waits.
+/// Maximum number of watchers, as in memcached: each line is copied for each.
 pub(crate) const WATCHERS_MAX: usize = 20;
 
 /// Maximum bytes of lines that wait for a watcher (memcached's `watcher_logbuf_size`).
@@ -69,6 +69,9 @@ pub(crate) struct Watchers {
     pub(crate) sent: AtomicU64,
 }
 
+/// Tells a connection that there is something to take. Called once, without locks.
+pub(crate) type Wake = Box<dyn FnOnce() + Send>;
+
 /// One connection that watches.
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -78,11 +81,23 @@ pub(crate) struct Watcher {
     is_ended: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct LineQueue {
     lines: Vec<u8>,
     line_count: u64,
     skipped: u64,
+    /// Wakes a connection that waits without a thread.
+    wake: Option<Wake>,
+}
+
+impl fmt::Debug for LineQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits = self.wake.is_some();
+        f.debug_struct("LineQueue")
+            .field("line_count", &self.line_count)
+            .field("waits", &waits)
+            .finish()
+    }
 }
 
 impl Watchers {
@@ -119,14 +134,14 @@ impl Watchers {
         list.retain(|other| !Arc::ptr_eq(other, watcher));
         let kinds = list.iter().fold(Kinds::NONE, |all, one| all.and(one.kinds));
         self.kinds.store(kinds.0, Ordering::Relaxed);
+        drop(list);
+        watcher.end();
     }
 
     /// Ends all of them: a server that drains does not wait for watchers.
     pub(crate) fn end(&self) {
-        for watcher in self.lock().iter() {
-            watcher.is_ended.store(true, Ordering::SeqCst);
-            watcher.changed.notify_all();
-        }
+        let all = self.lock().clone();
+        all.iter().for_each(|watcher| watcher.end());
     }
 
     /// Gives a line to the watchers of its kind. `write` writes the part behind `ts=` and `gid=`.
@@ -144,11 +159,14 @@ impl Watchers {
         write(&mut line);
         line.push('\n');
         self.written.fetch_add(1, Ordering::Relaxed);
+        let mut wakes = Vec::new();
         for watcher in list.iter().filter(|watcher| watcher.kinds.overlap(kind)) {
-            if !watcher.push(line.as_bytes()) {
+            if !watcher.push(line.as_bytes(), &mut wakes) {
                 self.skipped.fetch_add(1, Ordering::Relaxed);
             }
         }
+        drop(list);
+        wakes.into_iter().for_each(|wake| wake());
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Watcher>>> {
@@ -158,7 +176,7 @@ impl Watchers {
 
 impl Watcher {
     /// Queues a line, unless the queue is full.
-    fn push(&self, line: &[u8]) -> bool {
+    fn push(&self, line: &[u8], wakes: &mut Vec<Wake>) -> bool {
         let mut queue = self.lock();
         if queue.lines.len() + line.len() > QUEUE_LEN_MAX {
             queue.skipped += 1;
@@ -170,11 +188,35 @@ impl Watcher {
         }
         queue.lines.extend_from_slice(line);
         queue.line_count += 1;
+        wakes.extend(queue.wake.take());
         self.changed.notify_all();
         true
     }
 
-    /// Waits until there is something to take, or `timeout` is over, or the watch ends.
+    /// Ends the watch.
+    fn end(&self) {
+        let wake = {
+            let mut queue = self.lock();
+            self.is_ended.store(true, Ordering::SeqCst);
+            self.changed.notify_all();
+            queue.wake.take()
+        };
+        wake.into_iter().for_each(|wake| wake());
+    }
+
+    /// Has `wake` called once there is something to take, or the watch has ended.
+    pub(crate) fn wake_by(&self, wake: Wake) {
+        let mut queue = self.lock();
+        if queue.lines.is_empty() && !self.is_ended() {
+            queue.wake = Some(wake);
+            return;
+        }
+        drop(queue);
+        wake();
+    }
+
+    /// Waits on this thread until there is something to take, or `timeout` is over, or the watch
+    /// ends.
     pub(crate) fn wait(&self, timeout: Duration) {
         let queue = self.lock();
         let nothing = |queue: &mut LineQueue| queue.lines.is_empty() && !self.is_ended();
@@ -214,6 +256,35 @@ mod tests {
         assert_eq!(lines, b"ts=1795176000.000000 gid=1 yes\n");
         watchers.remove(&watcher);
         assert_eq!(watchers.kinds(), Kinds::NONE);
+    }
+
+    #[test]
+    fn waiting_connection_is_woken_once() {
+        let watchers = Watchers::default();
+        let watcher = watchers.add(Kinds::MUTATIONS).unwrap();
+        let woken = Arc::new(AtomicU32::new(0));
+        let wait = || {
+            let woken = Arc::clone(&woken);
+            let count = move || _ = woken.fetch_add(1, Ordering::Relaxed);
+            watcher.wake_by(Box::new(count));
+        };
+        let count = || woken.load(Ordering::Relaxed);
+        wait();
+        watchers.log(Kinds::FETCHERS, test_now(), |line| line.push_str("no"));
+        assert_eq!(count(), 0);
+        watchers.log(Kinds::MUTATIONS, test_now(), |line| line.push_str("yes"));
+        watchers.log(Kinds::MUTATIONS, test_now(), |line| line.push_str("yes"));
+        assert_eq!(count(), 1);
+        // There is something to take.
+        wait();
+        assert_eq!(count(), 2);
+        watcher.take(&mut Vec::new());
+        wait();
+        watchers.end();
+        assert_eq!(count(), 3);
+        wait();
+        watchers.remove(&watcher);
+        assert_eq!((count(), Arc::strong_count(&watcher)), (4, 1));
     }
 
     #[test]

@@ -252,7 +252,7 @@ fn watch(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
     match cx.service.watchers.add(kinds) {
         Some(watcher) => {
             cx.out.put(b"OK\r\n");
-            *state = State::Watch(watcher);
+            *state = State::Watch { watcher, waits: false };
         }
         None => cx.out.put(b"WATCHER_TOO_MANY log watcher limit reached\r\n"),
     }

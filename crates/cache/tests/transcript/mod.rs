@@ -111,6 +111,10 @@ impl Work for WorkAtTestTime {
     fn waits(&self) -> bool {
         self.0.waits()
     }
+
+    fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+        self.0.begin(Box::new(|work| done(WorkAtTestTime(work))));
+    }
 }
 
 /// The transcripts of a file, with their names.

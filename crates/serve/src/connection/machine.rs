@@ -56,6 +56,8 @@ pub(crate) struct Machine<S> {
     works: u8,
     /// In Duplex: the session may have work to hand out.
     asks_for_work: bool,
+    /// The engine runs work in place, so that output goes first.
+    works_in_place: bool,
     /// `Some` from the end of our side of the stream on, while the peer's is waited for.
     linger: Option<Box<Linger>>,
     /// The peer has sent all that it will.
@@ -163,6 +165,7 @@ impl<S: Session> Machine<S> {
             drain: Drain::No,
             works: 0,
             asks_for_work: false,
+            works_in_place: false,
             linger: None,
             is_ended: false,
             is_stream_ended: false,
@@ -173,11 +176,17 @@ impl<S: Session> Machine<S> {
         machine
     }
 
+    /// Tells it that work is run in place, and keeps the connection waiting.
+    pub(crate) fn work_in_place(&mut self) {
+        self.works_in_place = true;
+    }
+
     /// Returns the next action. Asking changes nothing.
     #[inline]
     pub(crate) fn next_action(&mut self) -> Action<'_> {
         if let State::Duplex { has_more } = self.state {
-            if self.asks_for_work && usize::from(self.works) < WORKS_MAX {
+            let may_work = !self.works_in_place || self.outgoing.is_none();
+            if self.asks_for_work && usize::from(self.works) < WORKS_MAX && may_work {
                 return Action::Work;
             }
             if has_more && self.has_space() {
@@ -762,7 +771,8 @@ impl<S: Session> Machine<S> {
             _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
                 State::Close(Closed::Drained)
             }
-            State::Duplex { .. } if self.works > 0 => self.state,
+            // Without a request under way, work is only waited for as long as the peer is there.
+            State::Duplex { .. } if self.works > 0 && self.phase != Phase::Idle => self.state,
             State::Receive
             | State::Duplex { has_more: false }
             | State::Fill

@@ -220,7 +220,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.rest_device(received.is_err() || transmitted.is_err());
         if self.buffer_pool.take_crowd_end() {
             // Not on the loop, for which it takes too long. If it is refused, the memory stays.
-            let _ = self.context.jobs.hand_over(false, give_free_memory_back);
+            let _ = self.context.jobs.hand_over(give_free_memory_back);
         }
         self.figures.copy(&mut self.netstack, &self.buffer_pool);
     }

@@ -134,6 +134,17 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Takes over one item, whether there is space or not: for what is few, and comes on a thread
+    /// that must not wait. If the queue is closed, it is dropped.
+    pub(super) fn squeeze_in(&self, item: T) {
+        let mut state = self.lock();
+        if !state.is_closed {
+            let limit = state.items.len() + 1;
+            let count = state.push(&mut VecDeque::from([item]), limit);
+            self.wake_takers(state, count);
+        }
+    }
+
     /// Moves up to `batch_max` items to the end of `batch`. Says whether there are more.
     pub(super) fn take(&self, batch_max: usize, batch: &mut Vec<T>) -> bool {
         let state = self.lock();
@@ -222,7 +233,7 @@ impl<T> QueueState<T> {
         if self.is_closed {
             return 0;
         }
-        let (count, now) = (line.len().min(limit - self.items.len()), Instant::now());
+        let (count, now) = (line.len().min(limit.saturating_sub(self.items.len())), Instant::now());
         self.items.extend(line.drain(..count).map(|item| (item, now)));
         self.counted.longest = self.counted.longest.max(self.items.len());
         count

@@ -10,7 +10,6 @@
 //! It is received from only if what comes can soon be handed over: while the session stage's queue
 //! is full, bytes stay in the sockets.
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ops::ControlFlow::{Break, Continue};
@@ -383,10 +382,9 @@ where
             }
             Payload::Watch(work) => {
                 let queue = Arc::clone(&self.queue);
-                let done = move |work| {
-                    // If the queue is closed, so is the connection.
-                    queue.put(&mut VecDeque::from([Arrival::Worked(token, work)]));
-                };
+                // It may be a thread that empties this queue which wakes it. If the queue is closed,
+                // so is the connection.
+                let done = move |work| queue.squeeze_in(Arrival::Worked(token, work));
                 let jobs = &self.engine.admission.shared.jobs;
                 if let Err(work) = jobs.work(work, self.now, done) {
                     connection.payload = Payload::Worked(Err(work));
@@ -427,6 +425,7 @@ where
     fn end(&mut self, at: usize, closed: Closed) {
         let ReadSlot { watch, connection, .. } = self.slots.remove(at);
         if let Some(connection) = connection {
+            self.early.retain(|(of, _)| *of != connection.token);
             self.poller.deregister_closing(&watch, connection.socket.as_fd());
             self.engine.end(connection, closed);
         }

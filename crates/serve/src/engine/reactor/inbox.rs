@@ -92,7 +92,7 @@ where
         self.to.counters.slow_reads.add(1);
         let inbox = Arc::clone(self);
         let call = move || inbox.post(Message::Read(of, read.run()));
-        if let Err(error) = jobs.hand_over(false, call) {
+        if let Err(error) = jobs.hand_over(call) {
             self.post(Message::Read(of, Err(error)));
         }
     }

@@ -155,6 +155,34 @@ fn connection_lives_while_work_is_out() {
     assert!(world.take_got().ends_with("worked\n"));
 }
 
+/// Seen (in review): on a kernel thread each line of a `watch` waited for the next one, because the
+/// thread waited for that before it had sent the first.
+#[test]
+fn work_in_place_follows_the_output() {
+    let mut world = World::new();
+    world.machine.handle_input(b"duplex 1\nwork\n", world.now);
+    assert!(matches!(world.machine.next_action(), Action::Work));
+    world.machine.work_in_place();
+    assert!(matches!(world.machine.next_action(), Action::Send { .. }));
+    assert_eq!((take_works(&mut world).len(), world.run()), (0, Blocked::Receive));
+    assert!(world.take_got().ends_with("worked\n"));
+}
+
+/// Seen: a client of the cache that had left kept its place among the watchers until the next line.
+#[test]
+fn a_wait_without_requests_ends_with_the_peer() {
+    let mut world = World::new();
+    world.machine.handle_input(b"duplex 1\nwork\n", world.now);
+    let work = take_works(&mut world).pop().unwrap();
+    // From here on no request is under way.
+    world.machine.handle_input(b"duplex 1\nline\n", world.now);
+    assert_eq!(world.run(), Blocked::Receive);
+    world.machine.handle_end_of_input(world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+    world.machine.handle_worked(work, world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+}
+
 #[test]
 fn each_reply_is_timed_by_itself() {
     let mut world = blocked();

@@ -137,7 +137,7 @@ impl Toy {
         }
         let has_more = left > 0;
         self.state = if has_more { ToyState::Duplex(left) } else { ToyState::Lines };
-        let phase = Phase::Idle;
+        let phase = if self.wanted > 0 { Phase::Body } else { Phase::Idle };
         let next = Next::Duplex { phase, has_more };
         Received { used, next }
     }

@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 
 use session::{Next, Now, Outbox, Phase, Received, Session, Work};
 
@@ -66,6 +67,16 @@ impl Work for Act {
 
     fn waits(&self) -> bool {
         matches!(self.1, b'?' | b'~')
+    }
+
+    fn begin(mut self, done: Box<dyn FnOnce(Self) + Send>) {
+        if self.1 == b'~' {
+            return done(self);
+        }
+        thread::spawn(move || {
+            self.run(Now::read());
+            done(self);
+        });
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Facts {
     pub(crate) syn_cookies: Option<u64>,
     pub(crate) local_ports: Option<(u64, u64)>,
     pub(crate) congestion_control: Option<String>,
+    pub(crate) unsent_max: Option<u64>,
     pub(crate) has_ipv6: bool,
 }
 
@@ -66,6 +67,7 @@ impl Facts {
             syn_cookies: machine.number("proc/sys/net/ipv4/tcp_syncookies"),
             local_ports: word("proc/sys/net/ipv4/ip_local_port_range").and_then(|two| pair(&two)),
             congestion_control: word("proc/sys/net/ipv4/tcp_congestion_control"),
+            unsent_max: machine.number("proc/sys/net/ipv4/tcp_notsent_lowat"),
             has_ipv6: std::net::TcpListener::bind("[::1]:0").is_ok(),
         }
     }

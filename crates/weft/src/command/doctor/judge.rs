@@ -241,7 +241,9 @@ fn shown(limit: Option<u64>) -> String {
 
 fn network(facts: &Facts) -> Vec<Finding> {
     let ipv6 = if facts.has_ipv6 { "yes" } else { "no; --listen :PORT is IPv4 only here" };
-    vec![accept_queue(facts), syn_queue(facts), ports(facts), congestion(facts), ok("IPv6", ipv6)]
+    let queues = [accept_queue(facts), syn_queue(facts), unsent(facts)];
+    let others = [ports(facts), congestion(facts), ok("IPv6", ipv6)];
+    queues.into_iter().chain(others).collect()
 }
 
 const BACKLOG_GOOD: u64 = 1024;
@@ -274,6 +276,33 @@ fn syn_queue(facts: &Facts) -> Finding {
             ok("SYN queue", format!("{}, {cookies}", show_count(max)))
         }
         None => ok("SYN queue", "unknown"),
+    }
+}
+
+/// Bytes that the kernel may hold unsent, from which on the order of replies is settled too early.
+const UNSENT_MANY: u64 = 1 << 20;
+
+fn unsent(facts: &Facts) -> Finding {
+    match facts.unsent_max {
+        // No fault: the kernel's default, and as good where there is no HTTP/2.
+        Some(UNSENT_MANY..) => Finding {
+            advice: Some(sysctl(
+                "Over HTTP/2, urgent replies stand behind all that a socket's buffer holds.",
+                "net.ipv4.tcp_notsent_lowat=131072",
+            )),
+            ..shown_unsent(facts.unsent_max)
+        },
+        max => shown_unsent(max),
+    }
+}
+
+fn shown_unsent(max: Option<u64>) -> Finding {
+    const NAME: &str = "unsent bytes";
+    const NO_LIMIT: u64 = u32::MAX as u64;
+    match max {
+        Some(NO_LIMIT) => ok(NAME, "no limit"),
+        Some(max) => ok(NAME, format!("{} (net.ipv4.tcp_notsent_lowat)", show_count(max))),
+        None => ok(NAME, "unknown"),
     }
 }
 
@@ -339,6 +368,7 @@ mod tests {
             syn_cookies: Some(1),
             local_ports: Some((32_768, 60_999)),
             congestion_control: Some("cubic".to_owned()),
+            unsent_max: Some(131_072),
             has_ipv6: true,
         }
     }
@@ -387,6 +417,13 @@ mod tests {
         let memory = |bytes| Some((CgroupVersion::V2, bytes));
         check(|facts| facts.cgroup_memory = memory(16 << 20), "cgroup limit", Bad, "MemoryMax=");
         check(|facts| facts.cgroup_memory = memory(64 << 20), "cgroup limit", Warn, "MemoryMax=");
+    }
+
+    #[test]
+    fn unsent_bytes_are_told() {
+        let advice = |max| unsent(&Facts { unsent_max: max, ..good() }).advice;
+        assert!(advice(Some(u64::from(u32::MAX))).unwrap().contains("HTTP/2"));
+        assert_eq!((advice(Some(131_072)), advice(None)), (None, None));
     }
 
     #[test]

@@ -1,9 +1,16 @@
-"""HTTP/2 as its clients and `weft load` see it: h2spec, curl, nghttp and h2load, over TLS and by prior knowledge."""
+"""HTTP/2 as its clients and `weft load` see it: h2spec, curl, nghttp, h2load, Go, Python's httpx and Chromium, over TLS and by prior
+knowledge."""
 
+import hashlib
 import os
+import pathlib
 import re
+import signal
 import subprocess
+import sys
 
+import frames
+from checks.clients import chromium, files_below
 from generator import load
 from peers import nginx
 from world import ALL, Failure, check, expect, expect_equal, wait_for
@@ -49,7 +56,7 @@ def h2spec_passes(world):
 
 @check(*ALL, limit_s=60)
 def clients_of_http2_get_every_file(world):
-    files = sorted(path for path in world.site.rglob("*") if path.is_file())
+    files = files_below(world.site)
     for start, scheme, how in (world.server, "http", ["--http2-prior-knowledge"]), (lambda: secured(world), "https", ["-k", "--http2"]):
         with start() as server:
             url = f"{scheme}://{server.host}:{server.port}"
@@ -62,6 +69,100 @@ def clients_of_http2_get_every_file(world):
             loaded = world.output_of("h2load", "-n", "5000", "-c", "5", "-m", "50", f"{url}/style.css").decode()
             expect("5000 succeeded, 0 failed, 0 errored" in loaded, loaded)
             expect_load(world, f"{url}/style.css", "-n", 5000)
+
+
+@check("uring", "event", "thread", "pipeline", limit_s=180)
+def go_and_httpx_get_every_file(world):
+    """Both ask for compressed replies and show what was compressed."""
+    files = [file for file in files_below(world.site) if file.suffix not in (".br", ".gz", ".zst")]
+    sums = {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    folder = pathlib.Path(__file__).parent.parent / "clients"
+    for start, scheme in (world.server, "http"), (lambda: secured(world), "https"):
+        with start() as server:
+            urls = [f"{scheme}://{server.host}:{server.port}/{file.relative_to(server.site)}" for file in files]
+            for client in [go_client(world, folder)], [httpx(world), folder / "http2.py"]:
+                lines = [line.split() for line in world.output_of(*client, *urls, seconds=60).decode().splitlines()]
+                said = {" ".join(line[:2]) for line in lines}
+                expect(said in ({"HTTP/2.0 200"}, {"HTTP/2 200"}), f"{scheme}: protocols and statuses are {said}")
+                expect_equal(f"{scheme}: addresses", sorted(line[3] for line in lines), sorted(urls))
+                expect_equal(f"{scheme}: bodies", {line[2] for line in lines}, sums)
+
+
+def go_client(world, folder):
+    program = world.scratch.parent / "http2-go"
+    if not program.exists():
+        built = subprocess.run(["go", "build", "-o", program, folder / "http2.go"], capture_output=True, text=True)
+        expect(built.returncode == 0, built.stderr[-300:])
+    return program
+
+
+def httpx(world):
+    """A Python with httpx, made once."""
+    folder = world.scratch.parent / "httpx-0.28.1"
+    if not (folder / "made").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([folder / "bin" / "pip", "install", "--quiet", "httpx[http2]==0.28.1"], check=True)
+        (folder / "made").touch()
+    return folder / "bin" / "python"
+
+
+GALLERY = """<!doctype html><title>gallery</title><link rel="icon" href="data:,"><body><script>
+const names = [...Array(200).keys()].map(at => `${at}.svg`);
+const shown = name => new Promise(done => {
+  const picture = new Image();
+  picture.onload = () => done(picture.naturalWidth);
+  picture.onerror = () => done(0);
+  picture.src = name;
+  document.body.append(picture);
+});
+Promise.all(names.map(shown)).then(widths => document.body.setAttribute("data-shown", widths.filter(width => width == 9).length));
+</script>"""
+
+
+@check("uring", "event", "thread", "pipeline", limit_s=120)
+def a_browser_shows_a_gallery_over_http2(world):
+    picture = b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><!--%s--></svg>'
+    gallery = world.folder("many", index__html=GALLERY.encode(), **{f"{at}__svg": picture % (b"x" * 40 * at) for at in range(200)})
+    key, certificate = certified(world)
+    for nth, (site, in_page) in enumerate(((gallery, 'data-shown="200"'), (world.site, "carried across few cores"))):
+        log = world.scratch / f"access-{nth}.log"
+        with world.server("--tls-cert", certificate, "--tls-key", key, "--access-log", log, site=site) as server:
+            browser = chromium(world, "--ignore-certificate-errors", "--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom",
+                               f"https://localhost:{server.port}/")
+            dom, said = world.start(*browser).communicate(timeout=60)
+            expect(in_page in dom.decode(), f"the page is {dom[-300:]}")
+            expect_equal("messages of the page", re.findall(r".*CONSOLE.*", said.decode()), [])
+        lines = log.read_text().splitlines()
+        expect(len(lines) > (200 if nth == 0 else 3), f"{len(lines)} requests")
+        expect_equal("requests that are not HTTP/2", [line for line in lines if 'HTTP/2.0" 200' not in line], [])
+
+
+@check(*ALL, limit_s=60)
+def a_drain_loses_no_stream(world):
+    """Requests that the client sends before it knows of the drain are answered, and the large one goes on."""
+    with world.server(site=world.big_site()) as server, server.connect() as connection:
+        connection.sendall(frames.PREFACE + frames.settings((4, frames.WINDOW_MAX)) + frames.window(0, frames.WINDOW_MAX - 65_535)
+                           + frames.get(1, b"/big.bin") + b"".join(frames.get(stream) for stream in range(3, 43, 2)))
+        bodies, ended, last = {}, set(), []
+        with connection.makefile("rb") as replies:
+            while head := replies.read(9):
+                payload = replies.read(int.from_bytes(head[:3], "big"))
+                kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+                if kind == frames.DATA:
+                    if not bodies:
+                        server.signal(signal.SIGTERM)
+                    bodies[stream] = bodies.get(stream, 0) + len(payload)
+                    if flags & frames.END_STREAM:
+                        ended.add(stream)
+                elif kind == frames.GOAWAY:
+                    last.append(int.from_bytes(payload[:4], "big"))
+                elif kind == frames.PING:
+                    more = b"".join(frames.get(stream) for stream in range(43, 83, 2))
+                    connection.sendall(more + frames.frame(frames.PING, 1, 0, payload))
+        server.wait_end()
+        expect_equal("last streams of GOAWAY", last, [frames.WINDOW_MAX, 81])
+        expect_equal("streams that ended", sorted(ended), list(range(1, 83, 2)))
+        expect_equal("the bytes of the large one", bodies[1], 64 << 20)
 
 
 def expect_load(world, url, *words, replies=5000):

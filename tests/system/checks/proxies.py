@@ -79,6 +79,7 @@ def behind(world, start_proxy, header, *flags, scheme="http", nth=0):
             world.output_of("curl", "-skf", "--interface", CLIENT, *words, f"{scheme}://127.0.0.1:{port}/index.html")
         lines = wait_for("the requests are logged", lambda: logged(log, 3))
     expect_equal("the client in the log", {line.split(" ")[0] for line in lines}, {CLIENT})
+    return lines
 
 
 def logged(log, count):
@@ -99,6 +100,16 @@ def haproxy_names_clients_before_tls(world):
     flags = ("--tls-cert", chain, "--tls-key", key)
     front = "    server one 127.0.0.1:{port} send-proxy-v2 proxy-v2-options ssl,unique-id,crc32c\n"
     behind(world, lambda server: haproxy(world, front.format(port=server.port), "tcp"), "proxy-protocol", *flags, scheme="https")
+
+
+@check("uring", "event", "thread", "pipeline")
+def haproxy_asks_over_http2(world):
+    _, chain, key = certificate(world.scratch)
+    over_tls = ("--tls-cert", chain, "--tls-key", key)
+    for nth, (words, flags) in enumerate((("proto h2", ()), ("ssl verify none alpn h2", over_tls))):
+        front = f"    option forwardfor\n    server one 127.0.0.1:{{port}} {words}\n"
+        lines = behind(world, lambda server: haproxy(world, front.format(port=server.port)), "x-forwarded-for", *flags, nth=nth)
+        expect_equal("requests over HTTP/2", sum('HTTP/2.0" 200' in line for line in lines), 3)
 
 
 @check()

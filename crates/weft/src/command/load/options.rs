@@ -229,11 +229,13 @@ fn below(folder: &str, mut pages: Vec<Page>) -> Vec<Page> {
     pages
 }
 
-/// A URL (RFC 3986). Authority and path are as they are sent: an IPv6 address is in brackets, and a
-/// fragment is not sent.
+/// A URL (RFC 3986). Authority and path are as they are sent: an IPv6 address is in brackets and
+/// without its zone, and a fragment is not sent.
 struct Url {
     is_tls: bool,
     authority: String,
+    /// The authority with the zone of its address, `[fe80::1%eth0]:80`.
+    server: String,
     path: String,
 }
 
@@ -257,7 +259,11 @@ fn split(url: &str) -> Result<Url, String> {
     if authority.contains('@') {
         return wrong("has a user name, which is not supported; use -H 'Authorization: …'");
     }
-    let authority = if authority.starts_with('[') || authority.matches(':').count() < 2 {
+    let mut server = authority.to_owned();
+    let authority = if let Some((address, rest)) = zone_of(authority) {
+        server = authority.replacen("%25", "%", 1); // As RFC 6874 has it.
+        format!("{address}{rest}")
+    } else if authority.starts_with('[') || authority.matches(':').count() < 2 {
         authority.to_owned()
     } else if authority.parse::<Ipv6Addr>().is_ok() {
         format!("[{authority}]")
@@ -268,7 +274,10 @@ fn split(url: &str) -> Result<Url, String> {
     };
     let path = path.split('#').next().unwrap_or_default();
     let slash = if path.starts_with('/') { "" } else { "/" };
-    Ok(Url { is_tls, authority, path: format!("{slash}{path}") })
+    if !server.starts_with('[') {
+        server.clone_from(&authority);
+    }
+    Ok(Url { is_tls, authority, server, path: format!("{slash}{path}") })
 }
 
 /// Most paths that one `{FIRST..LAST}` stands for.
@@ -350,12 +359,13 @@ fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String
             "'{authority}': '{port}' is not a port; write HOST:PORT, with a port from 1 to 65535"
         ));
     }
-    let full = match typed {
-        Some(_) => authority.to_owned(),
-        None => format!("{authority}:{port}"),
+    let (host, port) = match typed {
+        Some((host, port)) => (host, port.parse().unwrap_or_default()),
+        None => (authority, port),
     };
-    let found =
-        full.to_socket_addrs().map_err(|error| format!("cannot find '{authority}': {error}"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let found = (host, port).to_socket_addrs();
+    let found = found.map_err(|error| format!("cannot find '{authority}': {error}"))?;
     one_that_answers(&found.collect::<Vec<_>>(), tries)
         .ok_or_else(|| format!("'{authority}' has no address"))
 }
@@ -567,6 +577,8 @@ mod tests {
             ("h:1/?to=http://x/", "h:1", "/?to=http://x/"),
             ("http://::1/", "[::1]", "/"),
             ("http://[::1]:8080", "[::1]:8080", "/"),
+            ("http://[fe80::1%lo]:8080", "[fe80::1]:8080", "/"),
+            ("http://[fe80::1%25lo]/a", "[fe80::1]", "/a"),
         ] {
             let found = split(url).unwrap();
             assert_eq!((&*found.authority, &*found.path), (authority, path), "{url}");
@@ -580,6 +592,23 @@ mod tests {
         ] {
             let said = split(url).err().unwrap();
             assert!(said.contains(why), "{said}");
+        }
+    }
+
+    /// Reported of oha (#166, #181): no address with a zone, and IPv6 in --connect-to by chance.
+    #[test]
+    fn zones_of_addresses_are_kept() {
+        for (server, found) in [
+            ("[fe80::1%lo]:8080", "[fe80::1%1]:8080"),
+            ("fe80::1%lo", "[fe80::1%1]:80"),
+            ("[::1]:8080", "[::1]:8080"),
+            ("[::1]", "[::1]:80"),
+            ("::1", "[::1]:80"),
+        ] {
+            assert_eq!(resolve(server, 80, false).unwrap().to_string(), found, "{server}");
+        }
+        for url in ["http://[fe80::1%lo]:80/", "http://[fe80::1%25lo]:80/"] {
+            assert_eq!(split(url).unwrap().server, "[fe80::1%lo]:80");
         }
     }
 

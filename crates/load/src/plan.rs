@@ -12,6 +12,7 @@ use netstack::interface_config::InterfaceConfig;
 
 use crate::workload::distribution::{Distribution, Popularity};
 pub use statuses::Statuses;
+use crate::workload::template::Template;
 
 /// A whole run.
 #[derive(Clone, Debug)]
@@ -316,6 +317,9 @@ pub struct Cache {
     /// Length of values. Length and content of a key's value never change.
     pub value_bytes: Distribution,
     /// Distribution of requests over the keys.
+    /// Names of the keys, as many as [`Cache::keys`]; `None`: the prefix, the key's number, and
+    /// filling up to the length.
+    pub template: Option<Template>,
     pub popularity: Popularity,
     /// Keys in one `get`.
     pub keys_per_get: u32,

@@ -5,4 +5,5 @@ pub mod fileset;
 pub mod input_file;
 pub mod request_list;
 pub mod session_log;
+pub mod template;
 pub mod traces;

@@ -9,6 +9,7 @@ use crate::plan::{
 };
 use crate::workload::distribution::Distribution;
 
+use crate::workload::template::Template;
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// Each thread counts every arrival, even if it cannot send it. At a higher rate it could do
@@ -245,8 +246,10 @@ impl Cache {
         if self.keys_per_get > KEYS_PER_GET_MAX {
             return wrong("--multi-get must be at most 10,000".to_owned());
         }
-        // doc/protocol.txt: keys have no control characters and no whitespace.
-        if self.key_prefix.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        if let Some(template) = &self.template {
+            return self.check_names(template);
+        }
+        if !is_key(&self.key_prefix) {
             return wrong("--key-prefix must not contain spaces or control characters".to_owned());
         }
         let shortest = self.key_prefix.len() + KEY_DIGITS;
@@ -254,12 +257,7 @@ impl Cache {
         if !matches!(self.key_bytes, Distribution::Fixed(bytes) if !fits(bytes))
             && shortest <= KEY_BYTES_MAX
         {
-            return match self.value_bytes {
-                Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => {
-                    wrong(format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"))
-                }
-                _ => Ok(()),
-            };
+            return self.check_value();
         }
         wrong(format!(
             "--key-size must be from {shortest} (the prefix and {KEY_DIGITS} digits) to {KEY_BYTES_MAX} bytes"
@@ -272,3 +270,28 @@ fn is_token(name: &str) -> bool {
     let is_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     !name.is_empty() && name.bytes().all(is_char)
 }
+    fn check_names(&self, template: &Template) -> Result<(), LoadError> {
+        let longest = template.text(template.count() - 1);
+        if template.count() != self.keys || !is_key(&longest) || longest.len() > KEY_BYTES_MAX {
+            return Err(LoadError::Plan(format!(
+                "'{}' is not a key: it has at most {KEY_BYTES_MAX} bytes, and no spaces or control characters",
+                longest.escape_debug()
+            )));
+        }
+        self.check_value()
+    }
+
+    fn check_value(&self) -> Result<(), LoadError> {
+        match self.value_bytes {
+            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => Err(LoadError::Plan(
+                format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+/// doc/protocol.txt: keys have no control characters and no whitespace.
+fn is_key(text: &str) -> bool {
+    text.bytes().all(|byte| byte > b' ' && byte != 0x7f)
+}
+

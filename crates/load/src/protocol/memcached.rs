@@ -126,6 +126,9 @@ impl Commands {
     }
 
     fn key(&self, key: u64, out: &mut Vec<u8>) {
+        if let Some(template) = &self.plan.template {
+            return template.write(key, out);
+        }
         let begins = out.len();
         out.extend_from_slice(self.plan.key_prefix.as_bytes());
         let mut digits = [b'0'; KEY_DIGITS];
@@ -170,6 +173,9 @@ impl Commands {
 
     /// Number of a key, if it is one of this run.
     fn number(&self, key: &[u8]) -> Option<u64> {
+        if let Some(template) = &self.plan.template {
+            return template.index_of(key);
+        }
         let rest = key.strip_prefix(self.plan.key_prefix.as_bytes())?;
         let digits = std::str::from_utf8(rest.get(..KEY_DIGITS)?).ok()?;
         digits.parse().ok()
@@ -467,6 +473,7 @@ mod tests {
             protocol,
             set_percent: 0.0,
             keys: 100,
+            template: None,
             key_prefix: "k-".to_owned(),
             key_bytes: "uniform:12-20".parse().unwrap(),
             value_bytes: "uniform:0-200".parse().unwrap(),

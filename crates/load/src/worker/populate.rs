@@ -211,6 +211,7 @@ mod tests {
             protocol: CacheProtocol::Text,
             set_percent: 0.0,
             keys: 2,
+            template: None,
             key_prefix: "k-".to_owned(),
             key_bytes: "20".parse().unwrap(),
             value_bytes: "10".parse().unwrap(),

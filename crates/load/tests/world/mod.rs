@@ -268,6 +268,7 @@ pub(crate) fn cache_plan(address: SocketAddr) -> Plan {
             protocol: CacheProtocol::Text,
             set_percent: 10.0,
             keys: 1000,
+            template: None,
             key_prefix: "key-".to_owned(),
             key_bytes: "uniform:20-40".parse().unwrap(),
             value_bytes: "uniform:0-10000".parse().unwrap(),

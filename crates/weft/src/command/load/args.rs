@@ -13,8 +13,8 @@ use netstack::device::name::DeviceName;
 
 use super::fileset::{FileSetArgs, TracesArgs};
 use super::values::{
-    Prefixes, REPETITIONS_MAX, REQUESTS_MAX, Stages, address_range, count, count_up_to, course,
-    header, mtu, percent, requests_per_connection, time,
+    Keys, Prefixes, REPETITIONS_MAX, REQUESTS_MAX, Stages, address_range, count, count_up_to,
+    course, header, keys, mtu, percent, requests_per_connection, time,
 };
 use crate::value;
 
@@ -175,15 +175,17 @@ pub(crate) struct CacheArgs {
     /// Percentage of set commands.
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub(super) sets: f64,
-    /// Number of different keys.
-    #[arg(long, value_name = "N", default_value = "100k", value_parser = count)]
-    pub(super) keys: u32,
-    /// Prefix of every key.
-    #[arg(long, value_name = "TEXT", default_value = "weft-")]
-    pub(super) key_prefix: String,
-    /// Key length in bytes: 30, uniform:20-40, etc-key.
-    #[arg(long, value_name = "SIZES", default_value = "30")]
-    pub(super) key_size: Distribution,
+    /// Number of different keys; or their names, such as user:{1..1000}.
+    #[arg(long, value_name = "N", default_value = "100k", value_parser = keys)]
+    pub(super) keys: Keys,
+    #[arg(long, value_name = "TEXT", help = "Prefix of every key [default: weft-]")]
+    pub(super) key_prefix: Option<String>,
+    #[arg(
+        long,
+        value_name = "SIZES",
+        help = "Key length in bytes: 30, uniform:20-40, etc-key [default: 30]"
+    )]
+    pub(super) key_size: Option<Distribution>,
     /// Value length in bytes: 100, uniform:10-1000, etc-value.
     #[arg(long, value_name = "SIZES", default_value = "100")]
     pub(super) value_size: Distribution,

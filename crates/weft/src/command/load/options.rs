@@ -10,13 +10,15 @@ use ::load::plan::{
     Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page, Plan,
     SessionPlan, Sessions, Statuses, Tls, TlsVersion, Workload,
 };
+use ::load::workload::distribution::Distribution;
 use ::load::workload::fileset::FileSet;
-use ::load::workload::request_list;
+use ::load::workload::{input_file, request_list, template::Template};
 use netstack::interface_config::InterfaceConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::args::{CacheArgs, CommonArgs, HttpArgs, IdleArgs, NetworkArgs, TlsArgs};
+use super::values::Keys;
 
 /// Default maximum length of a run with a number of requests.
 pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
@@ -454,17 +456,26 @@ fn body(args: &HttpArgs) -> Result<Vec<u8>, String> {
 
 /// The load of `weft load cache`.
 pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
-    // Several servers share the first one's name.
-    let tls = tls(&args.tls, args.speaks_tls, &args.servers[0], "--tls")?;
+    // Several servers share the first one's name; that of a Unix socket's server is not known.
+    let name = args.servers.first().map_or("localhost", String::as_str);
+    let tls = tls(&args.tls, args.speaks_tls, name, "--tls")?;
+    let (keys, template) = match &args.keys {
+        Keys::Count(keys) => (u64::from(*keys), None),
+        Keys::Named(template) => (template.count(), Some(template.clone())),
+    };
+    if template.is_some() && (args.key_prefix.is_some() || args.key_size.is_some()) {
+        return Err("--keys has whole names: remove --key-prefix and --key-size".to_owned());
+    }
     let workload = Workload::Cache(Cache {
         protocol: match &*args.protocol {
             "meta" => CacheProtocol::Meta,
             _ => CacheProtocol::Text,
         },
         set_percent: args.sets,
-        keys: u64::from(args.keys),
-        key_prefix: args.key_prefix.clone(),
-        key_bytes: args.key_size.clone(),
+        keys,
+        template,
+        key_prefix: args.key_prefix.clone().unwrap_or_else(|| "weft-".to_owned()),
+        key_bytes: args.key_size.clone().unwrap_or(Distribution::Fixed(30.0)),
         value_bytes: args.value_size.clone(),
         popularity: args.popularity,
         keys_per_get: args.multi_get,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::load::plan::Stage;
 use ::load::report::count_of;
 use ::load::sweep;
+use ::load::workload::template::Template;
 use netstack::ip::Prefix;
 
 use crate::value;
@@ -55,6 +56,23 @@ pub(super) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
         Some(count) if count <= most as f64 => Ok(count as u64),
         Some(_) => Err(format!("'{text}' is too many; at most {}", count_of(most))),
         None => Err(format!("'{text}' is not a number; write one such as 64, 10k or 1M")),
+    }
+}
+
+/// Keys of a cache.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Keys {
+    /// So many, with names of ours.
+    Count(u32),
+    /// With these names.
+    Named(Template),
+}
+
+/// `100k`, or `user:{1..1000}`.
+pub(super) fn keys(text: &str) -> Result<Keys, String> {
+    match Template::parse(text, u64::from(u32::MAX))? {
+        Some(template) => Ok(Keys::Named(template)),
+        None => count(text).map(Keys::Count),
     }
 }
 

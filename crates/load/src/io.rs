@@ -15,23 +15,22 @@ pub(crate) mod tls;
 mod uring;
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::netstack::interface_config::DeviceQueue;
 use rustix::io::Errno;
-use rustix::net::SocketAddrAny;
 
 use crate::LoadError;
 use crate::io::epoll::Poll;
 use crate::io::netstack::UserTcp;
 use crate::io::operation::{Completion, Route};
 use crate::io::slots::Receive;
-use crate::io::socket::socket_for;
+use crate::io::socket::{address_of, socket_for};
 use crate::io::tls::{Handshake, TlsBackend};
 use crate::io::uring::Ring;
-use crate::plan::Io;
+use crate::plan::{Io, Target};
 
 pub(crate) enum Backend {
     Ring(Box<Ring>),
@@ -67,38 +66,43 @@ macro_rules! either {
 impl Backend {
     /// Begins to connect. Completes as [`CompletionKind::Connected`](operation::CompletionKind),
     /// unless it fails at once.
-    pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), Errno> {
-        let to = SocketAddrAny::from(route.to);
+    pub(crate) fn open(&mut self, slot: u32, route: &Route<'_>) -> Result<(), Errno> {
         match self {
-            Backend::Ring(ring) => ring.open(slot, socket_for(route, false)?, to),
-            Backend::Poll(poll) => poll.open(slot, socket_for(route, true)?, to),
-            Backend::UserTcp(tcp) => tcp.open(slot, route)?,
+            Backend::Ring(ring) => {
+                ring.open(slot, socket_for(route, false)?, address_of(route.to)?);
+            }
+            Backend::Poll(poll) => {
+                let is_udp = route.to.is_udp();
+                poll.open(slot, socket_for(route, true)?, address_of(route.to)?, is_udp);
+            }
+            Backend::UserTcp(tcp) => {
+                tcp.open(slot, tcp_of(route.to), route.from, route.is_chatty)?;
+            }
             Backend::Tls(tls) => tls.open(slot, route)?,
             #[cfg(test)]
-            Backend::Memory(tcp) => tcp.open(slot, route)?,
+            Backend::Memory(tcp) => {
+                tcp.open(slot, tcp_of(route.to), route.from, route.is_chatty)?;
+            }
         }
         Ok(())
     }
 
-    /// Opens a blocking connection for work before the run. It uses the first slot, which must be
+    /// Opens a blocking connection for work before the run; to a UDP server over TCP. It uses the first slot, which must be
     /// closed. A read or write fails after `wait`, and may be repeated.
     pub(crate) fn stream(
         &mut self,
-        to: SocketAddr,
+        to: &Target,
         connect_timeout: Duration,
         wait: Duration,
     ) -> io::Result<Box<dyn ReadWrite + '_>> {
         Ok(match self {
             Backend::Ring(_) | Backend::Poll(_) => {
-                let stream = TcpStream::connect_timeout(&to, connect_timeout)?;
-                stream.set_read_timeout(Some(wait))?;
-                stream.set_write_timeout(Some(wait))?;
-                Box::new(stream)
+                socket::blocking_stream(to, connect_timeout, wait)?
             }
-            Backend::UserTcp(tcp) => Box::new(tcp.stream(to, connect_timeout, wait)?),
+            Backend::UserTcp(tcp) => Box::new(tcp.stream(tcp_of(to), connect_timeout, wait)?),
             Backend::Tls(tls) => tls.stream(to, connect_timeout, wait)?,
             #[cfg(test)]
-            Backend::Memory(tcp) => Box::new(tcp.stream(to, connect_timeout, wait)?),
+            Backend::Memory(tcp) => Box::new(tcp.stream(tcp_of(to), connect_timeout, wait)?),
         })
     }
 
@@ -164,6 +168,11 @@ impl Backend {
     ) -> io::Result<()> {
         either!(self, it => it.submit_and_wait(wait, completions))
     }
+}
+
+/// Address of a netstack's target.
+fn tcp_of(target: &Target) -> SocketAddr {
+    target.address().expect("the plan was checked: a netstack has TCP alone")
 }
 
 /// Back ends of a run over kernel TCP.

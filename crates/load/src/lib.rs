@@ -49,7 +49,6 @@ mod worker;
 pub mod workload;
 
 use std::fmt;
-use std::net::SocketAddr;
 
 pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
@@ -65,14 +64,14 @@ pub enum LoadError {
     /// No server answers at a target.
     Unreachable {
         /// The target.
-        target: SocketAddr,
+        target: plan::Target,
         /// The error of the first connection.
         error: std::io::Error,
     },
     /// A target answers, but TLS with it failed.
     Handshake {
         /// The target.
-        target: SocketAddr,
+        target: plan::Target,
         /// The reason, and the remedy.
         reason: String,
     },
@@ -90,7 +89,8 @@ impl fmt::Display for LoadError {
         match self {
             LoadError::Plan(sentence) => f.write_str(sentence),
             LoadError::Unreachable { target, error } => {
-                write!(f, "cannot connect to {target}: {error}; is the server running?")
+                let how = if target.is_udp() { " with UDP (-U)" } else { "" };
+                write!(f, "cannot connect to {target}: {error}; is the server running{how}?")
             }
             LoadError::Handshake { target, reason } => {
                 write!(f, "TLS with {target} failed: {reason}")

@@ -168,6 +168,9 @@ pub struct Tally {
     /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
     #[serde(default)]
     pub stream_limits: u64,
+    /// UDP: datagrams that came after their request had timed out.
+    #[serde(default)]
+    pub late_datagrams: u64,
     /// Keys that were found.
     pub hits: u64,
     /// Keys that were not found.
@@ -228,7 +231,7 @@ macro_rules! classes {
 }
 
 classes! {
-    /// No reply, or no connection, within the plan's time-out.
+    /// No reply, or no connection, within the plan's time-out; over UDP also a lost datagram.
     client_timeout
     /// The kernel gave a connection up (`ETIMEDOUT`).
     socket_timeout
@@ -366,6 +369,7 @@ impl Tally {
             idle_closed: 0,
             window_waits: 0,
             stream_limits: 0,
+            late_datagrams: 0,
             hits: 0,
             misses: 0,
             compared: 0,
@@ -429,6 +433,7 @@ impl Tally {
         sum! {
             intended missed waited begun sent drained carried opened idle_closed hits misses compared
             sessions received_bytes sent_bytes resumed window_waits stream_limits
+            late_datagrams
         }
         self.backlog_max = self.backlog_max.max(other.backlog_max);
         self.idle_open = other.idle_open;

@@ -3,22 +3,24 @@
 mod check;
 pub(crate) mod schedule;
 mod statuses;
+mod target;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use netstack::interface_config::InterfaceConfig;
 
 use crate::workload::distribution::{Distribution, Popularity};
-pub use statuses::Statuses;
 use crate::workload::template::Template;
+pub use statuses::Statuses;
+pub use target::Target;
 
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Servers. Connections are distributed over them in turn.
-    pub targets: Vec<SocketAddr>,
+    pub targets: Vec<Target>,
     /// Source addresses, used in turn; empty: the system picks. Each adds one range of ports
     /// (ip_local_port_range, ip(7)).
     pub sources: Vec<IpAddr>,
@@ -100,6 +102,11 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// True if requests are datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        self.targets.iter().any(Target::is_udp)
+    }
+
     /// Names of the classes of requests that the outcome distinguishes.
     pub fn classes(&self) -> Vec<&'static str> {
         match self.workload {
@@ -310,6 +317,9 @@ pub struct Cache {
     pub set_percent: f64,
     /// Number of different keys.
     pub keys: u64,
+    /// Names of the keys, as many as [`Cache::keys`]; `None`: the prefix, the key's number, and
+    /// filling up to the length.
+    pub template: Option<Template>,
     /// Prefix of every key.
     pub key_prefix: String,
     /// Length of keys, including the prefix.
@@ -317,9 +327,6 @@ pub struct Cache {
     /// Length of values. Length and content of a key's value never change.
     pub value_bytes: Distribution,
     /// Distribution of requests over the keys.
-    /// Names of the keys, as many as [`Cache::keys`]; `None`: the prefix, the key's number, and
-    /// filling up to the length.
-    pub template: Option<Template>,
     pub popularity: Popularity,
     /// Keys in one `get`.
     pub keys_per_get: u32,
@@ -335,6 +342,9 @@ pub(crate) const KEY_BYTES_MAX: usize = 250;
 pub(crate) const KEY_DIGITS: usize = 10;
 /// Longest value, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Longest value in a datagram of 65,507 bytes (udp(7)), beside its header, command and key.
+pub(crate) const VALUE_BYTES_UDP_MAX: usize = 65_000;
 
 /// A memcached protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 mod http;
 pub(crate) mod http2;
 pub(crate) mod memcached;
+mod udp;
 
 use crate::outcome::Errors;
 use crate::plan::{Expected, Plan, Statuses, Workload};
@@ -35,7 +36,8 @@ pub(crate) struct RequestTag {
     pub(crate) what: u32,
     /// Class, as an index into [`Plan::classes`].
     pub(crate) class: u8,
-    /// HTTP/2: the stream. Otherwise replies come in the order of the requests.
+    /// HTTP/2: the stream; UDP: the datagram's identifier. Otherwise replies come in the order of
+    /// the requests.
     pub(crate) stream: u32,
 }
 
@@ -44,7 +46,19 @@ pub(crate) enum Reader {
     Http(http::Reader),
     Http2(Box<http2::Http2Connection>),
     Cache(memcached::Reader),
+    Udp(Box<udp::UdpReader>),
     Silent,
+}
+
+/// Result of reading a datagram.
+pub(crate) enum UdpStep {
+    /// Incomplete reply.
+    More,
+    /// Datagram of a request that timed out.
+    Late,
+    /// No datagram of this protocol.
+    Broken,
+    Reply(Reply),
 }
 
 pub(crate) enum ParseStep {
@@ -155,8 +169,12 @@ impl Protocol {
             }
             Protocol::Cache { commands, .. } => {
                 let is_set = commands.next_is_set();
+                let stream = match reader {
+                    Reader::Udp(reader) => u32::from(reader.begin(out)),
+                    _ => 0,
+                };
                 let key = if is_set { commands.set(out) } else { commands.get(out) };
-                RequestTag { what: key as u32, class: u8::from(is_set), stream: 0 }
+                RequestTag { what: key as u32, class: u8::from(is_set), stream }
             }
             Protocol::Silent => unreachable!("a plan of idle connections has no requests"),
         }
@@ -230,7 +248,14 @@ impl Reader {
                 Reader::Http2(Box::new(connection))
             }
             Workload::Http(_) | Workload::Sessions(_) => Reader::Http(http::Reader::default()),
-            Workload::Cache(cache) => Reader::Cache(memcached::Reader::new(cache)),
+            Workload::Cache(cache) => {
+                let reader = memcached::Reader::new(cache);
+                if plan.is_udp() {
+                    Reader::Udp(Box::new(udp::UdpReader::new(reader)))
+                } else {
+                    Reader::Cache(reader)
+                }
+            }
             Workload::Idle => Reader::Silent,
         }
     }
@@ -238,10 +263,36 @@ impl Reader {
     /// Notes the keys of the last request, if its reply is compared with them.
     #[inline]
     pub(crate) fn note(&mut self, class: u8, protocol: &Protocol) {
-        if let (Reader::Cache(reader), Protocol::Cache { commands, .. }, 0) =
-            (self, protocol, class)
-        {
-            reader.note(commands.listed());
+        match (self, protocol, class) {
+            (Reader::Cache(reader), Protocol::Cache { commands, .. }, 0) => {
+                reader.note(commands.listed());
+            }
+            (Reader::Udp(reader), Protocol::Cache { commands, .. }, 0) => {
+                reader.note(commands.listed());
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads a datagram. `asked` is the request in flight.
+    pub(crate) fn read_datagram(
+        &mut self,
+        datagram: &[u8],
+        asked: Option<RequestTag>,
+        protocol: &Protocol,
+    ) -> UdpStep {
+        let (Reader::Udp(reader), Protocol::Cache { commands, verify, .. }) = (self, protocol)
+        else {
+            return UdpStep::Broken;
+        };
+        let RequestTag { what, class, .. } = asked.unwrap_or_default();
+        let request =
+            memcached::Request { commands, key: what, is_get: class == 0, verify: *verify };
+        match reader.read(datagram, asked.map(|tag| tag.stream as u16), request) {
+            udp::UdpRead::More => UdpStep::More,
+            udp::UdpRead::Late => UdpStep::Late,
+            udp::UdpRead::Broken => UdpStep::Broken,
+            udp::UdpRead::Reply(reply) => UdpStep::Reply(reply.into()),
         }
     }
 
@@ -284,7 +335,7 @@ impl Reader {
     pub(crate) fn skippable(&self) -> u64 {
         match self {
             Reader::Http(reader) => reader.skippable(),
-            Reader::Http2(_) => 0,
+            Reader::Http2(_) | Reader::Udp(_) => 0,
             Reader::Cache(reader) => reader.skippable(),
             Reader::Silent => u64::MAX,
         }
@@ -306,7 +357,7 @@ impl Reader {
                 reader.skipped(bytes);
                 self.read(&mut &[][..], oldest, protocol)
             }
-            Reader::Http2(_) | Reader::Silent => ParseStep::Nothing,
+            Reader::Http2(_) | Reader::Udp(_) | Reader::Silent => ParseStep::Nothing,
         }
     }
 
@@ -314,7 +365,7 @@ impl Reader {
     pub(crate) fn closed(&mut self) -> Option<Reply> {
         match self {
             Reader::Http(reader) => reader.closed().map(Reply::from),
-            Reader::Http2(_) | Reader::Cache(_) | Reader::Silent => None,
+            Reader::Http2(_) | Reader::Cache(_) | Reader::Udp(_) | Reader::Silent => None,
         }
     }
 
@@ -324,6 +375,7 @@ impl Reader {
             Reader::Http(reader) => reader.reset(),
             Reader::Http2(connection) => connection.reset(),
             Reader::Cache(reader) => reader.reset(),
+            Reader::Udp(reader) => reader.reset(),
             Reader::Silent => {}
         }
     }

@@ -5,7 +5,6 @@ mod thread_meters;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Barrier, OnceLock};
@@ -14,11 +13,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::io::netstack::UserTcp;
 use crate::io::tls::{TlsBackend, TlsClient};
-use crate::io::{Backend, Kernel};
+use crate::io::{Backend, Kernel, socket};
 use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
-use crate::plan::{Arrivals, Network, Plan, Workload};
+use crate::plan::{Arrivals, Network, Plan, Target, Workload};
 use crate::worker::{Overseer, RunTimes, Share, Worker};
 use crate::{LoadError, plan::schedule};
 use thread_meters::Meters;
@@ -131,8 +130,8 @@ fn times(plan: &Plan) -> RunTimes {
 }
 
 fn input_bytes(plan: &Plan) -> usize {
-    // Frames of HTTP/2 are too short to discard them apart.
-    match (plan.verify || plan.http2, plan.depth) {
+    // Frames of HTTP/2 are too short to discard them apart, and a datagram is received whole.
+    match (plan.verify || plan.http2 || plan.is_udp(), plan.depth) {
         (true, _) => INPUT_WHOLE_BYTES,
         (false, 2..) => INPUT_DEEP_BYTES,
         (false, _) => INPUT_BYTES,
@@ -143,14 +142,18 @@ fn input_bytes(plan: &Plan) -> usize {
 /// with counters. Returns what TLS agreed on, for people.
 fn probe(plan: &Plan, tls: Option<&TlsClient>) -> Result<String, LoadError> {
     let mut agreed = String::new();
-    for &target in &plan.targets {
-        let unreachable = |error| LoadError::Unreachable { target, error };
+    for target in &plan.targets {
+        let unreachable = |error| LoadError::Unreachable { target: target.clone(), error };
         let limit = plan.connect_timeout;
-        let stream = TcpStream::connect_timeout(&target, limit).map_err(unreachable)?;
+        if let Target::Udp(address) = target {
+            socket::ask_version(*address, limit).map_err(unreachable)?;
+            continue;
+        }
+        let stream = socket::blocking_stream(target, limit, limit).map_err(unreachable)?;
         if let Some(client) = tls {
-            stream.set_read_timeout(Some(limit)).map_err(unreachable)?;
             let tried = client.try_on(stream);
-            let said = tried.map_err(|reason| LoadError::Handshake { target, reason })?;
+            let said =
+                tried.map_err(|reason| LoadError::Handshake { target: target.clone(), reason })?;
             agreed = format!(", {said}");
         }
     }

@@ -441,6 +441,12 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
             counted(total.stream_limits, "connection")
         ));
     }
+    if total.late_datagrams > 0 {
+        warnings.push(format!(
+            "{} came after --timeout: they were late, not lost",
+            counted(total.late_datagrams, "datagram")
+        ));
+    }
     if total.window_waits > 0 {
         warnings.push(format!(
             "{} waited for the server's flow-control window",

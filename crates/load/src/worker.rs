@@ -12,6 +12,7 @@
 
 mod admission;
 mod connection;
+mod datagrams;
 mod exchange;
 mod multiplexed;
 pub(crate) mod populate;
@@ -20,7 +21,7 @@ mod session;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::io::Backend;
@@ -105,6 +106,7 @@ pub(crate) struct Worker<'p> {
     started: Instant,
     now_ns: u64,
     is_ending: bool,
+    is_udp: bool,
     /// True if bytes or connects were submitted since the last iteration.
     did_send: bool,
     spun: Duration,
@@ -115,7 +117,8 @@ struct Connection {
     state: ConnectionState,
     /// Start of the state.
     since_ns: u64,
-    target: SocketAddr,
+    /// Index of its target.
+    target: usize,
     source: Option<IpAddr>,
     in_flight: VecDeque<InFlight>,
     /// Intended time of the request to send when the connection opens.
@@ -255,6 +258,7 @@ impl<'p> Worker<'p> {
             started: Instant::now(),
             now_ns: 0,
             is_ending: false,
+            is_udp: plan.is_udp(),
             did_send: false,
             spun: Duration::ZERO,
             spin_ns: SPIN_MIN_NS,
@@ -476,8 +480,11 @@ impl<'p> Worker<'p> {
                 }
                 _ => false,
             };
-            if is_late && self.plan.http2 && slot.state == ConnectionState::Open {
+            let is_open = slot.state == ConnectionState::Open;
+            if is_late && is_open && self.plan.http2 {
                 self.time_out_streams(number);
+            } else if is_late && is_open && self.is_udp {
+                self.time_out_datagram(number);
             } else if is_late {
                 self.fail(number, |tally| tally.errors.client_timeout += 1);
             }
@@ -499,7 +506,7 @@ impl<'p> Worker<'p> {
         let keys = (u64::from(share.thread)..cache.keys).step_by(threads as usize);
         let connect_timeout = self.plan.connect_timeout;
         let timeout = self.plan.request_timeout;
-        for &target in &self.plan.targets {
+        for target in &self.plan.targets {
             let stream = self.backend.stream(target, connect_timeout, STOP_CHECK_EVERY)?;
             let is_stopped = || overseer.is_stopped();
             set_all(commands, keys.clone(), stream, timeout, is_stopped)?;
@@ -514,7 +521,7 @@ impl Connection {
         Connection {
             state: ConnectionState::Closed,
             since_ns: 0,
-            target: plan.targets[pick(plan.targets.len())],
+            target: pick(plan.targets.len()),
             source: (!plan.sources.is_empty()).then(|| plan.sources[pick(plan.sources.len())]),
             in_flight: VecDeque::new(),
             queued_ns: None,

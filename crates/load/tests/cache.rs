@@ -190,7 +190,7 @@ fn stored_keys_have_their_values() {
     let server = cache_server(|_| {});
     let first = key_and_value(&server, &plan);
     let one = saying(Box::leak(first.into_boxed_slice()));
-    plan.targets = vec![one.address];
+    plan.targets = vec![one.address.into()];
     over_both(&plan, |outcome| {
         let total = &outcome.total;
         assert!(total.errors.wrong_bytes > 0, "{:?}", total.errors);
@@ -216,7 +216,7 @@ fn values_of_other_keys_are_wrong() {
     cache_of(&mut plan).keys_per_get = 3;
     for verify in [false, true] {
         for depth in [1, 4] {
-            let plan = Plan { targets: vec![one.address], verify, depth, ..plan.clone() };
+            let plan = Plan { targets: vec![one.address.into()], verify, depth, ..plan.clone() };
             over_both(&plan, |outcome| {
                 let total = &outcome.total;
                 assert!(total.errors.wrong_bytes > 0, "{:?}", total.errors);
@@ -229,7 +229,7 @@ fn values_of_other_keys_are_wrong() {
 /// Reply of a cache to the first key that the plan stores.
 fn key_and_value(server: &world::Server, plan: &Plan) -> Vec<u8> {
     use std::io::{BufRead, BufReader, Read, Write};
-    let mut stored = Plan { targets: vec![server.address], ..plan.clone() };
+    let mut stored = Plan { targets: vec![server.address.into()], ..plan.clone() };
     cache_of(&mut stored).populate = true;
     cache_of(&mut stored).keys = 1;
     assert!(world::run(&stored).total.hits > 0);

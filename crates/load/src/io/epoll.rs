@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, connect, recv, send, sockopt,
+};
 use rustix::thread::set_current_timer_slack;
 
 use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES};
@@ -19,12 +21,16 @@ use crate::io::slots::{Receive, Slots};
 const EVENTS_PER_WAIT: usize = 512;
 /// Shorter waits end to the nanosecond, for one more system call.
 const FINE_BELOW: Duration = Duration::from_millis(5);
+/// Pause before a Unix socket with a full listen queue is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 pub(crate) struct Poll {
     epoll: OwnedFd,
     pub(crate) slots: Slots<EpollState>,
     input_bytes: usize,
     discarded: Box<[u8]>,
+    /// Connects to Unix sockets whose listen queue was full: nothing tells when it no longer is.
+    refused: Vec<(u32, SocketAddrAny)>,
     events: Vec<epoll::Event>,
 }
 
@@ -38,6 +44,8 @@ pub(crate) struct EpollState {
     socket: Option<OwnedFd>,
     input: Box<[u8]>,
     is_writable: bool,
+    /// True if each receive takes one datagram, and more may follow.
+    is_udp: bool,
     /// True if the peer has closed or the connection is broken; no edge follows.
     has_ended: bool,
 }
@@ -52,28 +60,41 @@ impl Poll {
             slots: Slots::new(slots),
             input_bytes,
             discarded: vec![0; DISCARD_BYTES].into(),
+            refused: Vec::new(),
             events: Vec::with_capacity(EVENTS_PER_WAIT),
         })
     }
 
-    pub(crate) fn open(&mut self, slot: u32, socket: OwnedFd, to: SocketAddrAny) {
+    pub(crate) fn open(&mut self, slot: u32, socket: OwnedFd, to: SocketAddrAny, is_udp: bool) {
         let entry = &mut self.slots[slot];
         assert!(entry.state.socket.is_none(), "slot {slot} is in use");
         if entry.state.input.is_empty() {
             entry.state.input = vec![0; self.input_bytes].into();
         }
+        entry.state.socket = Some(socket);
+        entry.state.is_udp = is_udp;
+        self.connect(slot, to);
+    }
+
+    fn connect(&mut self, slot: u32, to: SocketAddrAny) {
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP
             | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(slot));
-        let result = match connect(&socket, &to) {
+        let entry = &mut self.slots[slot];
+        let Some(socket) = &entry.state.socket else { return };
+        let result = match connect(socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {
-                epoll::add(&self.epoll, &socket, data, flags)
+                epoll::add(&self.epoll, socket, data, flags)
+            }
+            // connect(2): a Unix socket's, with a full listen queue.
+            Err(Errno::AGAIN) if to.address_family() == AddressFamily::UNIX => {
+                self.refused.push((slot, to));
+                return;
             }
             Err(error) => Err(error),
         };
-        entry.state.socket = Some(socket);
         entry.is_connecting = result.is_ok();
         if let Err(error) = result {
             self.slots.end(slot, CompletionKind::Connected, -error.raw_os_error());
@@ -87,6 +108,7 @@ impl Poll {
     pub(crate) fn close(&mut self, slot: u32) {
         // Closing removes the socket from the interest list: it has no duplicate. epoll(7)
         let closed = self.slots.close(slot);
+        self.refused.retain(|(refused, _)| *refused != slot);
         self.slots[slot].state.input = closed.input;
     }
 
@@ -95,9 +117,16 @@ impl Poll {
         wait: Duration,
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
+        for (slot, to) in std::mem::take(&mut self.refused) {
+            self.connect(slot, to);
+        }
         self.send_dirty();
         self.receive_ready();
-        let wait = if self.slots.has_ended() { Duration::ZERO } else { wait };
+        let wait = match wait {
+            _ if self.slots.has_ended() => Duration::ZERO,
+            wait if self.refused.is_empty() => wait,
+            wait => wait.min(RETRY_AFTER),
+        };
         self.collect(wait)?;
         self.send_dirty();
         self.receive_ready();
@@ -214,7 +243,8 @@ impl Poll {
                 Err(error) => -error.raw_os_error(),
                 Ok((n, asked)) => {
                     // A short read: the socket is empty, and the next edge announces more.
-                    entry.is_readable = n == asked || entry.state.has_ended;
+                    let is_all = n < asked && !entry.state.is_udp;
+                    entry.is_readable = !is_all || entry.state.has_ended;
                     n as i32
                 }
             };

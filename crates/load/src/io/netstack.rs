@@ -16,7 +16,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -33,9 +33,9 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::LoadError;
-use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES, Route};
+use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES};
 use crate::io::slots::{Receive, Slots};
-use crate::plan::Plan;
+use crate::plan::{Plan, Target};
 
 /// Ports of an address: all but those of servers.
 const PORTS: RangeInclusive<u16> = 1_024..=u16::MAX;
@@ -117,15 +117,22 @@ impl<D: Device> UserTcp<D> {
         UserTcp { netstack, slots: Slots::new(slots), owners: Vec::new(), shown: Vec::new() }
     }
 
-    pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), Errno> {
+    /// Begins to connect to `to`, from `from` or an address that the netstack picks.
+    pub(crate) fn open(
+        &mut self,
+        slot: u32,
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        is_chatty: bool,
+    ) -> Result<(), Errno> {
         let entry = &mut self.slots[slot];
         assert!(entry.state.flow.is_none(), "slot {slot} is in use");
-        let flow = match route.from {
-            Some(from) => self.netstack.connect_from_address(now(), from, route.to),
-            None => self.netstack.connect(now(), route.to),
+        let flow = match from {
+            Some(from) => self.netstack.connect_from_address(now(), from, to),
+            None => self.netstack.connect(now(), to),
         };
         let flow = flow.map_err(errno_of_connect)?;
-        self.netstack.shard().set_nodelay(flow, route.is_chatty);
+        self.netstack.shard().set_nodelay(flow, is_chatty);
         if self.owners.len() <= flow.index() {
             self.owners.resize(flow.index() + 1, 0);
         }
@@ -258,15 +265,17 @@ impl<D: Device> UserTcp<D> {
     /// Opens one connection to each target, so that a run without a server ends with an error and
     /// not with counters.
     pub(crate) fn probe(&mut self, plan: &Plan) -> Result<(), LoadError> {
-        for &target in &plan.targets {
+        for target in plan.targets.iter().filter_map(Target::address) {
             let timeout = plan.connect_timeout;
             let probed = self.stream(target, timeout, timeout).map(|_| ());
-            probed.map_err(|error| match error.kind() {
-                io::ErrorKind::TimedOut => LoadError::Unreachable {
-                    target,
-                    error: io::Error::new(error.kind(), "no answer (is the link up?)"),
+            probed.map_err(|error| LoadError::Unreachable {
+                target: target.into(),
+                error: match error.kind() {
+                    io::ErrorKind::TimedOut => {
+                        io::Error::new(error.kind(), "no answer (is the link up?)")
+                    }
+                    _ => error,
                 },
-                _ => LoadError::Unreachable { target, error },
             })?;
         }
         Ok(())
@@ -280,8 +289,7 @@ impl<D: Device> UserTcp<D> {
         connect_timeout: Duration,
         wait: Duration,
     ) -> io::Result<Stream<'_, D>> {
-        let route = Route { to, from: None, is_chatty: true };
-        self.open(STREAM_SLOT, &route)?;
+        self.open(STREAM_SLOT, to, None, true)?;
         let mut stream = Stream { tcp: self, timeout: connect_timeout };
         stream.until(|shard, flow| {
             let machine = shard.connection(flow)?;

@@ -1,11 +1,13 @@
 //! Operations of a back end, and their completions.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+
+use crate::plan::Target;
 
 /// A connection to open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
-    pub(crate) to: SocketAddr,
+pub(crate) struct Route<'a> {
+    pub(crate) to: &'a Target,
     /// Source address; `None`: the network picks it.
     pub(crate) from: Option<IpAddr>,
     /// True if several requests may be in flight: none may wait for another's acknowledgement

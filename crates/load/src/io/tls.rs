@@ -21,7 +21,7 @@ use crate::LoadError;
 use crate::io::operation::{Completion, CompletionKind, Route};
 use crate::io::slots::Receive;
 use crate::io::{Backend, ReadWrite};
-use crate::plan::{Plan, Tls, TlsVersion, Workload};
+use crate::plan::{Plan, Target, Tls, TlsVersion, Workload};
 
 /// Result of a connection whose peer does not keep to TLS, or whose certificate is refused.
 const NO_TLS: i32 = -libc::EPROTO;
@@ -248,7 +248,7 @@ impl TlsBackend {
         }
     }
 
-    pub(crate) fn open(&mut self, slot: u32, route: &Route) -> Result<(), rustix::io::Errno> {
+    pub(crate) fn open(&mut self, slot: u32, route: &Route<'_>) -> Result<(), rustix::io::Errno> {
         // A handshake has several messages, of which none may wait for an acknowledgement.
         let route = Route { is_chatty: true, ..*route };
         self.under.open(slot, &route)
@@ -256,7 +256,7 @@ impl TlsBackend {
 
     pub(crate) fn stream(
         &mut self,
-        to: std::net::SocketAddr,
+        to: &Target,
         connect_timeout: Duration,
         wait: Duration,
     ) -> io::Result<Box<dyn ReadWrite + '_>> {

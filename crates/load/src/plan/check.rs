@@ -1,15 +1,16 @@
 //! Validation of a plan, before anything is sent.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::LoadError;
 use crate::plan::{
-    Arrivals, Cache, KEY_BYTES_MAX, KEY_DIGITS, Network, Plan, VALUE_BYTES_MAX, Workload,
+    Arrivals, Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, Network, Plan, Target,
+    VALUE_BYTES_MAX, VALUE_BYTES_UDP_MAX, Workload,
 };
 use crate::workload::distribution::Distribution;
-
 use crate::workload::template::Template;
+
 const THREADS_MAX: u32 = 1_024;
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// Each thread counts every arrival, even if it cannot send it. At a higher rate it could do
@@ -21,6 +22,8 @@ const DEPTH_MAX: u32 = 65_536;
 const INTERVALS_MAX: u128 = 100_000;
 /// memcached reads lines of at most 64 KiB (proto_text.c).
 const KEYS_PER_GET_MAX: u32 = 10_000;
+/// Longest path of a Unix socket, without the zero at its end. unix(7)
+const UNIX_PATH_BYTES_MAX: usize = 107;
 /// Header fields that HTTP/2 forbids (RFC 9113 8.2.2).
 const NOT_IN_HTTP2: [&str; 5] =
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
@@ -98,7 +101,8 @@ impl Plan {
 
     fn check_sources(&self) -> Result<(), LoadError> {
         let of_another_family = |source: &IpAddr| {
-            self.targets.iter().any(|target| target.is_ipv4() != source.is_ipv4())
+            let mut addresses = self.targets.iter().filter_map(Target::address);
+            addresses.any(|target| target.is_ipv4() != source.is_ipv4())
         };
         match self.sources.iter().find(|source| of_another_family(source)) {
             Some(source) => Err(LoadError::Plan(format!(
@@ -110,9 +114,26 @@ impl Plan {
 
     fn check_network(&self) -> Result<(), LoadError> {
         let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let is_unix = |target: &Target| matches!(target, Target::Unix(_));
+        if !self.sources.is_empty() && self.targets.iter().any(is_unix) {
+            return wrong("a Unix socket has no source address: remove --source".to_owned());
+        }
+        let is_long = |target: &&Target| match target {
+            Target::Unix(path) => path.as_os_str().len() > UNIX_PATH_BYTES_MAX,
+            Target::Tcp(_) | Target::Udp(_) => false,
+        };
+        if let Some(path) = self.targets.iter().find(is_long) {
+            return wrong(format!(
+                "'{path}' is too long for a Unix socket: at most {UNIX_PATH_BYTES_MAX} bytes"
+            ));
+        }
+        self.check_udp()?;
         let Network::Netstack(interface) = &self.network else {
             return Ok(());
         };
+        if !self.targets.iter().all(|target| matches!(target, Target::Tcp(_))) {
+            return wrong("--network netstack has TCP alone".to_owned());
+        }
         interface.check().map_err(|error| LoadError::Plan(error.to_string()))?;
         if self.threads > 1 {
             // The device steers frames to its queues as it likes: a reply would come to another
@@ -127,7 +148,8 @@ impl Plan {
         if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
             return wrong(format!("source address {source} is not an --address of the netstack"));
         }
-        for target in self.targets.iter().map(SocketAddr::ip) {
+        for target in self.targets.iter().filter_map(Target::address) {
+            let target = target.ip();
             let is_on_link = interface.addresses.iter().any(|own| own.contains(target));
             let is_behind = |gateway: &IpAddr| gateway.is_ipv4() == target.is_ipv4();
             if is_own(target) {
@@ -140,6 +162,39 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    fn check_udp(&self) -> Result<(), LoadError> {
+        if !self.is_udp() {
+            return Ok(());
+        }
+        let wrong = |sentence: &str| Err(LoadError::Plan(format!("--udp: {sentence}")));
+        let Workload::Cache(cache) = &self.workload else {
+            return wrong("only memcached's protocols have datagrams");
+        };
+        if !self.targets.iter().all(Target::is_udp) {
+            return wrong("all servers must be asked over UDP");
+        }
+        if self.idle.connections > 0 {
+            return wrong("there are no idle connections: remove --idle");
+        }
+        if self.tls.is_some() {
+            return wrong("there is no TLS over UDP");
+        }
+        if self.depth > 1 {
+            return wrong(
+                "a socket has one request in flight; use more --connections, not --depth",
+            );
+        }
+        if cache.protocol == CacheProtocol::Meta && cache.keys_per_get > 1 {
+            return wrong("--multi-get of the meta protocol is several commands, not one datagram");
+        }
+        match cache.value_bytes {
+            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_UDP_MAX as f64 => wrong(&format!(
+                "a set must fit into one datagram: --value-size is at most {VALUE_BYTES_UDP_MAX} bytes"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn check_arrivals(&self) -> Result<(), LoadError> {
@@ -236,6 +291,26 @@ impl Plan {
 }
 
 impl Cache {
+    fn check_names(&self, template: &Template) -> Result<(), LoadError> {
+        let longest = template.text(template.count() - 1);
+        if template.count() != self.keys || !is_key(&longest) || longest.len() > KEY_BYTES_MAX {
+            return Err(LoadError::Plan(format!(
+                "'{}' is not a key: it has at most {KEY_BYTES_MAX} bytes, and no spaces or control characters",
+                longest.escape_debug()
+            )));
+        }
+        self.check_value()
+    }
+
+    fn check_value(&self) -> Result<(), LoadError> {
+        match self.value_bytes {
+            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => Err(LoadError::Plan(
+                format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn check(&self) -> Result<(), LoadError> {
         let wrong = |sentence: String| Err(LoadError::Plan(sentence));
         if !(0.0..=100.0).contains(&self.set_percent) || self.keys == 0 || self.keys_per_get == 0 {
@@ -265,33 +340,13 @@ impl Cache {
     }
 }
 
-/// RFC 9110 5.6.2.
-fn is_token(name: &str) -> bool {
-    let is_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    !name.is_empty() && name.bytes().all(is_char)
-}
-    fn check_names(&self, template: &Template) -> Result<(), LoadError> {
-        let longest = template.text(template.count() - 1);
-        if template.count() != self.keys || !is_key(&longest) || longest.len() > KEY_BYTES_MAX {
-            return Err(LoadError::Plan(format!(
-                "'{}' is not a key: it has at most {KEY_BYTES_MAX} bytes, and no spaces or control characters",
-                longest.escape_debug()
-            )));
-        }
-        self.check_value()
-    }
-
-    fn check_value(&self) -> Result<(), LoadError> {
-        match self.value_bytes {
-            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => Err(LoadError::Plan(
-                format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"),
-            )),
-            _ => Ok(()),
-        }
-    }
-
 /// doc/protocol.txt: keys have no control characters and no whitespace.
 fn is_key(text: &str) -> bool {
     text.bytes().all(|byte| byte > b' ' && byte != 0x7f)
 }
 
+/// RFC 9110 5.6.2.
+fn is_token(name: &str) -> bool {
+    let is_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !name.is_empty() && name.bytes().all(is_char)
+}

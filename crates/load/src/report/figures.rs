@@ -62,6 +62,8 @@ pub struct Figures {
     pub window_waits: u64,
     /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
     pub stream_limits: u64,
+    /// UDP: datagrams that came after their request had timed out.
+    pub late_datagrams: u64,
     /// Keys found in a cache, and keys not found.
     pub hits: u64,
     /// See `hits`.
@@ -216,6 +218,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
         idle_closed: total.idle_closed,
         window_waits: total.window_waits,
         stream_limits: total.stream_limits,
+        late_datagrams: total.late_datagrams,
         hits: total.hits,
         misses: total.misses,
         compared: total.compared,

@@ -42,7 +42,7 @@ fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<St
             count_of(nofile)
         ));
     }
-    let ports = ports?;
+    let ports = ports.filter(|_| plan.targets.iter().all(|target| target.address().is_some()))?;
     (ports * pairs_of(plan) < connections).then(|| {
         format!(
             "{said} connections need as many ports, and net.ipv4.ip_local_port_range has {} for each \
@@ -70,10 +70,10 @@ fn connections_of(plan: &Plan) -> u64 {
 }
 
 /// Number of address pairs. Connection n goes from source n mod s to target n mod t, so lcm(s, t)
-/// pairs are in use.
+/// pairs are in use. A UDP port is one socket's, whatever its peer is.
 fn pairs_of(plan: &Plan) -> u64 {
     let sources = plan.sources.len().max(1) as u64;
-    let targets = plan.targets.len() as u64;
+    let targets = if plan.is_udp() { 1 } else { plan.targets.len() as u64 };
     sources * targets / greatest_common_divisor(sources, targets)
 }
 
@@ -106,14 +106,14 @@ fn ports_of_range() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Idle;
+    use crate::plan::{Idle, Target};
 
     fn plan(connections: u32, idle: u32, sources: usize, targets: usize) -> Plan {
         Plan {
             connections,
             idle: Idle { connections: idle, byte_every: None },
             sources: vec!["127.0.0.1".parse().unwrap(); sources],
-            targets: vec!["127.0.0.1:1".parse().unwrap(); targets],
+            targets: vec![Target::Tcp("127.0.0.1:1".parse().unwrap()); targets],
             threads: 2,
             ..Plan::default()
         }

@@ -21,11 +21,12 @@ impl Worker<'_> {
 
     pub(super) fn connect(&mut self, slot: u32) {
         let is_on_demand = self.opens_on_demand();
+        let plan = self.plan;
         let connection = &mut self.connections[slot as usize];
         let route = Route {
-            to: connection.target,
+            to: &plan.targets[connection.target],
             from: connection.source,
-            is_chatty: !is_on_demand || connection.session.is_some() || self.plan.http2,
+            is_chatty: !is_on_demand || connection.session.is_some() || plan.http2,
         };
         match self.backend.open(slot, &route) {
             Ok(()) => {

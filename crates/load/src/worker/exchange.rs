@@ -86,6 +86,9 @@ impl Worker<'_> {
             };
         }
         self.tally.received_bytes += result as u64;
+        if self.is_udp {
+            return self.received_datagram(slot, result as usize);
+        }
         if slot >= self.active {
             return self.received_idle(slot, result);
         }

@@ -1,7 +1,7 @@
 //! Promises of a worker that no server can be made to test at will.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::plan::{Burst, Choice, Http, Io, Page, SessionPlan, Sessions};
 
 fn http_plan(target: SocketAddr) -> Plan {
     Plan {
-        targets: vec![target],
+        targets: vec![target.into()],
         workload: Workload::Http(Http {
             authority: target.to_string(),
             method: "GET".to_owned(),

@@ -118,7 +118,7 @@ pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> Then {
 pub(crate) fn http_plan(address: SocketAddr, paths: &[&str]) -> Plan {
     let page = |path: &&str| Page::new(*path);
     Plan {
-        targets: vec![address],
+        targets: vec![address.into()],
         workload: Workload::Http(Http {
             authority: address.to_string(),
             method: "GET".to_owned(),
@@ -263,7 +263,7 @@ pub(crate) fn cache_server(spoil: impl Fn(&mut Vec<u8>) + Send + Sync + 'static)
 
 pub(crate) fn cache_plan(address: SocketAddr) -> Plan {
     Plan {
-        targets: vec![address],
+        targets: vec![address.into()],
         workload: Workload::Cache(Cache {
             protocol: CacheProtocol::Text,
             set_percent: 10.0,

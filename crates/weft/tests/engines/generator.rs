@@ -12,7 +12,7 @@ use super::{LARGE_LEN, World};
 
 fn plan(world: &World, pages: &[&str], requests: u64) -> Plan {
     Plan {
-        targets: vec![world.address],
+        targets: vec![world.address.into()],
         workload: Workload::Http(Http {
             authority: world.address.to_string(),
             method: "GET".to_owned(),

@@ -22,9 +22,8 @@ use rustix::io::Errno;
 
 use super::{UserTcp, key, limits, now, tcp};
 use crate::io::Backend;
-use crate::io::operation::Route;
 use crate::outcome::Outcome;
-use crate::plan::{Arrivals, Choice, Expected, Http, Idle, Page, Plan, Workload};
+use crate::plan::{Arrivals, Choice, Expected, Http, Idle, Page, Plan, Target, Workload};
 use crate::run::run_over;
 use crate::{LoadError, plan};
 
@@ -217,8 +216,7 @@ fn no_gateway_fails_at_once() {
     for (port, from) in [None, Some(address(2)), Some(address(3))].into_iter().enumerate() {
         let mut open = |to| {
             let port = port as u32;
-            let is_chatty = true;
-            tcp.open(port, &Route { to, from, is_chatty })
+            tcp.open(port, to, from, true)
         };
         let beyond = open("198.51.100.1:80".parse().unwrap());
         assert_eq!(beyond, Err(Errno::NETUNREACH), "from {from:?}");
@@ -239,9 +237,10 @@ fn netstack_plan_errors() {
         })
     };
     let near = || interface(&["192.0.2.9/24"], &[]);
+    let target = |text: &str| Target::Tcp(text.parse().unwrap());
     let plan = || Plan { network: near(), ..asking(4) };
     plan().check().unwrap();
-    let behind = Plan { targets: vec!["198.51.100.1:80".parse().unwrap()], ..plan() };
+    let behind = Plan { targets: vec![target("198.51.100.1:80")], ..plan() };
     Plan { network: interface(&["192.0.2.9/24"], &["192.0.2.1"]), ..behind.clone() }
         .check()
         .unwrap();
@@ -252,7 +251,7 @@ fn netstack_plan_errors() {
             Plan { sources: vec!["192.0.2.8".parse().unwrap()], ..plan() },
             "not an --address of the netstack",
         ),
-        (Plan { targets: vec!["192.0.2.9:80".parse().unwrap()], ..plan() }, "own address"),
+        (Plan { targets: vec![target("192.0.2.9:80")], ..plan() }, "own address"),
         (Plan { network: interface(&[], &[]), ..plan() }, "needs an address"),
     ] {
         let said = plan.check().unwrap_err().to_string();
@@ -264,7 +263,7 @@ fn netstack_plan_errors() {
 
 fn asking(connections: u32) -> Plan {
     Plan {
-        targets: vec![(address(1), PORT).into()],
+        targets: vec![Target::Tcp((address(1), PORT).into())],
         workload: Workload::Http(Http {
             authority: "192.0.2.1".to_owned(),
             method: "GET".to_owned(),

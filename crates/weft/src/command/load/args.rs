@@ -105,7 +105,7 @@ pub(crate) struct HttpArgs {
     )]
     pub(super) urls: Vec<String>,
     /// Connect to this server instead of the URL's. Repeatable: connections go to each in turn.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "unix_socket")]
     pub(super) connect_to: Vec<String>,
     /// Request method.
     #[arg(long, short, value_name = "NAME", default_value = "GET")]
@@ -167,7 +167,11 @@ pub(crate) struct HttpArgs {
 #[derive(Args)]
 pub(crate) struct CacheArgs {
     /// Address of the server; several are used in turn.
-    #[arg(required = true, value_name = "HOST:PORT")]
+    #[arg(
+        required_unless_present = "unix_socket",
+        conflicts_with = "unix_socket",
+        value_name = "HOST:PORT"
+    )]
     pub(super) servers: Vec<String>,
     /// The memcached protocol.
     #[arg(long, default_value = "text", value_parser = ["text", "meta"])]
@@ -208,12 +212,19 @@ pub(crate) struct CacheArgs {
     pub(super) tls: TlsArgs,
     #[command(flatten)]
     pub(super) common: CommonArgs,
+    /// Send each command as a datagram (memcached -U); keys are stored over TCP.
+    #[arg(long, conflicts_with_all = ["unix_socket", "speaks_tls"])]
+    pub(super) udp: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct IdleArgs {
     /// Address of the server; several are used in turn.
-    #[arg(required = true, value_name = "HOST:PORT")]
+    #[arg(
+        required_unless_present = "unix_socket",
+        conflicts_with = "unix_socket",
+        value_name = "HOST:PORT"
+    )]
     pub(super) servers: Vec<String>,
     #[command(flatten)]
     pub(super) common: CommonArgs,
@@ -403,6 +414,9 @@ pub(super) struct NetworkArgs {
     )]
     pub(super) mtu: Option<usize>,
 }
+    /// Connect to this Unix socket instead of the server's address.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(super) unix_socket: Option<PathBuf>,
 
 #[derive(Args)]
 #[command(next_help_heading = "Many machines")]

@@ -322,6 +322,8 @@ mod tests {
         assert_eq!((0..16).map(|rank| part(rank).connections).sum::<u32>(), 15_361);
         assert_eq!((0..16).filter_map(|rank| rate_of_plan(&part(rank))).sum::<f64>(), 70e3);
         assert_ne!(part(0).seed, part(1).seed);
+    use std::net::SocketAddr;
+
     }
 
     #[test]
@@ -341,7 +343,8 @@ mod tests {
             };
             Ok::<_, clap::Error>(args.common)
         };
-        let mut plan = Plan { targets: vec!["127.0.0.1:9".parse().unwrap()], ..Plan::default() };
+        let address: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let mut plan = Plan { targets: vec![address.into()], ..Plan::default() };
         plan.workload = ::load::plan::Workload::Http(::load::plan::Http {
             authority: String::new(),
             method: "GET".to_owned(),

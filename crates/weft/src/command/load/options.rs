@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ::load::plan::{
     Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page, Plan,
-    SessionPlan, Sessions, Statuses, Tls, TlsVersion, Workload,
+    SessionPlan, Sessions, Statuses, Target, Tls, TlsVersion, Workload,
 };
 use ::load::workload::distribution::Distribution;
 use ::load::workload::fileset::FileSet;
@@ -25,7 +25,7 @@ pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
 /// A load: what is sent to whom, in which words it is told, and how.
 pub(super) struct Load<'a> {
-    pub(super) targets: Vec<SocketAddr>,
+    pub(super) targets: Vec<Target>,
     pub(super) workload: Workload,
     pub(super) name: String,
     pub(super) tls: Option<Tls>,
@@ -84,7 +84,7 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
 /// The load of `weft load http`. `rank` is that of this agent.
 pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let parsed = args.urls.iter().map(|url| split(url)).collect::<Result<Vec<_>, _>>()?;
-    let Url { is_tls, authority, .. } = &parsed[0];
+    let Url { is_tls, authority, server, .. } = &parsed[0];
     let is_other = |url: &&Url| (url.is_tls, &url.authority) != (*is_tls, authority);
     if let Some(other) = parsed.iter().find(is_other) {
         return Err(format!(
@@ -122,10 +122,12 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let tls = tls(&args.tls, *is_tls, authority, "https://")?;
     let servers = args.connect_to.iter();
     let named = servers.map(|server| resolve(server, port, tries).map_err(of("connect-to")));
-    let mut targets = named.collect::<Result<Vec<_>, _>>()?;
-    if targets.is_empty() {
-        targets = vec![resolve(authority, port, tries)?];
-    }
+    let found = named.collect::<Result<Vec<_>, _>>()?;
+    let targets = match &args.common.network.unix_socket {
+        Some(path) => vec![Target::Unix(path.clone())],
+        None if found.is_empty() => vec![resolve(server, port, tries)?.into()],
+        None => found.into_iter().map(Target::Tcp).collect(),
+    };
     let name = format!("{} {}", http.method, args.urls[0]);
     let workload = match &args.sessions {
         None => Workload::Http(http),
@@ -383,13 +385,21 @@ fn one_that_answers(found: &[SocketAddr], tries: bool) -> Option<SocketAddr> {
     answering.or(found.first()).copied()
 }
 
-fn addresses(names: &[String], network: &NetworkArgs) -> Result<Vec<SocketAddr>, String> {
+fn addresses(
+    names: &[String],
+    network: &NetworkArgs,
+    of_address: fn(SocketAddr) -> Target,
+) -> Result<Vec<Target>, String> {
+    if let Some(path) = &network.unix_socket {
+        return Ok(vec![Target::Unix(path.clone())]);
+    }
+    let tries = tries_addresses(network);
     let address = |name: &String| {
         // A URL, as `weft load http` takes one.
         if name.contains('/') {
             return Err(format!("'{name}': write HOST:PORT, without http:// and path"));
         }
-        resolve(name, 11211, tries_addresses(network))
+        resolve(name, 11211, tries).map(of_address)
     };
     names.iter().map(address).collect()
 }
@@ -482,10 +492,13 @@ pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
         exptime_s: args.exptime,
         populate: args.populate,
     });
+    let network = &args.common.network;
+    let of_address = if args.udp { Target::Udp } else { Target::Tcp };
+    let udp = if args.udp { " over UDP" } else { "" };
     Ok(Load {
-        targets: addresses(&args.servers, &args.common.network)?,
+        targets: addresses(&args.servers, network, of_address)?,
         workload,
-        name: format!("memcached at {}", args.servers.join(", ")),
+        name: format!("memcached at {}{udp}", shown(&args.servers, network)),
         tls,
         http2: false,
         expect: Statuses::default(),
@@ -493,12 +506,21 @@ pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
     })
 }
 
+/// Servers as they were named, for people.
+fn shown(servers: &[String], network: &NetworkArgs) -> String {
+    match &network.unix_socket {
+        Some(path) => path.display().to_string(),
+        None => servers.join(", "),
+    }
+}
+
 /// The load of `weft load idle`.
 pub(super) fn idle(args: &IdleArgs) -> Result<Load<'_>, String> {
+    let network = &args.common.network;
     Ok(Load {
-        targets: addresses(&args.servers, &args.common.network)?,
+        targets: addresses(&args.servers, network, Target::Tcp)?,
         workload: Workload::Idle,
-        name: format!("idle connections to {}", args.servers.join(", ")),
+        name: format!("idle connections to {}", shown(&args.servers, network)),
         tls: None,
         http2: false,
         expect: Statuses::default(),
@@ -556,9 +578,12 @@ fn network(common: &CommonArgs) -> Result<Network, String> {
 }
 
 /// The addresses from which the targets can be reached: those of their family.
-fn sources_of(interface: &InterfaceConfig, targets: &[SocketAddr]) -> Vec<IpAddr> {
+fn sources_of(interface: &InterfaceConfig, targets: &[Target]) -> Vec<IpAddr> {
     let addresses = interface.addresses.iter().map(|prefix| prefix.address);
-    let reaches = |own: &IpAddr| targets.iter().any(|one| one.is_ipv4() == own.is_ipv4());
+    let reaches = |own: &IpAddr| {
+        let mut targets = targets.iter().filter_map(Target::address);
+        targets.any(|one| one.is_ipv4() == own.is_ipv4())
+    };
     addresses.filter(reaches).collect()
 }
 
@@ -694,7 +719,7 @@ mod tests {
                 Ok(LoadCommand::Cache(args)) => cache(&args).and_then(plan)?,
                 _ => unreachable!("asked for http or cache"),
             };
-            Ok::<_, String>((load.targets[0].port(), load.tls))
+            Ok::<_, String>((load.targets[0].address().unwrap().port(), load.tls))
         };
         let name = |line: &str| {
             let (port, tls) = planned(line).unwrap();
@@ -727,7 +752,7 @@ mod tests {
         let targets = |flags: &str| {
             let flags: Vec<&str> = flags.split_whitespace().collect();
             load_of(&flags, |load| {
-                let targets = load.targets.iter().map(SocketAddr::to_string);
+                let targets = load.targets.iter().map(Target::to_string);
                 targets.collect::<Vec<_>>()
             })
         };

@@ -1,0 +1,40 @@
+//! Requests over UDP: one in flight on each socket, which a lost datagram does not end.
+
+use super::Worker;
+use crate::protocol::{Reader, UdpStep};
+
+impl Worker<'_> {
+    pub(super) fn received_datagram(&mut self, slot: u32, length: usize) {
+        let connection = &mut self.connections[slot as usize];
+        let asked = connection.in_flight.front().map(|request| request.tag);
+        let datagram = self.backend.input(slot, length);
+        match connection.reader.read_datagram(datagram, asked, &self.protocol) {
+            UdpStep::More => {}
+            UdpStep::Late => self.tally.late_datagrams += 1,
+            UdpStep::Broken => {
+                return self.fail(slot, |tally| tally.errors.bad_reply += 1);
+            }
+            UdpStep::Reply(reply) => {
+                if let Some(request) = connection.in_flight.pop_front() {
+                    self.replied(slot, &request, &reply);
+                }
+                return self.after_replies(slot);
+            }
+        }
+        self.ensure_receive(slot);
+    }
+
+    /// Gives up a request, of which, or of whose reply, a datagram was lost or is late.
+    pub(super) fn time_out_datagram(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot as usize];
+        if connection.in_flight.pop_front().is_none() {
+            return;
+        }
+        if let Reader::Udp(reader) = &mut connection.reader {
+            reader.reset();
+        }
+        self.in_flight_total -= 1;
+        self.tally.errors.client_timeout += 1;
+        self.send_due(slot);
+    }
+}

@@ -1,0 +1,254 @@
+//! Loads over Unix sockets and over UDP, against servers whose behaviour a test knows.
+
+extern crate weftwork_load as load;
+
+mod world;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use load::plan::{Arrivals, Cache, Io, Target};
+use load::{LoadError, Plan};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use world::{cache_of, cache_plan, expect_no_error, http_plan, over_both};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A plan of HTTP over the socket, of so many requests.
+fn unix_plan(path: &std::path::Path, requests: u64) -> Plan {
+    Plan {
+        targets: vec![Target::Unix(path.to_owned())],
+        requests_max: Some(requests),
+        duration: BOUND,
+        ..http_plan("127.0.0.1:1".parse().unwrap(), &["/"])
+    }
+}
+
+/// Answers each request on the stream with a body of so many bytes.
+fn serve_unix(stream: UnixStream, body_bytes: usize) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    while let Some(Ok(line)) = lines.next() {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body_bytes}\r\n\r\n");
+        let reply = [head.into_bytes(), vec![b'x'; body_bytes]].concat();
+        if line.is_empty() && (&stream).write_all(&reply).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn http_over_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, body_bytes) in [("short", 10), ("long", 300_000)] {
+        let path = folder.path().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                thread::spawn(move || serve_unix(stream, body_bytes));
+            }
+        });
+        for verify in [false, true] {
+            let plan = Plan { verify, depth: 2, ..unix_plan(&path, 40) };
+            over_both(&plan, |outcome| {
+                expect_no_error(outcome);
+                assert_eq!(outcome.total.replies(), 40);
+                assert!(outcome.total.received_bytes > 40 * body_bytes as u64);
+            });
+        }
+    }
+}
+
+/// Seen in reports on oha and others: over a Unix socket connections fail with EAGAIN. Cause: the
+/// listen queue is full, which connect(2) of a socket that does not block does not wait for.
+#[test]
+fn full_queue_of_a_unix_socket_is_waited_for() {
+    for io in [Io::Auto, Io::Epoll] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue");
+        let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 0).unwrap();
+        let listener = UnixListener::from(listener);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                thread::spawn(move || serve_unix(stream, 10));
+            }
+        });
+        let plan = Plan { io, connections: 50, ..unix_plan(&path, 200) };
+        let outcome = world::run(&plan);
+        expect_no_error(&outcome);
+        assert_eq!((outcome.total.replies(), outcome.total.opened), (200, 50));
+    }
+}
+
+#[test]
+fn missing_unix_socket_is_told() {
+    let plan = unix_plan("/no/such/socket".as_ref(), 1);
+    let error = load::run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("/no/such/socket: No such file"), "{said}");
+}
+
+/// A memcached of `get` over UDP. `answer` is shown the payload and its number, and gets a function
+/// that sends a datagram of the reply: its number, how many there are, and its payload.
+fn udp_server(
+    answer: impl Fn(&str, u64, &dyn Fn(u16, u16, &str)) + Send + 'static,
+) -> (SocketAddr, Arc<AtomicU64>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    thread::spawn(move || {
+        let mut datagram = [0; 2000];
+        loop {
+            let (bytes, peer) = socket.recv_from(&mut datagram).unwrap();
+            let (header, payload) = datagram[..bytes].split_at(8);
+            let payload = std::str::from_utf8(payload).unwrap();
+            let send = |number: u16, total: u16, payload: &str| {
+                let [total, number] = [total, number].map(u16::to_be_bytes);
+                let head = [&header[..2], &number, &total, &[0, 0]].concat();
+                let _ = socket.send_to(&[&head, payload.as_bytes()].concat(), peer);
+            };
+            if payload == "version\r\n" {
+                send(0, 1, "VERSION 1\r\n");
+                continue;
+            }
+            answer(payload, counted.fetch_add(1, Ordering::SeqCst), &send);
+        }
+    });
+    (address, count)
+}
+
+fn udp_plan(address: SocketAddr) -> Plan {
+    let mut plan = Plan {
+        targets: vec![Target::Udp(address)],
+        requests_max: Some(400),
+        duration: BOUND,
+        verify: false,
+        ..cache_plan(address)
+    };
+    let cache: &mut Cache = cache_of(&mut plan);
+    cache.populate = false;
+    cache.set_percent = 0.0;
+    plan
+}
+
+fn key_of(payload: &str) -> &str {
+    payload.split_whitespace().nth(1).unwrap()
+}
+
+#[test]
+fn replies_of_several_datagrams() {
+    let (address, _) = udp_server(|payload, number, send| {
+        let pieces = [format!("VALUE {} 0 4\r\nab", key_of(payload)), "cd\r\n".to_owned()];
+        let order = if number.is_multiple_of(2) { [0, 1, 2] } else { [2, 0, 1] };
+        for at in order {
+            send(at, 3, pieces.get(usize::from(at)).map_or("END\r\n", String::as_str));
+        }
+    });
+    over_both(&udp_plan(address), |outcome| {
+        expect_no_error(outcome);
+        assert_eq!((outcome.total.hits, outcome.total.replies()), (400, 400));
+    });
+    let open = Arrivals::Poisson { rate_per_s: 2000.0 };
+    over_both(&Plan { arrivals: open, ..udp_plan(address) }, |outcome| {
+        expect_no_error(outcome);
+        assert_eq!(outcome.total.replies(), 400);
+    });
+}
+
+/// A lost request is one error, and its socket goes on; a late reply belongs to no later request.
+#[test]
+fn lost_datagrams_are_errors_of_their_own() {
+    for io in [Io::Auto, Io::Epoll] {
+        let (address, count) = udp_server(|payload, number, send| {
+            let reply = format!("VALUE {} 0 1\r\nx\r\nEND\r\n", key_of(payload));
+            if number != 5 && number != 9 {
+                send(0, 1, &reply);
+                send(0, 1, &reply); // It comes twice.
+            }
+        });
+        let plan = Plan {
+            io,
+            connections: 1,
+            requests_max: Some(20),
+            request_timeout: Duration::from_millis(300),
+            ..udp_plan(address)
+        };
+        let total = world::run(&plan).total;
+        let errors = total.errors;
+        assert_eq!((errors.client_timeout, errors.total()), (2, 2), "{errors:?}");
+        assert_eq!((total.hits, total.opened), (18, 1));
+        assert!(total.late_datagrams > 0);
+        assert_eq!(count.load(Ordering::SeqCst), 20);
+    }
+}
+
+#[test]
+fn nonsense_over_udp_is_bad_reply() {
+    let (address, _) = udp_server(|_, _, send| send(0, 1, "SSH-2.0-OpenSSH\r\n"));
+    over_both(&udp_plan(address), |outcome| {
+        let errors = outcome.total.errors;
+        assert!(errors.bad_reply > 0 && errors.bad_reply == errors.total(), "{errors:?}");
+    });
+}
+
+#[test]
+fn udp_server_that_is_gone_is_told() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (address, why) in [(silent.local_addr().unwrap(), "no datagram"), (closed, "refused")] {
+        let connect_timeout = Duration::from_millis(300);
+        let plan = Plan { connect_timeout, ..udp_plan(address) };
+        let error = load::run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(why) && said.contains("with UDP (-U)?"), "{said}");
+    }
+}
+
+#[test]
+fn plans_that_udp_cannot_carry_are_refused() {
+    let plan = udp_plan("127.0.0.1:1".parse().unwrap());
+    plan.check().unwrap();
+    let long = |plan: &mut Plan| cache_of(plan).value_bytes = "70000".parse().unwrap();
+    type Change = (fn(&mut Plan), &'static str);
+    let cases: [Change; 4] = [
+        (|plan| plan.depth = 2, "more --connections"),
+        (|plan| plan.idle.connections = 1, "--idle"),
+        (long, "one datagram"),
+        (|plan| plan.targets.push(Target::Unix("/x".into())), "all servers"),
+    ];
+    for (change, why) in cases {
+        let mut plan = plan.clone();
+        change(&mut plan);
+        let said = plan.check().unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+/// Names of keys are those of the template, of all of them, and found again in the replies.
+#[test]
+fn keys_are_named_by_a_template() {
+    let server = world::cache_server(|_| {});
+    let mut plan = Plan { requests_max: Some(400), duration: BOUND, ..cache_plan(server.address) };
+    let template = load::workload::template::Template::parse("user:{8..107}:x", 1000).unwrap();
+    cache_of(&mut plan).keys = 100;
+    cache_of(&mut plan).template = template;
+    for keys_per_get in [1, 3] {
+        cache_of(&mut plan).keys_per_get = keys_per_get;
+        over_both(&plan, |outcome| {
+            expect_no_error(outcome);
+            assert!(outcome.total.hits > 0 && outcome.total.misses == 0);
+        });
+    }
+    cache_of(&mut plan).keys = 101;
+    assert!(plan.check().unwrap_err().to_string().contains("user:107:x"));
+}

@@ -120,6 +120,12 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub(super) body_file: Option<PathBuf>,
     /// Speak HTTP/2: over TLS by ALPN, otherwise by prior knowledge.
+    /// File with a body per line, taken in turn.
+    #[arg(
+        long, short = 'Z', value_name = "FILE", value_hint = ValueHint::AnyPath,
+        conflicts_with_all = ["body", "body_file", "fileset"]
+    )]
+    pub(super) body_lines: Option<PathBuf>,
     #[arg(long)]
     pub(super) http2: bool,
     /// Use a new connection for every request.
@@ -140,7 +146,7 @@ pub(crate) struct HttpArgs {
     #[arg(
         long, value_name = "FILE", value_hint = ValueHint::AnyPath,
         conflicts_with_all = [
-            "method", "body", "body_file", "paths", "fileset", "popularity", "close",
+            "method", "body", "body_file", "body_lines", "paths", "fileset", "popularity", "close",
             "requests_per_connection",
         ]
     )]

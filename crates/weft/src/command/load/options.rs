@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::num::NonZeroU16;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::load::plan::{
@@ -104,6 +105,9 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     if let Some(path) = &args.fileset {
         pages = below(folder, fileset(path)?);
         choice = Choice::Weighted;
+    }
+    if let Some(path) = &args.body_lines {
+        pages = with_bodies(&pages, path)?;
     }
     if let Some(law) = args.popularity {
         choice = Choice::ByRank(law);
@@ -284,37 +288,47 @@ fn split(url: &str) -> Result<Url, String> {
     Ok(Url { is_tls, authority, server, path: format!("{slash}{path}") })
 }
 
-/// Most paths that one `{FIRST..LAST}` stands for.
-const EXPANDED_MAX: u64 = 1_000_000;
+/// An authority with a zone, `[fe80::1%eth0]:80`: the part before the zone, and the part behind.
+fn zone_of(authority: &str) -> Option<(&str, &str)> {
+    let (address, rest) = authority.split_once('%')?;
+    let bracket = rest.find(']')?;
+    address.starts_with('[').then(|| (address, &rest[bracket..]))
+}
+
+/// Most paths that one `{FIRST..LAST}` stands for, and most lines of bodies.
+const PAGES_MAX: u64 = 1_000_000;
 
 /// A path for each number of its `{FIRST..LAST}`, as in `/item/{1..100000}`; the path itself if it
-/// has none. Numbers are as wide as `FIRST` is: `{001..100}`.
+/// has none.
 fn expand(path: &str) -> Result<Vec<String>, String> {
-    let range = path.split_once('{').and_then(|(before, rest)| {
-        let (range, behind) = rest.split_once('}')?;
-        let (first, last) = range.split_once("..")?;
-        Some((before, first, last, behind))
-    });
-    let Some((before, first, last, behind)) = range else {
-        return Ok(vec![path.to_owned()]);
+    Ok(match Template::parse(path, PAGES_MAX)? {
+        Some(template) => (0..template.count()).map(|index| template.text(index)).collect(),
+        None => vec![path.to_owned()],
+    })
+}
+
+/// The pages with the bodies of a file's lines: each body comes with the next path, until every
+/// body and every path was there.
+fn with_bodies(pages: &[Page], path: &Path) -> Result<Vec<Page>, String> {
+    let text = input_file::read(path).map_err(|error| cannot_read(path, &error))?;
+    let lines =
+        text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let bodies: Vec<Arc<[u8]>> = lines.filter(|line| !line.is_empty()).map(Arc::from).collect();
+    let count = bodies.len().max(pages.len());
+    if bodies.is_empty() || count as u64 > PAGES_MAX {
+        let named = path.display();
+        return Err(format!("--body-lines: {named} must have 1 to {PAGES_MAX} lines"));
+    }
+    let mut both = pages.iter().cycle().zip(bodies.iter().cycle());
+    let page = |_| {
+        let (page, body) = both.next().expect("neither is empty");
+        Page { body: Some(body.clone()), ..page.clone() }
     };
-    let wrong = |why: &str| {
-        format!("'{{{first}..{last}}}' {why}; write {{FIRST..LAST}}, such as {{1..1000}}")
-    };
-    let number = |text: &str| text.parse::<u64>().map_err(|_| wrong("is no range of numbers"));
-    let from = number(first)?;
-    let to = number(last)?;
-    if from > to {
-        return Err(wrong("ends before it begins"));
-    }
-    if to - from >= EXPANDED_MAX {
-        return Err(wrong("is more than a million paths"));
-    }
-    if behind.contains('{') {
-        return Err(format!("'{path}' has a second '{{': one range is supported"));
-    }
-    let width = first.len();
-    Ok((from..=to).map(|number| format!("{before}{number:0width$}{behind}")).collect())
+    Ok((0..count).map(page).collect())
+}
+
+fn cannot_read(path: &Path, error: &dyn Display) -> String {
+    format!("cannot read {}: {error}", path.display())
 }
 
 /// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
@@ -458,8 +472,7 @@ fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>
 fn body(args: &HttpArgs) -> Result<Vec<u8>, String> {
     match (&args.body, &args.body_file) {
         (Some(text), _) => Ok(text.clone().into_bytes()),
-        (_, Some(path)) => ::load::workload::input_file::read(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display())),
+        (_, Some(path)) => input_file::read(path).map_err(|error| cannot_read(path, &error)),
         (None, None) => Ok(Vec::new()),
     }
 }
@@ -653,18 +666,26 @@ mod tests {
         let expanded = |path: &str| expand(path).unwrap().join(" ");
         assert_eq!(expanded("/a"), "/a");
         assert_eq!(expanded("/{9..11}/x?y"), "/9/x?y /10/x?y /11/x?y");
-        assert_eq!(expanded("/i{08..10}"), "/i08 /i09 /i10");
-        assert_eq!(expanded("/%7B{id}"), "/%7B{id}");
-        assert_eq!(expand("/{1..1000000}").unwrap().len(), 1_000_000);
-        for (path, why) in [
-            ("/{0..1000000}", "a million"),
-            ("/{2..1}", "ends before"),
-            ("/{a..b}", "no range"),
-            ("/{1..2}/{1..2}", "a second"),
-        ] {
-            let said = expand(path).unwrap_err();
-            assert!(said.contains(why), "{path}: {said}");
-        }
+        assert!(expand("/{0..1000000}").unwrap_err().contains("more than 1,000,000"));
+    }
+
+    #[test]
+    fn lines_are_bodies_in_turn() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let both = |lines: &str, paths: &[&str]| {
+            std::fs::write(file.path(), lines).unwrap();
+            let pages: Vec<Page> = paths.iter().map(|path| Page::new(*path)).collect();
+            let pages = with_bodies(&pages, file.path())?;
+            let shown = pages.iter().map(|page| {
+                let body = String::from_utf8(page.body.as_ref().unwrap().to_vec()).unwrap();
+                page.path.clone() + &body
+            });
+            Ok::<_, String>(shown.collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(both("1\r\n\n2\n3", &["/a"]).unwrap(), "/a1 /a2 /a3");
+        assert_eq!(both("1\n2\n3\n", &["/a", "/b"]).unwrap(), "/a1 /b2 /a3");
+        assert_eq!(both("1\n2\n", &["/a", "/b", "/c"]).unwrap(), "/a1 /b2 /c1");
+        assert!(both("\n\n", &["/a"]).unwrap_err().contains("1 to 1000000 lines"));
     }
 
     /// Seen: `http://localhost` was refused where a server listened on 127.0.0.1 alone. Cause: the

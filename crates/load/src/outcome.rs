@@ -5,7 +5,7 @@ mod merge;
 
 use std::time::{Duration, SystemTime};
 
-use hdrhistogram::Histogram;
+pub use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::units::count_of;

@@ -13,8 +13,7 @@ use ::serve::engine::netstack::NetstackInterface;
 use ::serve::listen::{self, Address, Bound, Inherited};
 use ::serve::metrics::MetricsWriter;
 use ::serve::tls::Tls;
-use admin::Admin;
-pub(crate) use admin::Route;
+pub(crate) use admin::{Admin, Route};
 use sd_notify::NotifyState;
 
 use crate::common::Common;

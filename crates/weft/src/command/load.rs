@@ -9,6 +9,7 @@
 pub(crate) mod args;
 mod campaign;
 mod fileset;
+mod metrics;
 mod options;
 mod output;
 mod progress;

@@ -76,7 +76,7 @@ impl Route {
     }
 
     /// `/metrics`: the metrics that `fill` writes, as Prometheus text.
-    pub(super) fn metrics(fill: impl Fn(&mut MetricsWriter) + Send + Sync + 'static) -> Route {
+    pub(crate) fn metrics(fill: impl Fn(&mut MetricsWriter) + Send + Sync + 'static) -> Route {
         Route::new("/metrics", metrics::CONTENT_TYPE, "counters, as Prometheus text", move |_| {
             let mut out = MetricsWriter::default();
             fill(&mut out);
@@ -130,7 +130,7 @@ impl Route {
 
 /// The running endpoint. Dropping it stops accepting; requests in progress are finished.
 #[derive(Debug)]
-pub(super) struct Admin {
+pub(crate) struct Admin {
     stop: Arc<OwnedFd>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -140,7 +140,7 @@ impl Admin {
     ///
     /// # Errors
     /// The kernel's error if no descriptor or thread can be created.
-    pub(super) fn start(bound: Vec<Bound>, routes: Vec<Route>) -> io::Result<Admin> {
+    pub(crate) fn start(bound: Vec<Bound>, routes: Vec<Route>) -> io::Result<Admin> {
         Admin::start_with(bound, routes, spawn_reply)
     }
 

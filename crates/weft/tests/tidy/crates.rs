@@ -240,7 +240,7 @@ const CRATES: &[CrateFloors] = &[
             command/cache/engine command/cache/extended command/cache/help command/serve/files command/serve/prepare command/serve/terminal
             command/serve/engine
             command/load/values command/serve/explain command/load/progress
-            command/load/fileset
+            command/load/fileset command/load/metrics
             command/load/args
             command/load/options command/load/output
             command/load/campaign

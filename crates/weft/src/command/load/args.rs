@@ -10,6 +10,7 @@ use ::load::sweep::{self, Rates};
 use ::load::workload::distribution::{Distribution, Popularity};
 use clap::{Args, Command, Subcommand, ValueHint};
 use netstack::device::name::DeviceName;
+use serve::listen::Address;
 
 use super::fileset::{FileSetArgs, TracesArgs};
 use super::values::{
@@ -264,6 +265,9 @@ pub(super) struct CommonArgs {
         long, value_name = "TIME", default_value = "1s", value_parser = time, help_heading = "Output"
     )]
     pub(super) interval: Duration,
+    /// Serve live /metrics (Prometheus) at this address while it runs.
+    #[arg(long, value_name = "ADDR", help_heading = "Output")]
+    pub(super) metrics: Option<Address>,
     /// Show no progress line.
     #[arg(long, short, help_heading = "Output")]
     pub(super) quiet: bool,

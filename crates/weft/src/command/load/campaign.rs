@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::args::{CommonArgs, ManyArgs};
+use super::metrics::LiveMetrics;
 use super::options;
 use super::output::{Output, width};
 use super::progress::ProgressLine;
@@ -53,6 +54,15 @@ pub(super) fn carry_out(
 ) -> Result<(), Failure> {
     let run_kind = RunKind::of(&common.many, plan).map_err(Failure::Usage)?;
     let output = Output::of(&common.output, run_kind != RunKind::Run)?;
+    let live = match (&common.metrics, &place) {
+        (None, _) => None,
+        (Some(address), None) => Some(LiveMetrics::start(address, plan)?),
+        (Some(_), Some(_)) => {
+            return Err(Failure::Usage(
+                "--metrics is for one generator: it cannot be combined with agents".to_owned(),
+            ));
+        }
+    };
     let sweep_options = SweepOptions {
         repetitions: common.many.repeat.max(1) as u32,
         pause: common.many.pause,
@@ -82,6 +92,7 @@ pub(super) fn carry_out(
         place,
         leader,
         progress,
+        live,
         stop: Arc::clone(&stop.wish),
         has_rows: run_kind != RunKind::Run && output.has_screen(),
         last: None,
@@ -164,6 +175,7 @@ struct AgentGroup {
     place: Option<Membership>,
     leader: Option<Leader>,
     progress: ProgressLine,
+    live: Option<LiveMetrics>,
     stop: Arc<AtomicBool>,
     has_rows: bool,
     /// The outcome of the last run, until it is written.
@@ -199,8 +211,13 @@ impl AgentGroup {
     }
 
     fn round(&mut self, order: RoundOrder) -> Result<Outcome, String> {
-        let AgentGroup { part, place, leader, progress: line, stop, .. } = self;
-        let mut observer = |progress: &Progress<'_>| line.tick(progress);
+        let AgentGroup { part, place, leader, progress: line, live, stop, .. } = self;
+        let mut observer = |progress: &Progress<'_>| {
+            line.tick(progress);
+            if let Some(live) = live {
+                live.tick(progress);
+            }
+        };
         match (leader, place) {
             (Some(leader), Some(place)) => leader.round(order, OUTCOME_TIMEOUT, |stop| {
                 run_part(part, place, order, &stop, &mut observer)
@@ -305,6 +322,8 @@ fn rate_of_plan(plan: &Plan) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use clap::FromArgMatches;
 
     use super::super::args::{self, LoadCommand};
@@ -322,8 +341,6 @@ mod tests {
         assert_eq!((0..16).map(|rank| part(rank).connections).sum::<u32>(), 15_361);
         assert_eq!((0..16).filter_map(|rank| rate_of_plan(&part(rank))).sum::<f64>(), 70e3);
         assert_ne!(part(0).seed, part(1).seed);
-    use std::net::SocketAddr;
-
     }
 
     #[test]

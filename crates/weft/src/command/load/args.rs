@@ -120,13 +120,13 @@ pub(crate) struct HttpArgs {
     /// File with the body of every request.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub(super) body_file: Option<PathBuf>,
-    /// Speak HTTP/2: over TLS by ALPN, otherwise by prior knowledge.
     /// File with a body per line, taken in turn.
     #[arg(
         long, short = 'Z', value_name = "FILE", value_hint = ValueHint::AnyPath,
         conflicts_with_all = ["body", "body_file", "fileset"]
     )]
     pub(super) body_lines: Option<PathBuf>,
+    /// Speak HTTP/2: over TLS by ALPN, otherwise by prior knowledge.
     #[arg(long)]
     pub(super) http2: bool,
     /// Use a new connection for every request.
@@ -153,7 +153,7 @@ pub(crate) struct HttpArgs {
     )]
     pub(super) sessions: Option<String>,
     /// Pause between bursts that have none in the log.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time, hide_short_help = true)]
     pub(super) think: Duration,
     /// Distribution of requests over paths: uniform, zipf:0.99, hot:0.2, sequential.
     #[arg(long, value_name = "LAW")]
@@ -212,6 +212,9 @@ pub(crate) struct CacheArgs {
     /// Set every key once before the run.
     #[arg(long)]
     pub(super) populate: bool,
+    /// Send each command as a datagram (memcached -U); keys are stored over TCP.
+    #[arg(long, conflicts_with_all = ["unix_socket", "speaks_tls"])]
+    pub(super) udp: bool,
     /// Speak TLS.
     #[arg(long = "tls")]
     pub(super) speaks_tls: bool,
@@ -219,9 +222,6 @@ pub(crate) struct CacheArgs {
     pub(super) tls: TlsArgs,
     #[command(flatten)]
     pub(super) common: CommonArgs,
-    /// Send each command as a datagram (memcached -U); keys are stored over TCP.
-    #[arg(long, conflicts_with_all = ["unix_socket", "speaks_tls"])]
-    pub(super) udp: bool,
 }
 
 #[derive(Args)]
@@ -344,7 +344,8 @@ pub(super) struct HowArgs {
     pub(super) threads: u32,
     #[arg(
         long, value_name = "R", value_parser = sweep::rate,
-        help = "Connections opened per second before the run [default: all at once]"
+        help = "Connections opened per second before the run [default: all at once]",
+        hide_short_help = true
     )]
     pub(super) connect_rate: Option<f64>,
     /// Additional idle connections.
@@ -354,7 +355,7 @@ pub(super) struct HowArgs {
     #[arg(long, value_name = "TIME", value_parser = value::duration, hide_short_help = true)]
     pub(super) idle_byte_every: Option<Duration>,
     /// Source address. Repeatable: each has its own ports.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     pub(super) source: Vec<IpAddr>,
     /// Time limit of a reply.
     #[arg(long, short = 'T', value_name = "TIME", default_value = "10s", value_parser = time)]
@@ -370,6 +371,8 @@ pub(super) struct HowArgs {
         long, value_parser = ["auto", "uring", "epoll"], help = "I/O back end [default: auto]"
     )]
     pub(super) io: Option<String>,
+    /// Compare every body with the first one or the file set's; with cache, every value.
+    ///
     /// Compare every body with the first one, or with the checksums of the file set. With cache:
     /// compare every value with the one that belongs to its key; with --populate, a miss is an
     /// error.
@@ -393,21 +396,27 @@ pub(super) struct TlsArgs {
     #[arg(long, short = 'k', conflicts_with = "cacert")]
     pub(super) insecure: bool,
     #[arg(
-        long, value_parser = ["any", "1.2", "1.3"], help = "Version of TLS [default: any]"
+        long, value_parser = ["any", "1.2", "1.3"], help = "Version of TLS [default: any]",
+        hide_short_help = true
     )]
     pub(super) tls_version: Option<String>,
     /// Make a full handshake for every connection.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(super) no_resumption: bool,
 }
 
 #[derive(Args)]
 #[command(next_help_heading = "Network")]
 pub(super) struct NetworkArgs {
+    /// TCP/IP implementation: the kernel's, or weft's own (see --help).
+    ///
     /// TCP/IP implementation: the kernel's, or weft's own, which makes the generator a host of its
     /// own on --device. Not for servers on the same netstack: it would measure itself.
     #[arg(long, default_value = "kernel", value_parser = ["kernel", "netstack"])]
     pub(super) network: String,
+    /// Connect to this Unix socket instead of the server's address.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(super) unix_socket: Option<PathBuf>,
     /// Netstack: device, tap:NAME, packet:INTERFACE or xdp:INTERFACE.
     #[arg(long, hide_short_help = true)]
     pub(super) device: Option<DeviceName>,
@@ -424,21 +433,21 @@ pub(super) struct NetworkArgs {
     )]
     pub(super) mtu: Option<usize>,
 }
-    /// Connect to this Unix socket instead of the server's address.
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    pub(super) unix_socket: Option<PathBuf>,
 
 #[derive(Args)]
 #[command(next_help_heading = "Many machines")]
 pub(super) struct AgentArgs {
     /// Number of agents; known under mpirun and srun.
-    #[arg(long, value_name = "N", requires = "rank", requires = "rendezvous", value_parser = count)]
+    #[arg(
+        long, value_name = "N", requires = "rank", requires = "rendezvous", value_parser = count,
+        hide_short_help = true
+    )]
     pub(super) agents: Option<u32>,
     /// Rank of this agent, from 0.
-    #[arg(long, value_name = "K", requires = "agents", value_parser = count)]
+    #[arg(long, value_name = "K", requires = "agents", value_parser = count, hide_short_help = true)]
     pub(super) rank: Option<u32>,
     /// Address on which rank 0 listens; not needed on one machine under mpirun.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", hide_short_help = true)]
     pub(super) rendezvous: Option<String>,
 }
 
@@ -452,15 +461,17 @@ pub(super) struct OutputArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     pub(super) csv: Option<PathBuf>,
     /// Write the percentile distribution, for HdrHistogram's plotter.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, hide_short_help = true)]
     pub(super) hgrm: Option<PathBuf>,
     /// Write a histogram per interval, for HdrHistogram's log tools.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, hide_short_help = true)]
     pub(super) interval_log: Option<PathBuf>,
     /// Exit with status 1 if this holds: 'p99>5ms', 'errors>0.1%', 'achieved<99%'.
     #[arg(long, value_name = "CONDITION")]
     pub(super) fail_if: Vec<Threshold>,
     /// Colour.
-    #[arg(long, default_value = "auto", value_parser = ["auto", "always", "never"])]
+    #[arg(
+        long, default_value = "auto", value_parser = ["auto", "always", "never"], hide_short_help = true
+    )]
     pub(super) color: String,
 }

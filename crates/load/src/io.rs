@@ -30,7 +30,7 @@ use crate::io::slots::Receive;
 use crate::io::socket::{address_of, socket_for};
 use crate::io::tls::{Handshake, TlsBackend};
 use crate::io::uring::Ring;
-use crate::plan::{Io, Target};
+use crate::plan::{Io, LoadTarget};
 
 pub(crate) enum Backend {
     Ring(Box<Ring>),
@@ -87,11 +87,11 @@ impl Backend {
         Ok(())
     }
 
-    /// Opens a blocking connection for work before the run; to a UDP server over TCP. It uses the first slot, which must be
-    /// closed. A read or write fails after `wait`, and may be repeated.
+    /// Opens a blocking connection for work before the run; to a UDP server over TCP. It uses the
+    /// first slot, which must be closed. A read or write fails after `wait`, and may be repeated.
     pub(crate) fn stream(
         &mut self,
-        to: &Target,
+        to: &LoadTarget,
         connect_timeout: Duration,
         wait: Duration,
     ) -> io::Result<Box<dyn ReadWrite + '_>> {
@@ -171,7 +171,7 @@ impl Backend {
 }
 
 /// Address of a netstack's target.
-fn tcp_of(target: &Target) -> SocketAddr {
+fn tcp_of(target: &LoadTarget) -> SocketAddr {
     target.address().expect("the plan was checked: a netstack has TCP alone")
 }
 

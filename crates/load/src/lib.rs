@@ -64,14 +64,14 @@ pub enum LoadError {
     /// No server answers at a target.
     Unreachable {
         /// The target.
-        target: plan::Target,
+        target: plan::LoadTarget,
         /// The error of the first connection.
         error: std::io::Error,
     },
     /// A target answers, but TLS with it failed.
     Handshake {
         /// The target.
-        target: plan::Target,
+        target: plan::LoadTarget,
         /// The reason, and the remedy.
         reason: String,
     },

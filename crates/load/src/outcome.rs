@@ -168,6 +168,9 @@ pub struct Tally {
     /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
     #[serde(default)]
     pub stream_limits: u64,
+    /// Good replies that are redirects; they are not followed.
+    #[serde(default)]
+    pub redirects: u64,
     /// UDP: datagrams that came after their request had timed out.
     #[serde(default)]
     pub late_datagrams: u64,
@@ -369,6 +372,7 @@ impl Tally {
             idle_closed: 0,
             window_waits: 0,
             stream_limits: 0,
+            redirects: 0,
             late_datagrams: 0,
             hits: 0,
             misses: 0,
@@ -433,7 +437,7 @@ impl Tally {
         sum! {
             intended missed waited begun sent drained carried opened idle_closed hits misses compared
             sessions received_bytes sent_bytes resumed window_waits stream_limits
-            late_datagrams
+            late_datagrams redirects
         }
         self.backlog_max = self.backlog_max.max(other.backlog_max);
         self.idle_open = other.idle_open;

@@ -14,13 +14,13 @@ use netstack::interface_config::InterfaceConfig;
 use crate::workload::distribution::{Distribution, Popularity};
 use crate::workload::template::Template;
 pub use statuses::Statuses;
-pub use target::Target;
+pub use target::LoadTarget;
 
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Servers. Connections are distributed over them in turn.
-    pub targets: Vec<Target>,
+    pub targets: Vec<LoadTarget>,
     /// Source addresses, used in turn; empty: the system picks. Each adds one range of ports
     /// (ip_local_port_range, ip(7)).
     pub sources: Vec<IpAddr>,
@@ -104,7 +104,7 @@ impl Default for Plan {
 impl Plan {
     /// True if requests are datagrams.
     pub(crate) fn is_udp(&self) -> bool {
-        self.targets.iter().any(Target::is_udp)
+        self.targets.iter().any(LoadTarget::is_udp)
     }
 
     /// Names of the classes of requests that the outcome distinguishes.

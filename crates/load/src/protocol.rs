@@ -54,7 +54,7 @@ pub(crate) enum Reader {
 pub(crate) enum UdpStep {
     /// Incomplete reply.
     More,
-    /// Datagram of a request that timed out.
+    /// First datagram of a request since it timed out.
     Late,
     /// No datagram of this protocol.
     Broken,

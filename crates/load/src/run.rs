@@ -17,7 +17,7 @@ use crate::io::{Backend, Kernel, socket};
 use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
-use crate::plan::{Arrivals, Network, Plan, Target, Workload};
+use crate::plan::{Arrivals, LoadTarget, Network, Plan, Workload};
 use crate::worker::{Overseer, RunTimes, Share, Worker};
 use crate::{LoadError, plan::schedule};
 use thread_meters::Meters;
@@ -28,6 +28,8 @@ use thread_meters::Meters;
 const INPUT_BYTES: usize = 8 * 1024;
 const INPUT_DEEP_BYTES: usize = 16 * 1024;
 const INPUT_WHOLE_BYTES: usize = 32 * 1024;
+/// Longest datagram: the rest of one is lost (udp(7)).
+const INPUT_DATAGRAM_BYTES: usize = 64 * 1024;
 
 /// Carries out the plan. Returns at the latest one request time-out after its end, or soon after
 /// `stop` becomes true, with the measurements until then. `observer` is called after every
@@ -130,8 +132,11 @@ fn times(plan: &Plan) -> RunTimes {
 }
 
 fn input_bytes(plan: &Plan) -> usize {
-    // Frames of HTTP/2 are too short to discard them apart, and a datagram is received whole.
-    match (plan.verify || plan.http2 || plan.is_udp(), plan.depth) {
+    if plan.is_udp() {
+        return INPUT_DATAGRAM_BYTES;
+    }
+    // Frames of HTTP/2 are too short to discard them apart.
+    match (plan.verify || plan.http2, plan.depth) {
         (true, _) => INPUT_WHOLE_BYTES,
         (false, 2..) => INPUT_DEEP_BYTES,
         (false, _) => INPUT_BYTES,
@@ -145,7 +150,7 @@ fn probe(plan: &Plan, tls: Option<&TlsClient>) -> Result<String, LoadError> {
     for target in &plan.targets {
         let unreachable = |error| LoadError::Unreachable { target: target.clone(), error };
         let limit = plan.connect_timeout;
-        if let Target::Udp(address) = target {
+        if let LoadTarget::Udp(address) = target {
             socket::ask_version(*address, limit).map_err(unreachable)?;
             continue;
         }

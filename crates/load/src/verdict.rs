@@ -441,6 +441,12 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
             counted(total.stream_limits, "connection")
         ));
     }
+    if total.redirects > 0 {
+        warnings.push(format!(
+            "{} redirected, which is not followed: ask for the address that the Location names",
+            counted(total.redirects, "reply")
+        ));
+    }
     if total.late_datagrams > 0 {
         warnings.push(format!(
             "{} came after --timeout: they were late, not lost",

@@ -3,7 +3,9 @@
 import http.client
 import http.server
 import re
+import signal
 import socket
+import subprocess
 import threading
 
 from generator import Badly, finished, load, report_file, start_load
@@ -17,11 +19,11 @@ def load_over_a_unix_socket(world):
     path = world.scratch / "weft.sock"
     with world.server(listen=[f"unix:{path}"]) as server:
         for io in ("uring", "epoll"):
-            for page in ("/style.css", "/data/loom.wav"):
-                report = load(world, "http", f"http://weft{page}", "--unix-socket", path, "-n", 500, "--io", io, "--verify")
+            for page, count in (("/style.css", 500), ("/data/loom.wav", 20)):
+                report = load(world, "http", f"http://weft{page}", "--unix-socket", path, "-n", count, "-c", 10, "--io", io, "--verify")
                 expect_equal(f"errors of {page} by {io}", report.errors, {})
-                expect_equal("replies", report["replies"], 500)
-        expect(server.metric("weft_http_replies_total") >= 2000, "the server saw fewer requests")
+                expect_equal("replies", report["replies"], count)
+        expect(server.metric("weft_http_replies_total") >= 1040, "the server saw fewer requests")
 
 
 @check(limit_s=60)
@@ -65,11 +67,16 @@ def memcached_load_over_udp_and_unix(world):
     with server:
         asked_over_udp(world, server.port)
     world.start("memcached", "-u", "root", "-s", path)
-    wait_for("memcached listens", path.exists)
+    wait_for("memcached listens", lambda: is_open(path))
     for io in ("uring", "epoll"):
         report = load(world, "cache", "--unix-socket", path, *CACHE_LOAD, "--io", io)
         expect_equal("errors", report.errors, {})
         expect_equal("replies and misses", (report["replies"], report["misses"]), (2000, 0))
+
+
+def is_open(path):
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 def asked_over_udp(world, port):
@@ -78,33 +85,33 @@ def asked_over_udp(world, port):
     for io in ("uring", "epoll"):
         for more in ((), ("--protocol", "meta"), ("--multi-get", 3), ("--rate", "2k")):
             report = load(world, "cache", f"127.0.0.1:{port}", "--udp", *CACHE_LOAD, "--io", io, *more)
-            expect_equal(f"errors of {more}", report.errors, {})
-            expect_equal("replies and misses", (report["replies"], report["misses"]), (2000, 0))
+            # A busy machine may drop a few of some ten thousand datagrams: no buffer is ours alone.
+            lost = report.errors.get("client_timeout", 0)
+            expect(lost <= 5 and set(report.errors) <= {"client_timeout"}, f"errors of {more}: {report.errors}")
+            expect_equal("replies and misses", (report["replies"] + lost, report["misses"]), (2000, 0))
 
 
 @check(limit_s=60)
 def lost_datagrams_are_time_outs(world):
-    """A peer that answers every second datagram: the others are time-outs, and the sockets go on."""
+    """A peer that never answers two of the requests of a socket: they are time-outs, and the socket goes on."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 0))
     world.at_end(server.close)
 
     def answer():
-        count = 0
         while True:
             try:
                 datagram, peer = server.recvfrom(2000)
             except OSError:
                 return
-            count += datagram[8:11] == b"get"
-            if datagram[8:11] != b"get" or count % 2:
+            if datagram[1] not in (3, 7):  # The identifiers of a socket's requests count from 1.
                 server.sendto(datagram[:8] + b"END\r\n", peer)
 
     threading.Thread(target=answer, daemon=True).start()
     port = server.getsockname()[1]
-    report = load(world, "cache", f"127.0.0.1:{port}", "--udp", "--sets", 0, "-n", 40, "-c", 4, "--timeout", "200ms", status=1)
-    expect_equal("errors", report.errors, {"client_timeout": 20})
-    expect_equal("replies", report["replies"], 20)
+    report = load(world, "cache", f"127.0.0.1:{port}", "--udp", "--sets", 0, "-n", 40, "-c", 1, "--timeout", "3s", status=1)
+    expect_equal("errors", report.errors, {"client_timeout": 2})
+    expect_equal("replies", report["replies"], 38)
     gone = load(world, "cache", f"127.0.0.1:{free_port()}", "--udp", status=1)
     expect("UDP (-U)" in gone.said and "refused" in gone.said, gone.said)
 
@@ -164,7 +171,7 @@ def each_line_is_a_body(world):
 def metrics_are_live(world):
     port, file = free_port(), report_file(world)
     with world.server() as server:
-        process = start_load(world, "http", server.url("/style.css"), "--rate", 200, "-d", "4s", "--interval", "200ms",
+        process = start_load(world, "http", server.url("/style.css"), "--rate", 200, "-d", "30s", "--interval", "200ms",
                              "--metrics", f"127.0.0.1:{port}", "--json", file)
 
         def sample():
@@ -175,7 +182,7 @@ def metrics_are_live(world):
         def counted():
             try:
                 found = re.search(r'replies_total\{status="2xx"\} (\d+)', sample())
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 return None
             return found and int(found[1])
 
@@ -185,8 +192,9 @@ def metrics_are_live(world):
         checked = world.start("promtool", "check", "metrics", stdin=-1)
         said, _ = checked.communicate(text.encode(), timeout=20)
         expect_equal("promtool", (checked.returncode, said), (0, b""))
-        report = finished(process, file, 0, 30)
-        expect_equal("replies", report["replies"], 800)
+        process.send_signal(signal.SIGINT)
+        report = finished(process, file, 130, 30)
+        expect(report["replies"] > first, "there were more replies")
     taken = load(world, "http", server.url("/"), "--metrics", f"127.0.0.1:{port}", "-d", "100ms", status=1)
     expect("is the server running?" in taken.said, taken.said)
     with socket.create_server(("127.0.0.1", port)):
@@ -253,9 +261,10 @@ def addresses_of_public_reports(world):
         address_family = socket.AF_INET6
 
     link = "weftzone"
+    world.at_end(lambda: subprocess.run(["ip", "link", "delete", link], check=False))
+    world.output_of("ip", "link", "delete", link, status=(0, 1))  # Of a run that was killed.
     world.output_of("ip", "link", "add", link, "type", "veth", "peer", "name", f"{link}2")
     world.output_of("ip", "link", "set", f"{link}2", "up")
-    world.at_end(lambda: world.output_of("ip", "link", "delete", link))
     world.output_of("ip", "address", "add", "fe80::77/64", "dev", link, "nodad")
     world.output_of("ip", "link", "set", link, "up")
     server = Server(("::", 0), Hosts)

@@ -35,7 +35,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::LoadError;
 use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES};
 use crate::io::slots::{Receive, Slots};
-use crate::plan::{Plan, Target};
+use crate::plan::{LoadTarget, Plan};
 
 /// Ports of an address: all but those of servers.
 const PORTS: RangeInclusive<u16> = 1_024..=u16::MAX;
@@ -265,7 +265,7 @@ impl<D: Device> UserTcp<D> {
     /// Opens one connection to each target, so that a run without a server ends with an error and
     /// not with counters.
     pub(crate) fn probe(&mut self, plan: &Plan) -> Result<(), LoadError> {
-        for target in plan.targets.iter().filter_map(Target::address) {
+        for target in plan.targets.iter().filter_map(LoadTarget::address) {
             let timeout = plan.connect_timeout;
             let probed = self.stream(target, timeout, timeout).map(|_| ());
             probed.map_err(|error| LoadError::Unreachable {

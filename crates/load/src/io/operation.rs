@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use crate::plan::Target;
+use crate::plan::LoadTarget;
 
 /// A connection to open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route<'a> {
-    pub(crate) to: &'a Target,
+    pub(crate) to: &'a LoadTarget,
     /// Source address; `None`: the network picks it.
     pub(crate) from: Option<IpAddr>,
     /// True if several requests may be in flight: none may wait for another's acknowledgement

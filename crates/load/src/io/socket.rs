@@ -15,29 +15,29 @@ use rustix::net::{
 use crate::io::ReadWrite;
 use crate::io::operation::Route;
 use crate::outcome::Errors;
-use crate::plan::Target;
+use crate::plan::LoadTarget;
 
 /// Address that connect(2) takes.
-pub(crate) fn address_of(target: &Target) -> Result<SocketAddrAny, Errno> {
+pub(crate) fn address_of(target: &LoadTarget) -> Result<SocketAddrAny, Errno> {
     match target {
-        Target::Tcp(address) | Target::Udp(address) => Ok((*address).into()),
-        Target::Unix(path) => SocketAddrUnix::new(path.as_path()).map(SocketAddrAny::from),
+        LoadTarget::Tcp(address) | LoadTarget::Udp(address) => Ok((*address).into()),
+        LoadTarget::Unix(path) => SocketAddrUnix::new(path.as_path()).map(SocketAddrAny::from),
     }
 }
 
 /// Creates a socket for a connection.
 pub(crate) fn socket_for(route: &Route<'_>, is_nonblocking: bool) -> Result<OwnedFd, Errno> {
     let (family, kind) = match route.to {
-        Target::Tcp(SocketAddr::V4(_)) => (AddressFamily::INET, SocketType::STREAM),
-        Target::Tcp(SocketAddr::V6(_)) => (AddressFamily::INET6, SocketType::STREAM),
-        Target::Udp(SocketAddr::V4(_)) => (AddressFamily::INET, SocketType::DGRAM),
-        Target::Udp(SocketAddr::V6(_)) => (AddressFamily::INET6, SocketType::DGRAM),
-        Target::Unix(_) => (AddressFamily::UNIX, SocketType::STREAM),
+        LoadTarget::Tcp(SocketAddr::V4(_)) => (AddressFamily::INET, SocketType::STREAM),
+        LoadTarget::Tcp(SocketAddr::V6(_)) => (AddressFamily::INET6, SocketType::STREAM),
+        LoadTarget::Udp(SocketAddr::V4(_)) => (AddressFamily::INET, SocketType::DGRAM),
+        LoadTarget::Udp(SocketAddr::V6(_)) => (AddressFamily::INET6, SocketType::DGRAM),
+        LoadTarget::Unix(_) => (AddressFamily::UNIX, SocketType::STREAM),
     };
     let mut flags = SocketFlags::CLOEXEC;
     flags.set(SocketFlags::NONBLOCK, is_nonblocking);
     let socket = socket_with(family, kind, flags, None)?;
-    if route.is_chatty && matches!(route.to, Target::Tcp(_)) {
+    if route.is_chatty && matches!(route.to, LoadTarget::Tcp(_)) {
         // Nagle would hold the second of two small requests until the first is acknowledged. A
         // connection with a single request needs no such call.
         sockopt::set_tcp_nodelay(&socket, true)?;
@@ -53,18 +53,18 @@ pub(crate) fn socket_for(route: &Route<'_>, is_nonblocking: bool) -> Result<Owne
 
 /// Opens a blocking stream, to a UDP server over TCP. A read or write fails after `wait`.
 pub(crate) fn blocking_stream(
-    to: &Target,
+    to: &LoadTarget,
     connect_timeout: Duration,
     wait: Duration,
 ) -> io::Result<Box<dyn ReadWrite>> {
     Ok(match to {
-        Target::Tcp(address) | Target::Udp(address) => {
+        LoadTarget::Tcp(address) | LoadTarget::Udp(address) => {
             let stream = TcpStream::connect_timeout(address, connect_timeout)?;
             stream.set_read_timeout(Some(wait))?;
             stream.set_write_timeout(Some(wait))?;
             Box::new(stream)
         }
-        Target::Unix(path) => {
+        LoadTarget::Unix(path) => {
             let address = SocketAddrUnix::new(path.as_path())?;
             let socket =
                 socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

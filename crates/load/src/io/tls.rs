@@ -21,7 +21,7 @@ use crate::LoadError;
 use crate::io::operation::{Completion, CompletionKind, Route};
 use crate::io::slots::Receive;
 use crate::io::{Backend, ReadWrite};
-use crate::plan::{Plan, Target, Tls, TlsVersion, Workload};
+use crate::plan::{LoadTarget, Plan, Tls, TlsVersion, Workload};
 
 /// Result of a connection whose peer does not keep to TLS, or whose certificate is refused.
 const NO_TLS: i32 = -libc::EPROTO;
@@ -256,7 +256,7 @@ impl TlsBackend {
 
     pub(crate) fn stream(
         &mut self,
-        to: &Target,
+        to: &LoadTarget,
         connect_timeout: Duration,
         wait: Duration,
     ) -> io::Result<Box<dyn ReadWrite + '_>> {

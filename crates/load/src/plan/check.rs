@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::LoadError;
 use crate::plan::{
-    Arrivals, Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, Network, Plan, Target,
+    Arrivals, Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, LoadTarget, Network, Plan,
     VALUE_BYTES_MAX, VALUE_BYTES_UDP_MAX, Workload,
 };
 use crate::workload::distribution::Distribution;
@@ -22,6 +22,10 @@ const DEPTH_MAX: u32 = 65_536;
 const INTERVALS_MAX: u128 = 100_000;
 /// memcached reads lines of at most 64 KiB (proto_text.c).
 const KEYS_PER_GET_MAX: u32 = 10_000;
+/// Longest datagram of IPv4. udp(7)
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Bytes of a get beside its keys: the datagram's header, the command and the end of its line.
+const GET_BESIDE_BYTES: usize = 8 + "mg  k v\r\n".len();
 /// Longest path of a Unix socket, without the zero at its end. unix(7)
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// Header fields that HTTP/2 forbids (RFC 9113 8.2.2).
@@ -101,7 +105,7 @@ impl Plan {
 
     fn check_sources(&self) -> Result<(), LoadError> {
         let of_another_family = |source: &IpAddr| {
-            let mut addresses = self.targets.iter().filter_map(Target::address);
+            let mut addresses = self.targets.iter().filter_map(LoadTarget::address);
             addresses.any(|target| target.is_ipv4() != source.is_ipv4())
         };
         match self.sources.iter().find(|source| of_another_family(source)) {
@@ -114,13 +118,13 @@ impl Plan {
 
     fn check_network(&self) -> Result<(), LoadError> {
         let wrong = |sentence: String| Err(LoadError::Plan(sentence));
-        let is_unix = |target: &Target| matches!(target, Target::Unix(_));
+        let is_unix = |target: &LoadTarget| matches!(target, LoadTarget::Unix(_));
         if !self.sources.is_empty() && self.targets.iter().any(is_unix) {
             return wrong("a Unix socket has no source address: remove --source".to_owned());
         }
-        let is_long = |target: &&Target| match target {
-            Target::Unix(path) => path.as_os_str().len() > UNIX_PATH_BYTES_MAX,
-            Target::Tcp(_) | Target::Udp(_) => false,
+        let is_long = |target: &&LoadTarget| match target {
+            LoadTarget::Unix(path) => path.as_os_str().len() > UNIX_PATH_BYTES_MAX,
+            LoadTarget::Tcp(_) | LoadTarget::Udp(_) => false,
         };
         if let Some(path) = self.targets.iter().find(is_long) {
             return wrong(format!(
@@ -131,7 +135,7 @@ impl Plan {
         let Network::Netstack(interface) = &self.network else {
             return Ok(());
         };
-        if !self.targets.iter().all(|target| matches!(target, Target::Tcp(_))) {
+        if !self.targets.iter().all(|target| matches!(target, LoadTarget::Tcp(_))) {
             return wrong("--network netstack has TCP alone".to_owned());
         }
         interface.check().map_err(|error| LoadError::Plan(error.to_string()))?;
@@ -148,7 +152,7 @@ impl Plan {
         if let Some(source) = self.sources.iter().find(|source| !is_own(**source)) {
             return wrong(format!("source address {source} is not an --address of the netstack"));
         }
-        for target in self.targets.iter().filter_map(Target::address) {
+        for target in self.targets.iter().filter_map(LoadTarget::address) {
             let target = target.ip();
             let is_on_link = interface.addresses.iter().any(|own| own.contains(target));
             let is_behind = |gateway: &IpAddr| gateway.is_ipv4() == target.is_ipv4();
@@ -172,7 +176,7 @@ impl Plan {
         let Workload::Cache(cache) = &self.workload else {
             return wrong("only memcached's protocols have datagrams");
         };
-        if !self.targets.iter().all(Target::is_udp) {
+        if !self.targets.iter().all(LoadTarget::is_udp) {
             return wrong("all servers must be asked over UDP");
         }
         if self.idle.connections > 0 {
@@ -189,12 +193,23 @@ impl Plan {
         if cache.protocol == CacheProtocol::Meta && cache.keys_per_get > 1 {
             return wrong("--multi-get of the meta protocol is several commands, not one datagram");
         }
-        match cache.value_bytes {
-            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_UDP_MAX as f64 => wrong(&format!(
-                "a set must fit into one datagram: --value-size is at most {VALUE_BYTES_UDP_MAX} bytes"
-            )),
-            _ => Ok(()),
+        let key = cache.key_bytes_max();
+        if GET_BESIDE_BYTES + cache.keys_per_get as usize * (1 + key) > DATAGRAM_BYTES_MAX {
+            return wrong("a get must fit into one datagram: use fewer keys in --multi-get");
         }
+        let is_bounded = match cache.value_bytes {
+            Distribution::Fixed(bytes) | Distribution::Uniform { high: bytes, .. } => {
+                bytes <= VALUE_BYTES_UDP_MAX as f64
+            }
+            _ => false,
+        };
+        if cache.set_percent > 0.0 && !is_bounded {
+            return wrong(&format!(
+                "a set must fit into one datagram: --value-size must be at most {VALUE_BYTES_UDP_MAX} bytes, such \
+                 as uniform:1-1000; or use --sets 0"
+            ));
+        }
+        Ok(())
     }
 
     fn check_arrivals(&self) -> Result<(), LoadError> {
@@ -291,6 +306,15 @@ impl Plan {
 }
 
 impl Cache {
+    /// Longest key.
+    fn key_bytes_max(&self) -> usize {
+        match (&self.template, &self.key_bytes) {
+            (Some(template), _) => template.text(template.count() - 1).len(),
+            (None, Distribution::Fixed(bytes)) => *bytes as usize,
+            (None, _) => KEY_BYTES_MAX,
+        }
+    }
+
     fn check_names(&self, template: &Template) -> Result<(), LoadError> {
         let longest = template.text(template.count() - 1);
         if template.count() != self.keys || !is_key(&longest) || longest.len() > KEY_BYTES_MAX {

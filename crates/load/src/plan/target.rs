@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// A server, and how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum LoadTarget {
     /// TCP.
     Tcp(SocketAddr),
     /// UDP, with memcached's framing.
@@ -15,33 +15,33 @@ pub enum Target {
     Unix(PathBuf),
 }
 
-impl Target {
+impl LoadTarget {
     /// Address of the network; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
-            Target::Tcp(address) | Target::Udp(address) => Some(*address),
-            Target::Unix(_) => None,
+            LoadTarget::Tcp(address) | LoadTarget::Udp(address) => Some(*address),
+            LoadTarget::Unix(_) => None,
         }
     }
 
     pub(crate) fn is_udp(&self) -> bool {
-        matches!(self, Target::Udp(_))
+        matches!(self, LoadTarget::Udp(_))
     }
 }
 
-impl From<SocketAddr> for Target {
+impl From<SocketAddr> for LoadTarget {
     /// TCP to this address.
-    fn from(address: SocketAddr) -> Target {
-        Target::Tcp(address)
+    fn from(address: SocketAddr) -> LoadTarget {
+        LoadTarget::Tcp(address)
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for LoadTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Tcp(address) => address.fmt(f),
-            Target::Udp(address) => write!(f, "{address} over UDP"),
-            Target::Unix(path) => path.display().fmt(f),
+            LoadTarget::Tcp(address) => address.fmt(f),
+            LoadTarget::Udp(address) => write!(f, "{address} over UDP"),
+            LoadTarget::Unix(path) => path.display().fmt(f),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! A request is one datagram. A reply is one or several, in any order, and any of them may be lost
 //! or come twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::memcached::{self, Read, Reply, Request};
 
@@ -18,6 +18,8 @@ use super::memcached::{self, Read, Reply, Request};
 const HEADER_BYTES: usize = 8;
 /// Most bytes of datagrams that wait for an earlier one; more is no reply.
 const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Most requests that are remembered as given up.
+const GIVEN_UP_MAX: usize = 64;
 
 /// Reader of the replies of one socket.
 pub(crate) struct UdpReader {
@@ -31,6 +33,8 @@ pub(crate) struct UdpReader {
     /// Later datagrams of it, by their numbers.
     kept: BTreeMap<u16, Vec<u8>>,
     kept_bytes: usize,
+    /// Requests that were given up, and of which no datagram has come since.
+    given_up: VecDeque<u16>,
 }
 
 /// Result of reading a datagram.
@@ -38,7 +42,7 @@ pub(crate) struct UdpReader {
 pub(crate) enum UdpRead {
     /// The reply is incomplete.
     More,
-    /// A datagram of another request: of one that timed out.
+    /// The first datagram that came of a request since it was given up.
     Late,
     /// No datagram of this protocol.
     Broken,
@@ -47,7 +51,15 @@ pub(crate) enum UdpRead {
 
 impl UdpReader {
     pub(crate) fn new(reader: memcached::Reader) -> UdpReader {
-        UdpReader { reader, id: 0, total: 0, next: 0, kept: BTreeMap::new(), kept_bytes: 0 }
+        UdpReader {
+            reader,
+            id: 0,
+            total: 0,
+            next: 0,
+            kept: BTreeMap::new(),
+            kept_bytes: 0,
+            given_up: VecDeque::new(),
+        }
     }
 
     /// Appends the header of a request, and returns its identifier.
@@ -76,7 +88,10 @@ impl UdpReader {
         let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let (id, sequence, total) = (number(0), number(2), number(4));
         if asked != Some(id) {
-            return UdpRead::Late;
+            // Of a request that was answered it came twice.
+            let late = self.given_up.iter().position(|given_up| *given_up == id);
+            let late = late.and_then(|at| self.given_up.remove(at));
+            return if late.is_some() { UdpRead::Late } else { UdpRead::More };
         }
         if sequence >= total || (self.total != 0 && self.total != total) {
             return UdpRead::Broken;
@@ -123,10 +138,21 @@ impl UdpReader {
         }
     }
 
-    /// Gives up the reply.
+    /// Gives up the request in flight.
+    pub(crate) fn give_up(&mut self, id: u16) {
+        self.reader.reset();
+        self.forget();
+        if self.given_up.len() == GIVEN_UP_MAX {
+            self.given_up.pop_front();
+        }
+        self.given_up.push_back(id);
+    }
+
+    /// Resets the reader for a new socket.
     pub(crate) fn reset(&mut self) {
         self.reader.reset();
         self.forget();
+        self.given_up.clear();
     }
 
     fn forget(&mut self) {
@@ -142,9 +168,8 @@ mod tests {
     use crate::protocol::memcached::Commands;
     use crate::workload::distribution::Popularity;
 
-    /// Reads the datagrams, of the reply to request 7, and tells the last result.
-    fn read(datagrams: &[(u16, u16, u16, &str)]) -> UdpRead {
-        let plan = Cache {
+    fn plan() -> Cache {
+        Cache {
             protocol: CacheProtocol::Text,
             set_percent: 0.0,
             keys: 10,
@@ -156,7 +181,12 @@ mod tests {
             keys_per_get: 1,
             exptime_s: 0,
             populate: false,
-        };
+        }
+    }
+
+    /// Reads the datagrams, of the reply to request 7, and tells the last result.
+    fn read(datagrams: &[(u16, u16, u16, &str)]) -> UdpRead {
+        let plan = plan();
         let commands = &Commands::new(&plan, 1, 0);
         let request = Request { commands, key: 1, is_get: true, verify: false };
         let mut reader = UdpReader::new(memcached::Reader::new(&plan));
@@ -190,10 +220,34 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_of_other_requests_are_late() {
-        assert_eq!(read(&[(6, 0, 1, "END\r\n")]), UdpRead::Late);
+    fn datagrams_of_other_requests_are_ignored() {
+        assert_eq!(read(&[(6, 0, 1, "END\r\n")]), UdpRead::More);
         let behind = [(6, 0, 1, "VALUE"), (7, 0, 1, "VALUE k-0000000001 0 1\r\nx\r\nEND\r\n")];
         assert!(is_found(&read(&behind)));
+    }
+
+    /// Seen in a review: a server that answered each request twice was one whose datagrams came
+    /// after the time-out. Cause: any other request's datagram was late.
+    #[test]
+    fn a_reply_to_a_given_up_request_is_late_once() {
+        let mut out = Vec::new();
+        let plan = plan();
+        let commands = &Commands::new(&plan, 1, 0);
+        let request = Request { commands, key: 1, is_get: true, verify: false };
+        let mut reader = UdpReader::new(memcached::Reader::new(&plan));
+        let read = |reader: &mut UdpReader, id: u16, asked: u16| {
+            let [high, low] = id.to_be_bytes();
+            let datagram = [&[high, low, 0, 0, 0, 1, 0, 0], &b"END\r\n"[..]].concat();
+            reader.read(&datagram, Some(asked), request)
+        };
+        let first = reader.begin(&mut out);
+        reader.give_up(first);
+        let second = reader.begin(&mut out);
+        assert_eq!(read(&mut reader, first, second), UdpRead::Late);
+        assert_eq!(read(&mut reader, first, second), UdpRead::More, "it comes twice");
+        assert!(matches!(read(&mut reader, second, second), UdpRead::Reply(_)));
+        let third = reader.begin(&mut out);
+        assert_eq!(read(&mut reader, second, third), UdpRead::More, "it was answered");
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct Figures {
     pub window_waits: u64,
     /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
     pub stream_limits: u64,
+    /// Good replies that are redirects; they are not followed.
+    pub redirects: u64,
     /// UDP: datagrams that came after their request had timed out.
     pub late_datagrams: u64,
     /// Keys found in a cache, and keys not found.
@@ -218,6 +220,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
         idle_closed: total.idle_closed,
         window_waits: total.window_waits,
         stream_limits: total.stream_limits,
+        redirects: total.redirects,
         late_datagrams: total.late_datagrams,
         hits: total.hits,
         misses: total.misses,

@@ -106,14 +106,14 @@ fn ports_of_range() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Idle, Target};
+    use crate::plan::{Idle, LoadTarget};
 
     fn plan(connections: u32, idle: u32, sources: usize, targets: usize) -> Plan {
         Plan {
             connections,
             idle: Idle { connections: idle, byte_every: None },
             sources: vec!["127.0.0.1".parse().unwrap(); sources],
-            targets: vec![Target::Tcp("127.0.0.1:1".parse().unwrap()); targets],
+            targets: vec![LoadTarget::Tcp("127.0.0.1:1".parse().unwrap()); targets],
             threads: 2,
             ..Plan::default()
         }

@@ -26,12 +26,16 @@ impl Worker<'_> {
 
     /// Gives up a request, of which, or of whose reply, a datagram was lost or is late.
     pub(super) fn time_out_datagram(&mut self, slot: u32) {
-        let connection = &mut self.connections[slot as usize];
-        if connection.in_flight.pop_front().is_none() {
-            return;
+        if self.backend.unsent(slot) > 0 {
+            // It was not sent, and the next request would become a part of it.
+            return self.fail(slot, |tally| tally.errors.client_timeout += 1);
         }
+        let connection = &mut self.connections[slot as usize];
+        let Some(request) = connection.in_flight.pop_front() else {
+            return;
+        };
         if let Reader::Udp(reader) = &mut connection.reader {
-            reader.reset();
+            reader.give_up(request.tag.stream as u16);
         }
         self.in_flight_total -= 1;
         self.tally.errors.client_timeout += 1;

@@ -205,6 +205,9 @@ impl Worker<'_> {
             *fault.counter(&mut self.tally.errors) += 1;
             return;
         }
+        if matches!(reply.status, 301..=303 | 307 | 308) {
+            self.tally.redirects += 1;
+        }
         self.tally.drained += u64::from(!is_in_time);
         record(&mut class.service_ns, self.now_ns - request.sent_ns);
         record(&mut class.response_ns, self.now_ns - request.intended_ns);

@@ -27,7 +27,11 @@ impl Template {
         let wrong = |why: &str| {
             format!("'{{{first}..{last}}}' {why}; write {{FIRST..LAST}}, such as {{1..1000}}")
         };
-        let number = |text: &str| text.parse::<u64>().map_err(|_| wrong("is no range of numbers"));
+        let number = |text: &str| {
+            let has_sign = text.starts_with('+');
+            let number = text.parse::<u64>().ok().filter(|_| !has_sign);
+            number.ok_or_else(|| wrong("is no range of numbers"))
+        };
         let from = number(first)?;
         let to = number(last)?;
         if from > to {
@@ -54,7 +58,11 @@ impl Template {
     }
 
     /// Text number `index`, counted from 0.
+    ///
+    /// # Panics
+    /// When it has no such text.
     pub fn text(&self, index: u64) -> String {
+        assert!(index < self.count(), "text {index} of {}", self.count());
         let mut text = Vec::new();
         self.write(index, &mut text);
         String::from_utf8(text).expect("it is made of text and digits")
@@ -134,6 +142,7 @@ mod tests {
             ("/{0..1000000}", "more than 1,000,000"),
             ("/{2..1}", "ends before"),
             ("/{a..b}", "no range"),
+            ("/{+1..+3}", "no range"),
             ("/{1..2}/{1..2}", "a second"),
         ] {
             let said = Template::parse(text, 1_000_000).unwrap_err();

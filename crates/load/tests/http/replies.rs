@@ -156,6 +156,30 @@ fn unexpected_status_is_an_error() {
     }
 }
 
+/// As hey and k6 follow redirects and wrk does not, a run of nothing else looks like a fast server.
+#[test]
+fn redirects_are_counted_and_told() {
+    const STATUSES: [&str; 4] = ["200 OK", "302 Found", "304 Not Modified", "308 There"];
+    let server = http_server(|_, number, stream| {
+        let status = STATUSES[number as usize % 4];
+        let head = format!("HTTP/1.1 {status}\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n");
+        send(stream, head.as_bytes())
+    });
+    let plan = Plan {
+        connections: 1,
+        requests_max: Some(200),
+        duration: Duration::from_secs(60),
+        ..http_plan(server.address, &["/"])
+    };
+    over_both(&plan, |outcome| {
+        expect_no_error(outcome);
+        assert_eq!(outcome.total.redirects, 100);
+        let warnings = outcome.verdict().warnings;
+        let is_told = |warning: &String| warning.contains("100 replies redirected");
+        assert!(warnings.iter().any(is_told), "{warnings:?}");
+    });
+}
+
 /// Seen: the replies of a server that replied twice to each request were right, and half of them
 /// had come before their request was sent.
 #[test]

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use super::{UserTcp, key, limits, now, tcp};
 use crate::io::Backend;
 use crate::outcome::Outcome;
-use crate::plan::{Arrivals, Choice, Expected, Http, Idle, Page, Plan, Target, Workload};
+use crate::plan::{Arrivals, Choice, Expected, Http, Idle, LoadTarget, Page, Plan, Workload};
 use crate::run::run_over;
 use crate::{LoadError, plan};
 
@@ -237,7 +237,7 @@ fn netstack_plan_errors() {
         })
     };
     let near = || interface(&["192.0.2.9/24"], &[]);
-    let target = |text: &str| Target::Tcp(text.parse().unwrap());
+    let target = |text: &str| LoadTarget::Tcp(text.parse().unwrap());
     let plan = || Plan { network: near(), ..asking(4) };
     plan().check().unwrap();
     let behind = Plan { targets: vec![target("198.51.100.1:80")], ..plan() };
@@ -263,7 +263,7 @@ fn netstack_plan_errors() {
 
 fn asking(connections: u32) -> Plan {
     Plan {
-        targets: vec![Target::Tcp((address(1), PORT).into())],
+        targets: vec![LoadTarget::Tcp((address(1), PORT).into())],
         workload: Workload::Http(Http {
             authority: "192.0.2.1".to_owned(),
             method: "GET".to_owned(),

@@ -6,14 +6,14 @@ use std::net::{TcpListener, TcpStream};
 use super::*;
 use crate::io::operation::Route;
 use crate::io::socket::{address_of, socket_for};
-use crate::plan::Target;
+use crate::plan::LoadTarget;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The ring with all its slots connected, and the other ends, in the order of the slots.
 fn connected(mut ring: Ring) -> (Ring, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = Target::Tcp(listener.local_addr().unwrap());
+    let target = LoadTarget::Tcp(listener.local_addr().unwrap());
     let peers = (0..ring.slots.len() as u32).map(|slot| {
         let route = Route { to: &target, from: None, is_chatty: true };
         let socket = socket_for(&route, false).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serve::listen::Address;
+use serve::listen::{Address, Bound};
 use serve::metrics::MetricsWriter;
 
 use ::load::outcome::Histogram;
@@ -29,8 +29,11 @@ impl LiveMetrics {
     /// # Errors
     /// If nothing can listen there.
     pub(super) fn start(address: &Address, plan: &Plan) -> Result<LiveMetrics, Failure> {
+        LiveMetrics::at(bind_all(std::slice::from_ref(address), &[])?, plan)
+    }
+
+    fn at(bound: Vec<Bound>, plan: &Plan) -> Result<LiveMetrics, Failure> {
         let counts = Arc::new(Mutex::new(Tally::new(&plan.classes())));
-        let bound = bind_all(std::slice::from_ref(address), &[])?;
         let shown = Arc::clone(&counts);
         let fill = move |out: &mut MetricsWriter| {
             write(&shown.lock().unwrap_or_else(PoisonError::into_inner), out);
@@ -98,7 +101,7 @@ fn buckets(times_ns: &Histogram<u64>) -> ([u64; BOUNDS_S.len() + 1], f64) {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
     use std::time::Duration;
 
     use ::load::IntervalRecord;
@@ -120,10 +123,11 @@ mod tests {
             }),
             ..Plan::default()
         };
-        // A port that was free a moment ago.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let live = LiveMetrics::start(&port.to_string().parse().unwrap(), &plan);
-        let Ok(live) = live else { panic!("port {port} was taken meanwhile") };
+        let Ok(bound) = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]) else {
+            panic!("a port is free");
+        };
+        let port = bound[0].address.port().expect("it is TCP");
+        let Ok(live) = LiveMetrics::at(bound, &plan) else { panic!("it has a thread") };
         let mut tally = Tally::new(&plan.classes());
         tally.sent = 3;
         tally.classes[0].replies_by_status[2] = 2;
@@ -141,7 +145,7 @@ mod tests {
                 interval: &interval,
             });
         }
-        let mut stream = TcpStream::connect(port).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::load::plan::{
-    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, Network, Page, Plan,
-    SessionPlan, Sessions, Statuses, Target, Tls, TlsVersion, Workload,
+    Arrivals, Burst, Cache, CacheProtocol, Choice, Expected, Http, Idle, Io, LoadTarget, Network,
+    Page, Plan, SessionPlan, Sessions, Statuses, Tls, TlsVersion, Workload,
 };
 use ::load::workload::distribution::Distribution;
 use ::load::workload::fileset::FileSet;
@@ -26,7 +26,7 @@ pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
 /// A load: what is sent to whom, in which words it is told, and how.
 pub(super) struct Load<'a> {
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<LoadTarget>,
     pub(super) workload: Workload,
     pub(super) name: String,
     pub(super) tls: Option<Tls>,
@@ -86,7 +86,8 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
 pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let parsed = args.urls.iter().map(|url| split(url)).collect::<Result<Vec<_>, _>>()?;
     let Url { is_tls, authority, server, .. } = &parsed[0];
-    let is_other = |url: &&Url| (url.is_tls, &url.authority) != (*is_tls, authority);
+    let is_other =
+        |url: &&Url| (url.is_tls, &url.authority, &url.server) != (*is_tls, authority, server);
     if let Some(other) = parsed.iter().find(is_other) {
         return Err(format!(
             "'{}' and '{authority}' are different hosts: all URLs must have the same scheme, host and port; run \
@@ -128,9 +129,9 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let named = servers.map(|server| resolve(server, port, tries).map_err(of("connect-to")));
     let found = named.collect::<Result<Vec<_>, _>>()?;
     let targets = match &args.common.network.unix_socket {
-        Some(path) => vec![Target::Unix(path.clone())],
+        Some(path) => vec![LoadTarget::Unix(path.clone())],
         None if found.is_empty() => vec![resolve(server, port, tries)?.into()],
-        None => found.into_iter().map(Target::Tcp).collect(),
+        None => found.into_iter().map(LoadTarget::Tcp).collect(),
     };
     let name = format!("{} {}", http.method, args.urls[0]);
     let workload = match &args.sessions {
@@ -181,8 +182,10 @@ fn tls(
         }
     };
     let host = split_port(authority).map_or(authority, |(host, _)| host);
+    // A zone is no part of a name.
+    let host = host.trim_matches(['[', ']']).split('%').next().unwrap_or_default();
     Ok(Some(Tls {
-        server_name: host.trim_matches(['[', ']']).to_owned(),
+        server_name: host.to_owned(),
         authorities,
         version: match args.tls_version.as_deref() {
             Some("1.2") => Some(TlsVersion::V12),
@@ -269,7 +272,10 @@ fn split(url: &str) -> Result<Url, String> {
     }
     let mut server = authority.to_owned();
     let authority = if let Some((address, rest)) = zone_of(authority) {
-        server = authority.replacen("%25", "%", 1); // As RFC 6874 has it.
+        // As RFC 6874 has it; "%25" alone is the zone of that number.
+        if !authority.contains("%25]") {
+            server = authority.replacen("%25", "%", 1);
+        }
         format!("{address}{rest}")
     } else if authority.starts_with('[') || authority.matches(':').count() < 2 {
         authority.to_owned()
@@ -402,10 +408,10 @@ fn one_that_answers(found: &[SocketAddr], tries: bool) -> Option<SocketAddr> {
 fn addresses(
     names: &[String],
     network: &NetworkArgs,
-    of_address: fn(SocketAddr) -> Target,
-) -> Result<Vec<Target>, String> {
+    of_address: fn(SocketAddr) -> LoadTarget,
+) -> Result<Vec<LoadTarget>, String> {
     if let Some(path) = &network.unix_socket {
-        return Ok(vec![Target::Unix(path.clone())]);
+        return Ok(vec![LoadTarget::Unix(path.clone())]);
     }
     let tries = tries_addresses(network);
     let address = |name: &String| {
@@ -506,7 +512,7 @@ pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
         populate: args.populate,
     });
     let network = &args.common.network;
-    let of_address = if args.udp { Target::Udp } else { Target::Tcp };
+    let of_address = if args.udp { LoadTarget::Udp } else { LoadTarget::Tcp };
     let udp = if args.udp { " over UDP" } else { "" };
     Ok(Load {
         targets: addresses(&args.servers, network, of_address)?,
@@ -531,7 +537,7 @@ fn shown(servers: &[String], network: &NetworkArgs) -> String {
 pub(super) fn idle(args: &IdleArgs) -> Result<Load<'_>, String> {
     let network = &args.common.network;
     Ok(Load {
-        targets: addresses(&args.servers, network, Target::Tcp)?,
+        targets: addresses(&args.servers, network, LoadTarget::Tcp)?,
         workload: Workload::Idle,
         name: format!("idle connections to {}", shown(&args.servers, network)),
         tls: None,
@@ -591,10 +597,10 @@ fn network(common: &CommonArgs) -> Result<Network, String> {
 }
 
 /// The addresses from which the targets can be reached: those of their family.
-fn sources_of(interface: &InterfaceConfig, targets: &[Target]) -> Vec<IpAddr> {
+fn sources_of(interface: &InterfaceConfig, targets: &[LoadTarget]) -> Vec<IpAddr> {
     let addresses = interface.addresses.iter().map(|prefix| prefix.address);
     let reaches = |own: &IpAddr| {
-        let mut targets = targets.iter().filter_map(Target::address);
+        let mut targets = targets.iter().filter_map(LoadTarget::address);
         targets.any(|one| one.is_ipv4() == own.is_ipv4())
     };
     addresses.filter(reaches).collect()
@@ -656,6 +662,7 @@ mod tests {
         ] {
             assert_eq!(resolve(server, 80, false).unwrap().to_string(), found, "{server}");
         }
+        assert_eq!(split("http://[fe80::1%25]/").unwrap().server, "[fe80::1%25]");
         for url in ["http://[fe80::1%lo]:80/", "http://[fe80::1%25lo]:80/"] {
             assert_eq!(split(url).unwrap().server, "[fe80::1%lo]:80");
         }
@@ -751,6 +758,7 @@ mod tests {
         assert_eq!(name("http https://[::1]:84/ -k"), some(84, "::1"));
         let elsewhere = "http https://example.org/ -k --connect-to 127.0.0.1";
         assert_eq!(name(elsewhere), some(443, "example.org"));
+        assert_eq!(name("cache [fe80::1%lo]:84 --tls -k"), some(84, "fe80::1"));
         assert_eq!(name("http http://127.0.0.1/"), (80, None));
         let cache = "cache 127.0.0.1 --tls -k --tls-version 1.2 --no-resumption";
         let (port, tls) = planned(cache).unwrap();
@@ -762,6 +770,7 @@ mod tests {
             ("cache 127.0.0.1 --cacert x.pem", "needs --tls"),
             ("http https://127.0.0.1/ --cacert /none", "--cacert: /none"),
             ("http http://127.0.0.1/ https://127.0.0.1/", "same scheme"),
+            ("http http://[fe80::1%lo]/ http://[fe80::1%eth9]/", "same scheme"),
         ] {
             let said = planned(line).unwrap_err();
             assert!(said.contains(why), "{line}: {said}");
@@ -773,7 +782,7 @@ mod tests {
         let targets = |flags: &str| {
             let flags: Vec<&str> = flags.split_whitespace().collect();
             load_of(&flags, |load| {
-                let targets = load.targets.iter().map(Target::to_string);
+                let targets = load.targets.iter().map(LoadTarget::to_string);
                 targets.collect::<Vec<_>>()
             })
         };

@@ -64,8 +64,8 @@ impl Jobs {
         }
     }
 
-    /// Has work run elsewhere, or begun. `done` gets it back on the thread that ran it, or that ends
-    /// its wait; `None` if it panicked.
+    /// Has work run elsewhere, or begun. `done` gets it back on the thread that ran it, or that
+    /// ends its wait; `None` if it panicked.
     ///
     /// # Errors
     /// The work, if as much as may be handed over has not been done yet.

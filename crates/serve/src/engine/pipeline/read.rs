@@ -382,8 +382,8 @@ where
             }
             Payload::Watch(work) => {
                 let queue = Arc::clone(&self.queue);
-                // It may be a thread that empties this queue which wakes it. If the queue is closed,
-                // so is the connection.
+                // The thread that wakes it may be one that empties this queue. If the queue is
+                // closed, so is the connection.
                 let done = move |work| queue.squeeze_in(Arrival::Worked(token, work));
                 let jobs = &self.engine.admission.shared.jobs;
                 if let Err(work) = jobs.work(work, self.now, done) {

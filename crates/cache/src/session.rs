@@ -247,7 +247,7 @@ impl session::Work for Work {
         matches!(self.0, Errand::Watch(_))
     }
 
-    fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+    fn begin(self, _: Now, done: Box<dyn FnOnce(Self) + Send>) {
         match &self.0 {
             Errand::Watch(watcher) => {
                 let watcher = Arc::clone(watcher);

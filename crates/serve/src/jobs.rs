@@ -64,8 +64,8 @@ impl Jobs {
         }
     }
 
-    /// Has work run elsewhere, or begun. `done` gets it back on the thread that ran it, or that
-    /// ends its wait; `None` if it panicked.
+    /// Has work run elsewhere, or begun. `done` gets it back on the thread that ran it or that ends
+    /// its wait; `None` if it panicked.
     ///
     /// # Errors
     /// The work, if as much as may be handed over has not been done yet.
@@ -80,7 +80,7 @@ impl Jobs {
         };
         if work.waits() {
             let back = WayBack::new(place, done);
-            work.begin(Box::new(move |work| back.give(work)));
+            work.begin(now, Box::new(move |work| back.give(work)));
             return Ok(());
         }
         place.hand_over(move || {
@@ -211,7 +211,7 @@ pub(crate) mod tests {
             self.1
         }
 
-        fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+        fn begin(self, _: Now, done: Box<dyn FnOnce(Self) + Send>) {
             self.0();
             done(self);
         }
@@ -231,7 +231,7 @@ pub(crate) mod tests {
             true
         }
 
-        fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
+        fn begin(self, _: Now, done: Box<dyn FnOnce(Self) + Send>) {
             let wakers = self.0.clone();
             let done = move || done(self);
             wakers.send(Box::new(done)).unwrap();

@@ -95,14 +95,16 @@ pub trait Work: Send + 'static {
         false
     }
 
-    /// Begins to wait. `done` gets it back once, at once or on whichever thread the event happens.
-    /// Every work that [waits](Work::waits) has its own; no other work is begun.
-    fn begin(self, done: Box<dyn FnOnce(Self) + Send>)
+    /// Begins to wait, if [it waits](Work::waits). `done` gets it back, at once or on whichever
+    /// thread the event happens. By default that is a thread of its own, which runs it.
+    fn begin(mut self, now: Now, done: Box<dyn FnOnce(Self) + Send>)
     where
         Self: Sized,
     {
-        drop(done);
-        unreachable!("work that waits has no way to begin");
+        std::thread::spawn(move || {
+            self.run(now);
+            done(self);
+        });
     }
 }
 

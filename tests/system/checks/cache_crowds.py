@@ -34,7 +34,7 @@ def watchers_need_no_threads(world):
         for round in range(50):
             client.must_set(b"key%d" % round, b"x")
         for watcher in watchers:
-            keys = [watcher.line().split(b"key=")[1].split(b" ")[0] for _ in range(50)]
+            keys = [watcher.file.readline().split(b"key=")[1].split(b" ")[0] for _ in range(50)]
             expect_equal("the keys that a watcher saw", keys, [b"key%d" % round for round in range(50)])
         for watcher in watchers[10:]:
             watcher.close()

@@ -1,16 +1,20 @@
-"""The same as http2.go with Python's httpx, in threads."""
+"""The same as http2.go with Python's httpx. Its threads would mix up their streams on one connection, so it is one thread."""
 
-import concurrent.futures
+import asyncio
 import hashlib
 import sys
 
 import httpx
 
 
-def get(url):
-    reply = client.get(url)
+async def get(client, url):
+    reply = await client.get(url)
     return f"{reply.http_version} {reply.status_code} {hashlib.sha256(reply.content).hexdigest()} {url}"
 
 
-with httpx.Client(http1=False, http2=True, verify=False, timeout=60) as client, concurrent.futures.ThreadPoolExecutor(8) as pool:
-    print(*pool.map(get, sys.argv[1:]), sep="\n")
+async def main(urls):
+    async with httpx.AsyncClient(http1=False, http2=True, verify=False, timeout=60) as client:
+        print(*await asyncio.gather(*(get(client, url) for url in urls)), sep="\n")
+
+
+asyncio.run(main(sys.argv[1:]))

@@ -112,8 +112,8 @@ impl Work for WorkAtTestTime {
         self.0.waits()
     }
 
-    fn begin(self, done: Box<dyn FnOnce(Self) + Send>) {
-        self.0.begin(Box::new(|work| done(WorkAtTestTime(work))));
+    fn begin(self, _: Now, done: Box<dyn FnOnce(Self) + Send>) {
+        self.0.begin(test_now(), Box::new(|work| done(WorkAtTestTime(work))));
     }
 }
 

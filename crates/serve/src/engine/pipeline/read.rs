@@ -382,7 +382,7 @@ where
             }
             Payload::Watch(work) => {
                 let queue = Arc::clone(&self.queue);
-                // The thread that wakes it may be one that empties this queue. If the queue is
+                // The thread that wakes it may be the one that empties this queue. If that is
                 // closed, so is the connection.
                 let done = move |work| queue.squeeze_in(Arrival::Worked(token, work));
                 let jobs = &self.engine.admission.shared.jobs;

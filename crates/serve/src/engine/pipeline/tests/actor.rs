@@ -69,12 +69,12 @@ impl Work for Act {
         matches!(self.1, b'?' | b'~')
     }
 
-    fn begin(mut self, done: Box<dyn FnOnce(Self) + Send>) {
+    fn begin(mut self, now: Now, done: Box<dyn FnOnce(Self) + Send>) {
         if self.1 == b'~' {
             return done(self);
         }
         thread::spawn(move || {
-            self.run(Now::read());
+            self.run(now);
             done(self);
         });
     }

@@ -28,7 +28,7 @@
 //! | [`Select`] | the highest descriptor watched | level | for comparisons only |
 //! | [`Poll`] | the descriptors watched | level | for up to some hundred descriptors |
 //! | [`Fdm`] | the active descriptors, if they are ready twice in a row | level | to repeat Liu and Chen's figures |
-//! | [`Lap`] | the active descriptors, and a set share of one core for the idle | level | where only `poll(2)` exists |
+//! | [`Lap`] | the active descriptors, and each idle one once in a delay | level | where only `poll(2)` exists |
 //! | [`RtSig`] | the signals sent, ready or stale | edge | to repeat the figures of 2004 |
 //! | [`Epoll`] | the ready descriptors | level, edge or one-shot | for a server |
 //! | [`Uring`] | the ready descriptors | edge | beside a ring that does the I/O as well |

@@ -9,10 +9,8 @@
 
 use std::fmt;
 
-use load::random::Random;
-
 use crate::measure::{Better, Measure};
-use crate::numbers::{Spread, counted, with_unit};
+use crate::numbers::{bootstrap, counted, median, with_unit};
 use crate::report::Report;
 use crate::rows::{Row, Rows};
 pub use crate::system::{NEW, OLD};
@@ -222,15 +220,13 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
         }),
         missing: [old, new].map(|row| row.missing(measure)),
         best: best.map_or(f64::NAN, |(old, new)| worse_by(old, new)),
-        medians: bootstrap(&figures(old), &figures(new), worse_by),
+        medians: ratio(&figures(old), &figures(new), worse_by),
     }
 }
 
-/// The ratio of the medians, and the 2.5th and 97.5th percentile of what it is when samples are
-/// drawn again with replacement: on each side by itself. Too few samples say nothing of how they
-/// vary, and bound nothing.
-fn bootstrap(old: &[f64], new: &[f64], worse_by: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
-    const DRAWS: usize = 2000;
+/// The ratio of the medians, and its interval. Too few samples say nothing of how they vary, and
+/// bound nothing.
+fn ratio(old: &[f64], new: &[f64], worse_by: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
     const SAMPLES_MIN: usize = 3;
     if old.is_empty() || new.is_empty() {
         return (f64::NAN, f64::NAN, f64::NAN);
@@ -239,18 +235,8 @@ fn bootstrap(old: &[f64], new: &[f64], worse_by: impl Fn(f64, f64) -> f64) -> (f
     if old.len().min(new.len()) < SAMPLES_MIN {
         return (ratio, 0.0, f64::INFINITY);
     }
-    let mut random = Random::new(1);
-    let mut draw = |from: &[f64]| {
-        let drawn = (0..from.len()).map(|_| from[random.below(from.len() as u64) as usize]);
-        median(drawn.collect())
-    };
-    let mut ratios: Vec<f64> = (0..DRAWS).map(|_| worse_by(draw(old), draw(new))).collect();
-    ratios.sort_by(f64::total_cmp);
-    (ratio, ratios[DRAWS / 40], ratios[DRAWS - 1 - DRAWS / 40])
-}
-
-fn median(figures: Vec<f64>) -> f64 {
-    Spread::of(figures).map_or(f64::NAN, |spread| spread.median)
+    let (from, to) = bootstrap([old, new], |[old, new]| worse_by(old, new));
+    (ratio, from, to)
 }
 
 impl fmt::Display for Comparison {
@@ -475,21 +461,5 @@ mod tests {
         assert!(of(&old[..1], &new[..1]).is_no_loss());
         assert!(of(&old, &new[..2]).is_no_loss() && of(&old[..2], &new).is_no_loss());
         assert!(!of(&old, &new).is_no_loss());
-    }
-
-    #[test]
-    fn median_of_an_even_number() {
-        let of = |figures: &[f64]| median(figures.to_vec());
-        assert_eq!((of(&[4.0, 1.0]), of(&[1.0, 9.0, 2.0, 3.0])), (2.5, 2.5));
-        assert_eq!((of(&[7.0]), of(&[1.0, 9.0, 2.0])), (7.0, 2.0));
-    }
-
-    #[test]
-    fn bootstrap_interval() {
-        let worse_by = |old: f64, new: f64| new / old;
-        let (ratio, from, to) = bootstrap(&[1.0, 1.1, 0.9, 1.0, 1.05], &[2.0; 5], worse_by);
-        assert_eq!(ratio, 2.0);
-        assert!(from <= ratio && ratio <= to && from < to, "{from} {to}");
-        assert_eq!(bootstrap(&[1.0; 5], &[2.0; 5], worse_by), (2.0, 2.0, 2.0));
     }
 }

@@ -1,14 +1,22 @@
-//! Expectations: statements about figures, with a margin, that can fail.
+//! Expectations: statements about figures, that can fail.
+//!
+//! A verdict is about the 95 % interval of a ratio of medians (or of a median, where a limit is a
+//! number): *as expected* if all of it is on the good side, *target missed* if none of it is, and
+//! *about equal* between. From fewer than [`SAMPLES_MIN`] samples there is no such verdict, but what
+//! it seems to be.
 
 use serde::Serialize;
 
 use crate::measure::{Better, Measure};
-use crate::numbers::{grouped, show, show_ratio, with_unit};
+use crate::numbers::{SAMPLES_MIN, bootstrap, grouped, show, show_ratio, with_unit};
 use crate::rows::{Ratio, Row, Rows};
 
-/// Two figures that differ by less are equal: identical programs differ by as much on a virtual
-/// machine.
-pub(crate) const MARGIN: f64 = 0.08;
+/// A lead is at least this: builds of one source differ by as much, however many samples there are.
+const RESOLUTION: f64 = 0.02;
+/// Two figures are the same if the interval shows that they differ by less.
+pub(crate) const SAME: f64 = 0.08;
+/// Part of a ceiling's lead that is asked for where more is not to be had.
+const REACH: f64 = 0.9;
 
 /// An expectation and its verdict.
 #[derive(Clone, Debug, Serialize)]
@@ -17,6 +25,10 @@ pub struct Expectation {
     pub says: String,
     /// The verdict.
     pub verdict: Judgement,
+    /// True if there were samples enough for it.
+    pub is_sure: bool,
+    /// Its origin.
+    pub source: Source,
     /// The figures that decided.
     pub because: String,
     /// The configuration that it is about.
@@ -28,13 +40,38 @@ pub struct Expectation {
 /// Expectations of an experiment; `None` for one whose system takes no part.
 pub type Expectations = Vec<Option<Expectation>>;
 
+/// Origin of an expectation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A paper found it.
+    Paper,
+    /// It is a goal of this project.
+    Goal,
+}
+
+impl Source {
+    /// The origin in a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Source::Paper => "paper",
+            Source::Goal => "goal",
+        }
+    }
+}
+
+/// Marks what a paper found.
+pub(crate) fn paper(made: Option<Expectation>) -> Option<Expectation> {
+    made.map(|made| Expectation { source: Source::Paper, ..made })
+}
+
 /// A verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
     /// The expectation holds.
     Met,
-    /// The figure is within the margin of it.
+    /// The interval has both sides of it.
     Equal,
     /// The expectation does not hold.
     Failed,
@@ -42,35 +79,106 @@ pub enum Judgement {
     NotMeasured,
 }
 
-impl Judgement {
+impl Expectation {
     /// The verdict in words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Judgement::Met => "as expected",
-            Judgement::Equal => "about equal",
-            Judgement::Failed => "target missed",
-            Judgement::NotMeasured => "not measured",
+    pub fn words(&self) -> &'static str {
+        match (self.verdict, self.is_sure) {
+            (Judgement::Met, true) => "as expected",
+            (Judgement::Equal, true) => "about equal",
+            (Judgement::Failed, true) => "target missed",
+            (Judgement::Met, false) => "seems so",
+            (Judgement::Equal, false) => "seems equal",
+            (Judgement::Failed, false) => "seems missed",
+            (Judgement::NotMeasured, _) => "not measured",
         }
     }
+}
 
-    /// Judges a lead: `worse` is the figure that should be ahead by the other one. Within the
-    /// margin on either side it is a tie.
-    fn of_two(worse: f64) -> Judgement {
-        if worse * (1.0 + MARGIN) < 1.0 {
-            Judgement::Met
-        } else {
-            Judgement::of(worse.max(1.0 + f64::EPSILON))
+/// Counts of verdicts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// What the papers found.
+    pub(crate) findings: usize,
+    /// What of it is so here.
+    pub(crate) seen: usize,
+    /// Of this project's goals, those that are reached.
+    pub(crate) reached: usize,
+    pub(crate) equal: usize,
+    pub(crate) missed: usize,
+    /// Both kinds, from too few samples.
+    pub(crate) unsure: usize,
+    /// Both kinds.
+    pub(crate) not_measured: usize,
+}
+
+impl Tally {
+    pub(crate) fn of<'a>(all: impl IntoIterator<Item = &'a Expectation>) -> Tally {
+        let mut tally = Tally::default();
+        for one in all {
+            tally.findings += usize::from(one.source == Source::Paper);
+            let count = match (one.verdict, one.source) {
+                (Judgement::NotMeasured, _) => &mut tally.not_measured,
+                _ if !one.is_sure => &mut tally.unsure,
+                (Judgement::Met, Source::Paper) => &mut tally.seen,
+                (Judgement::Met, Source::Goal) => &mut tally.reached,
+                (_, Source::Paper) => continue,
+                (Judgement::Equal, Source::Goal) => &mut tally.equal,
+                (Judgement::Failed, Source::Goal) => &mut tally.missed,
+            };
+            *count += 1;
         }
+        tally
     }
 
-    /// Judges a quotient that should be 1 at most.
-    fn of(quotient: f64) -> Judgement {
-        if quotient <= 1.0 {
-            Judgement::Met
-        } else if quotient <= 1.0 + MARGIN {
-            Judgement::Equal
-        } else {
-            Judgement::Failed
+    /// The counts in sentences; what did not occur is left out.
+    pub(crate) fn sentences(&self) -> String {
+        let Tally { findings, seen, reached, equal, missed, unsure, not_measured } = *self;
+        let goals = reached + equal + missed;
+        let mut parts = Vec::new();
+        if findings > 0 {
+            parts.push(format!("{seen} of {findings} findings of the papers are seen here."));
+        }
+        if goals > 0 {
+            let mut text = format!("{reached} of {goals} goals of this project are reached");
+            for (count, words) in [(equal, "about equal"), (missed, "missed")] {
+                if count > 0 {
+                    text += &format!(", {count} {words}");
+                }
+            }
+            parts.push(text + ".");
+        }
+        if unsure > 0 {
+            parts.push(format!("{unsure} more have too few samples for a verdict."));
+        }
+        if not_measured > 0 {
+            parts.push(format!("{not_measured} were not measured."));
+        }
+        parts.join(" ")
+    }
+}
+
+/// A rule by which an interval of a quotient is judged.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// 1 at most.
+    Bound,
+    /// Less than 1.
+    Lead,
+    /// 1.
+    Same,
+}
+
+impl Rule {
+    fn judge(self, (from, to): (f64, f64)) -> Judgement {
+        let (is_good, is_bad) = match self {
+            Rule::Bound => (to <= 1.0, from > 1.0),
+            Rule::Lead => (to * (1.0 + RESOLUTION) < 1.0, from > 1.0 + RESOLUTION),
+            Rule::Same => (from * (1.0 + SAME) >= 1.0 && to <= 1.0 + SAME, from > 1.0 || to < 1.0),
+        };
+        match (is_good, is_bad) {
+            (true, _) => Judgement::Met,
+            (_, true) => Judgement::Failed,
+            _ => Judgement::Equal,
         }
     }
 }
@@ -80,42 +188,61 @@ impl Judgement {
 pub struct Judge<'a> {
     rows: &'a Rows,
     measure: &'a Measure,
+    ceilings: &'a [&'a str],
 }
+
+/// A row: a configuration and a system.
+type At<'a> = (&'a str, &'a str);
+
+/// A verdict, and whether there are samples enough for it.
+type Verdict = (Judgement, bool);
 
 impl Rows {
     /// A judge by this measure.
     pub fn by<'a>(&'a self, measure: &'a Measure) -> Judge<'a> {
-        Judge { rows: self, measure }
+        Judge { rows: self, measure, ceilings: &[] }
     }
 }
 
-impl Judge<'_> {
-    /// Expects a median of at most `limit`.
-    pub fn at_most(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(label, system, "most", limit, |median| median / limit)
+impl<'a> Judge<'a> {
+    /// A judge who asks for no more than a part of what these systems reach, that do next to
+    /// nothing: where the kernel is the limit, more is not to be had.
+    pub(crate) fn below(self, ceilings: &'a [&'a str]) -> Judge<'a> {
+        Judge { ceilings, ..self }
     }
 
-    /// Expects a median of at least `limit`.
+    /// Expects a median of at most `limit`.
+    pub fn at_most(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
+        self.bounded(label, system, ("most", limit, ""), |median| over(median, limit))
+    }
+
+    /// Expects a median of at least `limit`, or of a part of a ceiling's.
     pub fn at_least(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(label, system, "least", limit, |median| limit / median)
+        let reached = self.ceilings.iter().filter_map(|ceiling| self.median(label, ceiling));
+        let reached = reached.map(|most| REACH * most).reduce(f64::max);
+        let least = reached.unwrap_or(limit).min(limit);
+        let or = match (self.ceilings, least < limit) {
+            ([], _) => String::new(),
+            (_, true) => format!(", or {REACH} of a ceiling's: {}", plain(least)),
+            (_, false) => format!(", or {REACH} of a ceiling's"),
+        };
+        self.bounded(label, system, ("least", limit, &or), |median| over(least, median))
     }
 
     fn bounded(
         &self,
         label: &str,
         system: &str,
-        side: &str,
-        limit: f64,
+        (side, limit, or): (&str, f64, &str),
         quotient: impl Fn(f64) -> f64,
     ) -> Option<Expectation> {
         let title = self.measure.title;
-        let limit = format!("{} {}", plain(limit), self.measure.unit);
-        let median = self.median(label, system);
-        let verdict = median.map_or(Judgement::Failed, |it| Judgement::of(quotient(it)));
+        let limit = format!("{} {}{or}", plain(limit), self.measure.unit);
+        let verdict = self.verdict([(label, system)], Rule::Bound, |[ours]| quotient(ours));
         self.expectation(
             label,
             format!("{system}, {label}: {title} of at {side} {limit}"),
-            self.is_there(label, system).then_some(verdict),
+            verdict,
             self.show(label, system) + &self.best(label, system),
         )
     }
@@ -134,26 +261,55 @@ impl Judge<'_> {
         if asked.is_empty() {
             return None;
         }
-        let ours = self.median(label, system);
-        let there = asked.iter().filter_map(|other| self.reached(label, other));
-        let quotient = |theirs| ours.map(|ours| self.behind(ours, theirs, times));
-        let quotients = there.map(|theirs| quotient(theirs).unwrap_or(f64::INFINITY));
-        let worst = quotients.reduce(f64::max);
-        let worst = worst.filter(|_| self.is_there(label, system));
+        let wanted = self.within_reach(label, &asked, times);
+        let rule = if wanted == 1.0 { Rule::Lead } else { Rule::Bound };
+        let verdicts = asked.iter().filter_map(|other| {
+            let tie = self.tie(label, system, other);
+            let behind = |[ours, theirs]: [f64; 2]| wanted * self.worse_by(ours, theirs);
+            tie.or(self.verdict([(label, system), (label, other)], rule, behind))
+        });
+        let worst = verdicts.max_by_key(|(verdict, _)| *verdict as u8);
         let figures = asked.iter().map(|other| {
-            let lead = show_factor(self.lead(label, system, other), ["", "×"]);
-            format!("{other} {}{lead}", self.show(label, other))
+            let lead = self.lead(label, system, other);
+            let bounds = self.rows.bounds_of(self.measure, (label, system), (label, other));
+            let bounds = bounds.map(|(from, to)| match self.measure.better {
+                Better::More => (from, to),
+                _ => (1.0 / to, 1.0 / from),
+            });
+            format!("{other} {}{}", self.show(label, other), show_factor(lead, bounds, ["", "×"]))
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
         let because = format!("{}; {figures}", self.show(label, system));
-        let says = self.says_lead(label, system, &asked, times);
-        // A lead is more than the margin; a target that is reached is reached.
-        let judged = if times == 1.0 { Judgement::of_two } else { Judgement::of };
-        self.expectation(label, says, worst.map(judged), because)
+        let says = self.says_lead((label, system), &asked, times, wanted);
+        self.expectation(label, says, worst, because)
+    }
+
+    /// The lead that is asked for: a part of what the best ceiling has, if that is less.
+    fn within_reach(&self, label: &str, others: &[&str], times: f64) -> f64 {
+        let leads = self.ceilings.iter().filter_map(|ceiling| {
+            let leads = others.iter().filter_map(|other| self.lead(label, ceiling, other));
+            leads.map(|lead| REACH * lead.medians).reduce(f64::min)
+        });
+        leads.reduce(f64::max).map_or(times, |reach| times.min(reach.max(1.0)))
+    }
+
+    /// Nothing cannot be fewer than nothing: no cost beside no cost is a tie, whatever was asked.
+    fn tie(&self, label: &str, system: &str, other: &str) -> Option<Verdict> {
+        let rows = [system, other].map(|one| self.figures(label, one));
+        let [ours, theirs] = rows.each_ref().map(|row| row.as_deref().unwrap_or_default());
+        let is_nothing = |side: &[f64]| !side.is_empty() && side.iter().all(|it| *it <= 0.0);
+        let is_tie = self.measure.better != Better::More && is_nothing(ours) && is_nothing(theirs);
+        is_tie.then(|| (Judgement::Equal, self.is_enough(ours.len().min(theirs.len()))))
     }
 
     /// `a, c: 2.00× less server CPU per request than b (target 2.2×)`: beside the closest rival.
-    fn says_lead(&self, label: &str, system: &str, others: &[&str], times: f64) -> String {
+    fn says_lead(
+        &self,
+        (label, system): At<'_>,
+        others: &[&str],
+        times: f64,
+        wanted: f64,
+    ) -> String {
         let Measure { title, better, .. } = *self.measure;
         let names = others.join(", ");
         let (word, factor) = in_words(times, better);
@@ -161,6 +317,11 @@ impl Judge<'_> {
             return format!("{system}, {label}: {word} {title} than {names}");
         }
         let at_most = if times < 1.0 { "at most " } else { "" };
+        let or = match (self.ceilings, wanted < times) {
+            ([], _) => String::new(),
+            (_, true) => format!(", or {REACH} of a ceiling's lead: {}×", show_times(wanted)),
+            (_, false) => format!(", or {REACH} of a ceiling's lead"),
+        };
         let target = format!("{at_most}{}×", plain(factor));
         let leads = others.iter().filter_map(|other| {
             let lead = self.lead(label, system, other)?.medians;
@@ -168,12 +329,12 @@ impl Judge<'_> {
         });
         let closest = leads.min_by(|one, other| one.0.total_cmp(&other.0));
         let Some((lead, rival)) = closest else {
-            return format!("{system}, {label}: {target} {word} {title} than {names}");
+            return format!("{system}, {label}: {target} {word} {title} than {names}{or}");
         };
         let (how, factor) = in_words(lead, better);
         let factor = show_times(factor);
         let target = if how == word { target } else { format!("{target} {word}") };
-        format!("{system}, {label}: {factor}× {how} {title} than {rival} (target {target})")
+        format!("{system}, {label}: {factor}× {how} {title} than {rival} (target {target}{or})")
     }
 
     /// The factor by which a system is better than another one; below 1 it is worse.
@@ -185,23 +346,17 @@ impl Judge<'_> {
         })
     }
 
-    /// Expects two systems to be equal: neither is worse by more than the margin. `None` if one of
-    /// them takes no part.
+    /// Expects two systems to be the same. `None` if one of them takes no part.
     pub fn same(&self, label: &str, system: &str, other: &str) -> Option<Expectation> {
         if !self.rows.has_system(system) || !self.rows.has_system(other) {
             return None;
         }
-        let both = self.median(label, system).zip(self.median(label, other));
-        let verdict = both.map(|(ours, theirs)| {
-            if ours == theirs {
-                return Judgement::Met;
-            }
-            let worse = self.worse_by(ours, theirs);
-            within_margin(worse.max(1.0 / worse))
-        });
+        let sides = [(label, system), (label, other)];
+        let is_something = sides.iter().all(|(at, system)| self.median(at, system).is_some());
+        let verdict = self.verdict(sides, Rule::Same, |[ours, theirs]| equal_or(ours, theirs));
+        let verdict = verdict.filter(|_| is_something);
         let says = format!("{label}: {system} and {other} say the same");
-        let because = self.two(" and", (label, system), (label, other));
-        self.expectation(label, says, verdict, because)
+        self.expectation(label, says, verdict, self.two(" and", sides))
     }
 
     /// Expects at most `factor` times the figure of another system. `None` if that takes no part.
@@ -211,57 +366,50 @@ impl Judge<'_> {
         }
         let most = times(factor);
         let title = self.measure.title;
-        let limit = self.reached(label, other).map(|theirs| factor * theirs);
         let says = format!("{system}, {label}: {title} of at most {most}that of {other}");
-        let verdict = self.limited(label, system, limit);
-        let between = format!("; {other}");
-        let because = self.two(&between, (label, system), (label, other));
-        self.expectation(label, says, verdict, because)
+        let sides = [(label, system), (label, other)];
+        let verdict = self.limited(sides, factor);
+        self.expectation(label, says, verdict, self.two(&format!("; {other}"), sides))
     }
 
     /// Expects at most `factor` times the system's own figure in the configuration `of`.
     pub fn within(&self, label: &str, of: &str, system: &str, factor: f64) -> Option<Expectation> {
         let most = times(factor);
         let title = self.measure.title;
-        let limit = self.reached(of, system).map(|there| factor * there);
         let says = format!("{system}, {label}: {title} of at most {most}that at {of}");
-        let verdict = self.limited(label, system, limit);
-        let because = self.two(" against", (label, system), (of, system));
-        self.expectation(label, says, verdict, because)
+        let sides = [(label, system), (of, system)];
+        let verdict = self.limited(sides, factor);
+        self.expectation(label, says, verdict, self.two(" against", sides))
     }
 
-    /// Expects a system's figure to be the same in two configurations, within the margin.
+    /// Expects a system's figure to be the same in two configurations.
     pub fn alike(&self, label: &str, of: &str, system: &str) -> Option<Expectation> {
-        let both = self.median(label, system).zip(self.median(of, system));
-        let both = both.filter(|(here, there)| here.min(*there) > 0.0);
-        let verdict = both.map(|(here, there)| within_margin((here / there).max(there / here)));
+        let sides = [(label, system), (of, system)];
+        let is_something = sides.iter().all(|(at, system)| self.median(at, system) > Some(0.0));
+        let verdict = self.verdict(sides, Rule::Same, |[here, there]| equal_or(here, there));
         let title = self.measure.title;
         let says = format!("{system}: the same {title} at {label} and at {of}");
-        let because = self.two(" and", (label, system), (of, system));
-        self.expectation(label, says, verdict, because)
+        let verdict = verdict.filter(|_| is_something);
+        self.expectation(label, says, verdict, self.two(" and", sides))
     }
 
     fn expectation(
         &self,
         label: &str,
         says: String,
-        verdict: Option<Judgement>,
+        verdict: Option<Verdict>,
         because: String,
     ) -> Option<Expectation> {
+        let (verdict, is_sure) = verdict.unwrap_or((Judgement::NotMeasured, true));
         Some(Expectation {
             configuration: label.to_owned(),
             says,
-            verdict: verdict.unwrap_or(Judgement::NotMeasured),
+            verdict,
+            is_sure,
+            source: Source::Goal,
             because,
             measure: self.measure.name,
         })
-    }
-
-    /// The part of a target that is missing: 1 is reached. Nothing cannot be fewer than nothing, so
-    /// no cost beside no cost is a tie.
-    fn behind(&self, ours: f64, theirs: f64, times: f64) -> f64 {
-        let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
-        if is_tie { 1.0 + f64::EPSILON } else { times * self.worse_by(ours, theirs) }
     }
 
     /// The factor by which one figure is worse than another. Nothing at all is the worst of rates,
@@ -270,39 +418,56 @@ impl Judge<'_> {
         match self.measure.better {
             Better::More if ours <= 0.0 => f64::INFINITY,
             Better::More => theirs / ours,
-            _ if ours <= 0.0 => 0.0,
-            _ => ours / theirs,
+            _ if ours <= 0.0 && theirs <= 0.0 => 1.0,
+            _ => over(ours, theirs),
         }
     }
 
-    fn is_there(&self, label: &str, system: &str) -> bool {
-        let is_there =
-            |row: &Row| !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure));
-        self.rows.find(label, system).is_some_and(is_there)
-    }
-
-    /// Judges a median by a limit, if there is one.
-    fn limited(&self, label: &str, system: &str, limit: Option<f64>) -> Option<Judgement> {
-        let limit = limit.filter(|_| self.is_there(label, system))?;
-        Some(match self.median(label, system) {
-            // Also nothing by nothing, which has no quotient.
-            Some(median) if median <= limit => Judgement::Met,
-            Some(median) => Judgement::of(median / limit),
+    /// Judges a quotient of rows' medians, the first of which is ours. `None` if ours is not there,
+    /// or another one's figure is not known.
+    fn verdict<const N: usize>(
+        &self,
+        sides: [At<'_>; N],
+        rule: Rule,
+        quotient: impl Fn([f64; N]) -> f64,
+    ) -> Option<Verdict> {
+        let rows = sides.map(|(label, system)| self.figures(label, system));
+        let is_reached = |&(label, system): &At<'_>| self.is_reached(label, system);
+        if rows.iter().any(Option::is_none) || !sides[1..].iter().all(is_reached) {
+            return None;
+        }
+        let figures = rows.each_ref().map(|row| row.as_deref().unwrap_or_default());
+        let fewest = figures.iter().map(|row| row.len()).min().unwrap_or(0);
+        // Without a figure in the middle nothing is reached, however the samples are drawn.
+        let (label, system) = sides[0];
+        let verdict = match self.median(label, system) {
             None => Judgement::Failed,
-        })
+            Some(_) => rule.judge(bootstrap(figures, quotient)),
+        };
+        Some((verdict, self.is_enough(fewest)))
     }
 
-    /// The figure to be beaten: the median, or the worst possible of a system that never came to an
-    /// end. A system that failed has none.
-    fn reached(&self, label: &str, system: &str) -> Option<f64> {
-        let row = self.rows.find(label, system)?;
-        let is_never = row.failures.is_empty() && row.tells_of(self.measure);
-        let worst = match self.measure.better {
-            Better::More => 0.0,
-            _ => f64::INFINITY,
-        };
-        let median = row.spread(self.measure).map(|spread| spread.median);
-        median.or(is_never.then_some(worst))
+    fn is_enough(&self, samples: usize) -> bool {
+        self.measure.is_exact || samples >= SAMPLES_MIN
+    }
+
+    /// Judges one row by so many times another.
+    fn limited(&self, sides: [At<'_>; 2], factor: f64) -> Option<Verdict> {
+        self.verdict(sides, Rule::Bound, |[ours, theirs]| over(ours, factor * theirs))
+    }
+
+    /// A row's figures, with the worst for each that is missing; `None` if it was not measured.
+    fn figures(&self, label: &str, system: &str) -> Option<Vec<f64>> {
+        let is_there =
+            |row: &&Row| !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure));
+        self.rows.find(label, system).filter(is_there).map(|row| row.ranked(self.measure))
+    }
+
+    /// True if a row is something to be compared with: it has a median, or never came to an end
+    /// without failing.
+    fn is_reached(&self, label: &str, system: &str) -> bool {
+        let row = self.rows.find(label, system);
+        row.is_some_and(|row| row.failures.is_empty() || row.spread(self.measure).is_some())
     }
 
     fn median(&self, label: &str, system: &str) -> Option<f64> {
@@ -310,10 +475,11 @@ impl Judge<'_> {
     }
 
     /// Figures of two rows with words between them, and the first by the second.
-    fn two(&self, between: &str, of: (&str, &str), by: (&str, &str)) -> String {
+    fn two(&self, between: &str, [of, by]: [At<'_>; 2]) -> String {
         let [first, second] = [of, by].map(|(label, system)| self.show(label, system));
         let ratio = self.rows.ratio_of(self.measure, of, by);
-        let ratio = show_factor(ratio, ["ratio ", ""]);
+        let bounds = self.rows.bounds_of(self.measure, of, by);
+        let ratio = show_factor(ratio, bounds, ["ratio ", ""]);
         format!("{first}{between} {second}{ratio}")
     }
 
@@ -346,22 +512,39 @@ impl Judge<'_> {
     }
 }
 
-/// A tie within the margin counts as met here.
-fn within_margin(quotient: f64) -> Judgement {
-    match Judgement::of(quotient) {
-        Judgement::Failed => Judgement::Failed,
-        _ => Judgement::Met,
+/// A figure by its limit, which is reached by as much. What never came to an end is over any.
+fn over(figure: f64, limit: f64) -> f64 {
+    if figure == limit && figure.is_finite() {
+        1.0
+    } else if figure.is_infinite() {
+        figure
+    } else {
+        figure / limit
     }
 }
 
-/// `: 2.00× (best samples 4.00×)`, with these texts around each number. Empty where one of the two
-/// is nothing.
-fn show_factor(ratio: Option<Ratio>, [before, behind]: [&str; 2]) -> String {
+/// The quotient of two figures; of nothing by nothing 1.
+fn equal_or(one: f64, other: f64) -> f64 {
+    if one == other { 1.0 } else { one / other }
+}
+
+/// `: 2.00× (1.90–2.10; best samples 4.00×)`, with these texts around each number. Empty where one
+/// of the two is nothing.
+fn show_factor(
+    ratio: Option<Ratio>,
+    bounds: Option<(f64, f64)>,
+    [before, behind]: [&str; 2],
+) -> String {
     let both = ratio.map(|ratio| [ratio.medians, ratio.best]);
     let both = both.filter(|both| both.iter().all(|it| it.is_finite() && *it > 0.0));
     both.map_or(String::new(), |both| {
         let [medians, best] = both.map(show_times);
-        format!(": {before}{medians}{behind} (best samples {best}{behind})")
+        let bounds = bounds.filter(|(_, to)| to.is_finite());
+        let bounds = bounds.map_or(String::new(), |(from, to)| {
+            let [from, to] = [from, to].map(show_times);
+            format!("{from}–{to}; ")
+        });
+        format!(": {before}{medians}{behind} ({bounds}best samples {best}{behind})")
     })
 }
 
@@ -409,10 +592,10 @@ mod tests {
     }
 
     #[test]
-    fn never_missing_and_margin() {
+    fn never_missing_and_ties() {
         let rows = rows(&[
             ("a", &[Some(1.0)]),
-            ("near a", &[Some(1.05)]),
+            ("near a", &[Some(1.01)]),
             ("b", &[Some(2.0)]),
             ("n", &[None, None]),
             ("absent", &[]),
@@ -430,18 +613,14 @@ mod tests {
         let same = |of, other| verdict(judge.same("c", of, other));
         assert_eq!((same("a", "near a"), same("b", "a")), (Judgement::Met, Judgement::Failed));
         let twice = |of| verdict(judge.beats("c", of, &["b"], 2.0));
-        assert_eq!((twice("a"), twice("near a")), (Judgement::Met, Judgement::Equal));
+        assert_eq!((twice("a"), twice("near a")), (Judgement::Met, Judgement::Failed));
         assert_eq!(verdict(judge.at_most("c", "b", 1.5)), Judgement::Failed);
         assert_eq!(verdict(judge.at_most("c", "n", 1.5)), Judgement::Failed);
         assert_eq!(verdict(judge.at_most("c", "gone", 1.5)), Judgement::NotMeasured);
         assert_eq!(verdict(judge.at_least("c", "b", 1.5)), Judgement::Met);
-        let limits = [
-            judge.at_most("c", "near a", 1.0),
-            judge.at_least("c", "b", 2.1),
-            judge.at_least("c", "b", 2.2),
-        ];
-        assert_eq!(limits.map(verdict), [Judgement::Equal, Judgement::Equal, Judgement::Failed]);
-        assert_eq!(verdict(judge.near("c", "b", 1.9, "a")), Judgement::Equal);
+        let limits = [judge.at_most("c", "near a", 1.0), judge.at_least("c", "b", 2.1)];
+        assert_eq!(limits.map(verdict), [Judgement::Failed, Judgement::Failed]);
+        assert_eq!(verdict(judge.near("c", "b", 1.9, "a")), Judgement::Failed);
         assert_eq!(verdict(judge.within("gone", "c", "a", 2.0)), Judgement::NotMeasured);
     }
 
@@ -458,6 +637,129 @@ mod tests {
             (Judgement::NotMeasured, "1.00 µs; old not measured")
         );
         assert_eq!(verdict(judge.at_most("c", "old", 1.0)), Judgement::NotMeasured);
+    }
+
+    /// Seen: "about equal" of any two figures that differed by less than 8 %, however sure the
+    /// difference was, and "target missed" of one that was not.
+    #[test]
+    fn the_interval_decides() {
+        let around =
+            |middle: f64, by: f64| [-1.0, -0.5, 0.0, 0.5, 1.0].map(|at| Some(middle + at * by));
+        let rows = rows(&[
+            ("a", &around(1.0, 0.01)),
+            ("sure", &around(1.05, 0.01)),
+            ("unsure", &around(1.2, 0.5)),
+            ("twice", &around(2.0, 0.2)),
+        ]);
+        let judge = rows.by(&Measure::CPU_US);
+        let lead = |of, by, times| judge.beats("c", of, &[by], times).unwrap();
+        assert_eq!(lead("a", "sure", 1.0).words(), "as expected");
+        assert_eq!(lead("sure", "a", 1.0).words(), "target missed");
+        assert_eq!(lead("a", "unsure", 1.0).words(), "about equal");
+        assert_eq!(lead("a", "twice", 1.5).words(), "as expected");
+        assert_eq!(lead("a", "twice", 2.0).words(), "about equal");
+        assert_eq!(lead("a", "twice", 3.0).words(), "target missed");
+        let limit = |most| judge.at_most("c", "twice", most).unwrap().words();
+        assert_eq!([2.3, 2.0, 1.7].map(limit), ["as expected", "about equal", "target missed"]);
+        let same = |other| judge.same("c", "a", other).unwrap().words();
+        assert_eq!(
+            ["sure", "unsure", "twice"].map(same),
+            ["as expected", "about equal", "target missed"]
+        );
+        let because = lead("a", "twice", 1.5).because;
+        assert!(because.starts_with("1.00 µs; twice 2.00 µs: 2.00× (1.80–2.20;"), "{because}");
+    }
+
+    /// Seen: "as expected" from one sample.
+    #[test]
+    fn few_samples_are_sure_of_nothing() {
+        let words = |samples: usize, measure: &Measure| {
+            let [fast, slow] = [1.0, 2.0].map(|figure| vec![Some(figure); samples]);
+            let rows = rows(&[("a", &fast), ("b", &slow)]);
+            let judge = rows.by(measure);
+            let made = [
+                judge.beats("c", "a", &["b"], 1.0),
+                judge.beats("c", "b", &["a"], 1.0),
+                judge.at_most("c", "a", 1.0),
+                judge.same("c", "a", "b"),
+            ];
+            made.map(|made| made.unwrap().words())
+        };
+        for samples in 1..SAMPLES_MIN {
+            let expected = ["seems so", "seems missed", "seems so", "seems missed"];
+            assert_eq!(words(samples, &Measure::CPU_US), expected);
+        }
+        let expected = ["as expected", "target missed", "as expected", "target missed"];
+        assert_eq!(words(SAMPLES_MIN, &Measure::CPU_US), expected);
+        // What is computed is the same each time.
+        assert_eq!(words(1, &Measure { is_exact: true, ..Measure::CPU_US }), expected);
+    }
+
+    /// Seen: goals above what a responder reaches that does nothing. Cause: they were set on
+    /// another host. Cure: nine tenths of its lead are enough.
+    #[test]
+    fn a_ceiling_bounds_the_goal() {
+        let rows = rows(&[
+            ("a", &[Some(1.4); 5]),
+            ("b", &[Some(2.0); 5]),
+            ("bare", &[Some(1.3); 5]),
+            ("slow", &[Some(3.0); 5]),
+        ]);
+        let judge = |ceilings| rows.by(&Measure::CPU_US).below(ceilings);
+        let wants = |ceilings, times| {
+            let made = judge(ceilings).beats("c", "a", &["b"], times).unwrap();
+            let (_, target) = made.says.split_once(" (target ").unwrap();
+            (made.words(), target.to_owned())
+        };
+        assert_eq!(wants(&[], 2.0), ("target missed", "2×)".to_owned()));
+        let less = "2×, or 0.9 of a ceiling's lead: 1.38×)".to_owned();
+        assert_eq!(wants(&["slow", "bare", "gone"], 2.0), ("as expected", less));
+        let more = "1.2×, or 0.9 of a ceiling's lead)".to_owned();
+        assert_eq!(wants(&["bare"], 1.2), ("as expected", more));
+        // A ceiling behind the rival leaves a lead to be had, if any.
+        let slow = "2×, or 0.9 of a ceiling's lead: 1.00×)".to_owned();
+        assert_eq!(wants(&["slow"], 2.0), ("as expected", slow));
+        let least = |ceilings, limit| {
+            let made = judge(ceilings).at_least("c", "a", limit).unwrap();
+            (made.words(), made.says.split_once("least ").unwrap().1.to_owned())
+        };
+        assert_eq!(least(&["bare"], 1.5).0, "as expected");
+        assert_eq!(least(&[], 1.5).0, "target missed");
+        assert_eq!(least(&["bare"], 1.5).1, "1.5 µs, or 0.9 of a ceiling's: 1.17");
+    }
+
+    #[test]
+    fn findings_and_goals_are_counted_apart() {
+        let made = |verdict, is_sure, source| Expectation {
+            says: String::new(),
+            verdict,
+            is_sure,
+            source,
+            because: String::new(),
+            configuration: String::new(),
+            measure: "",
+        };
+        let all = [
+            made(Judgement::Met, true, Source::Paper),
+            made(Judgement::Failed, true, Source::Paper),
+            made(Judgement::Met, false, Source::Paper),
+            made(Judgement::Met, true, Source::Goal),
+            made(Judgement::Equal, true, Source::Goal),
+            made(Judgement::Failed, false, Source::Goal),
+            made(Judgement::NotMeasured, true, Source::Goal),
+        ];
+        assert_eq!(
+            Tally::of(&all).sentences(),
+            "1 of 3 findings of the papers are seen here. 1 of 2 goals of this project are \
+             reached, 1 about equal. 2 more have too few samples for a verdict. 1 were not \
+             measured."
+        );
+        assert_eq!(Tally::of(&all[3..4]).sentences(), "1 of 1 goals of this project are reached.");
+        assert_eq!(Tally::default().sentences(), "");
+        let rows = rows(&[("a", &[Some(1.0)])]);
+        let made = rows.by(&Measure::CPU_US).at_most("c", "a", 1.0);
+        assert_eq!(made.as_ref().unwrap().source, Source::Goal);
+        assert_eq!(paper(made).unwrap().source, Source::Paper);
     }
 
     /// The margin was on one side: a lead of a thousandth was "as expected", and a lag of it "about
@@ -618,8 +920,8 @@ mod tests {
         let made = judge.beats("c", "a", &["b", "c"], 2.2).unwrap();
         let title = Measure::CPU_US.title;
         assert_eq!(
-            format!("{}: {}", made.verdict.words(), made.says),
-            format!("target missed: a, c: 2.00× less {title} than b (target 2.2×)")
+            format!("{}: {}", made.words(), made.says),
+            format!("seems missed: a, c: 2.00× less {title} than b (target 2.2×)")
         );
         let made = judge.beats("c", "b", &["a"], 0.4).unwrap();
         assert_eq!(

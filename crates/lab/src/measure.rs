@@ -67,6 +67,8 @@ pub struct Measure {
     /// True if its table is always on the terminal and in documents. Otherwise it is there if it is
     /// among the first, or decides an expectation. The HTML page has all.
     pub is_told: bool,
+    /// True if it is computed, so that one sample says as much as many.
+    pub is_exact: bool,
 }
 
 /// The figure of a sample; `None` if it has none, because nothing was done in time.
@@ -205,7 +207,16 @@ const fn better(
     title: &'static str,
     unit: &'static str,
 ) -> Measure {
-    Measure { name, title, unit, better, of: None, can_be_never: false, is_told: false }
+    Measure {
+        name,
+        title,
+        unit,
+        better,
+        of: None,
+        can_be_never: false,
+        is_told: false,
+        is_exact: false,
+    }
 }
 
 /// Less is better, of programs that may not come to their first operation.

@@ -1,5 +1,6 @@
 //! Numbers as people read them: three digits, a unit that fits, and one sample beside two samples.
 
+use load::random::Random;
 use load::report::count_of;
 
 use crate::measure::Better;
@@ -44,11 +45,15 @@ impl Scale {
         show(figure * self.factor)
     }
 
-    /// A median, with its band if there is one.
+    /// A median, with its band if there is one, and samples enough to speak of one.
     pub(crate) fn show_spread(self, spread: Spread) -> String {
         let [median, least, greatest] =
             [spread.median, spread.least, spread.greatest].map(|figure| self.show(figure));
-        if least == greatest { median } else { format!("{median} ({least}–{greatest})") }
+        if least == greatest || !spread.has_band() {
+            median
+        } else {
+            format!("{median} ({least}–{greatest})")
+        }
     }
 
     /// All figures of a spread in this unit.
@@ -68,6 +73,31 @@ pub(crate) fn middle(count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<
     let lower = at(count.checked_sub(1)? / 2)?;
     let upper = at(count / 2)?;
     Some((lower + upper) / 2.0)
+}
+
+/// Samples on each side that a verdict, or a band from least to greatest, needs.
+pub(crate) const SAMPLES_MIN: usize = 5;
+
+/// The 2.5th and the 97.5th percentile of a figure that is made of medians, when samples are drawn
+/// again with replacement, on each side by itself (bootstrap).
+pub(crate) fn bootstrap<const N: usize>(
+    sides: [&[f64]; N],
+    of: impl Fn([f64; N]) -> f64,
+) -> (f64, f64) {
+    const DRAWS: usize = 2000;
+    let mut random = Random::new(1);
+    let mut draw = |from: &[f64]| {
+        let drawn = (0..from.len()).map(|_| from[random.below(from.len() as u64) as usize]);
+        median(drawn.collect())
+    };
+    let mut drawn: Vec<f64> = (0..DRAWS).map(|_| of(sides.map(&mut draw))).collect();
+    drawn.sort_by(f64::total_cmp);
+    (drawn[DRAWS / 40], drawn[DRAWS - 1 - DRAWS / 40])
+}
+
+/// The median of figures none of which is missing.
+pub(crate) fn median(figures: Vec<f64>) -> f64 {
+    Spread::of(figures).map_or(f64::NAN, |spread| spread.median)
 }
 
 /// Median and band.
@@ -93,6 +123,11 @@ impl Spread {
             greatest: *figures.last()?,
             count: figures.len(),
         })
+    }
+
+    /// True if there are enough samples for a band from least to greatest.
+    pub(crate) fn has_band(&self) -> bool {
+        self.count >= SAMPLES_MIN
     }
 
     /// The best figure: two runs of one thing agree in it better than in the median, because what
@@ -203,13 +238,31 @@ mod tests {
         assert_eq!(Scale::of_table("µs", 78.1, 609_223.0).show(78.1), "0.0781");
     }
 
+    #[test]
+    fn bootstrap_interval() {
+        let worse_by = |[old, new]: [f64; 2]| new / old;
+        let (from, to) = bootstrap([&[1.0, 1.1, 0.9, 1.0, 1.05], &[2.0; 5]], worse_by);
+        assert!(from <= 2.0 && 2.0 <= to && from < to, "{from} {to}");
+        assert_eq!(bootstrap([&[1.0; 5], &[2.0; 5]], worse_by), (2.0, 2.0));
+    }
+
+    #[test]
+    fn median_of_an_even_number() {
+        let of = |figures: &[f64]| median(figures.to_vec());
+        assert_eq!((of(&[4.0, 1.0]), of(&[1.0, 9.0, 2.0, 3.0])), (2.5, 2.5));
+        assert_eq!((of(&[7.0]), of(&[1.0, 9.0, 2.0])), (7.0, 2.0));
+    }
+
     /// Seen: columns of "0.00 (0.00–0.00)", and "1 noisy samples".
     #[test]
-    fn empty_bands_and_plurals() {
-        let spread = |least, median, greatest| Spread { median, least, greatest, count: 3 };
+    fn bands_and_plurals() {
+        let spread = |least, median, greatest| Spread { median, least, greatest, count: 5 };
         let scale = Scale::of_table("%", 0.0, 1.0);
         assert_eq!(scale.show_spread(spread(0.0, 0.0, 0.0)), "0");
         assert_eq!(scale.show_spread(spread(1e-9, 0.5, 1.0)), "0.500 (0–1.00)");
+        // Seen: bands of two samples. Cause: any two figures have a least and a greatest.
+        let few = Spread { count: SAMPLES_MIN - 1, ..spread(0.1, 0.5, 1.0) };
+        assert_eq!(scale.show_spread(few), "0.500");
         assert_eq!(
             [0, 1, 2].map(|count| counted(count, "sample")),
             ["0 samples", "1 sample", "2 samples"]

@@ -1,7 +1,7 @@
 //! Samples by configuration and system, and what is made of them.
 
 use crate::measure::{Better, Configuration, Measure};
-use crate::numbers::{Scale, Spread, middle};
+use crate::numbers::{SAMPLES_MIN, Scale, Spread, bootstrap, middle};
 use crate::sample::Sample;
 
 /// One configuration on one system.
@@ -50,6 +50,16 @@ impl Row {
         };
         let failed = self.failures.len();
         (never + failed, self.samples.len() + failed)
+    }
+
+    /// Its figures, and the worst possible for each that is missing.
+    pub(crate) fn ranked(&self, measure: &Measure) -> Vec<f64> {
+        let worst = match measure.better {
+            Better::More => 0.0,
+            _ => f64::INFINITY,
+        };
+        let (without, _) = self.missing(measure);
+        self.figures(measure).flatten().chain(std::iter::repeat_n(worst, without)).collect()
     }
 
     /// Reason for a missing spread or figure.
@@ -231,6 +241,20 @@ impl Rows {
         let (of, by, better) = (of?, by?, measure.better);
         Some(Ratio { medians: of.median / by.median, best: of.best(better) / by.best(better) })
     }
+
+    /// The 95 % interval of the ratio of two rows' medians, if both have enough samples.
+    pub(crate) fn bounds_of(
+        &self,
+        measure: &Measure,
+        of: (&str, &str),
+        by: (&str, &str),
+    ) -> Option<(f64, f64)> {
+        let figures =
+            |(label, system): (&str, &str)| Some(self.find(label, system)?.ranked(measure));
+        let (of, by) = (figures(of)?, figures(by)?);
+        let is_enough = of.len().min(by.len()) >= SAMPLES_MIN;
+        is_enough.then(|| bootstrap([&of, &by], |[of, by]| of / by))
+    }
 }
 
 /// One figure by another.
@@ -325,7 +349,8 @@ pub(crate) mod tests {
         assert_eq!(shown(&MORE, &rates, 3), "failed (failed–10.0)");
         assert_eq!(shown(&LESS, &[Some(0.8), None], 1), "failed or never (0.800–failed or never)");
         // What was not taken says nothing.
-        let older = [Some(2.0), Some(3.0), None];
+        let older = [2.0, 2.0, 2.5, 3.0, 3.0].map(Some);
+        let older = [&older[..], &[None]].concat();
         assert_eq!(shown(&Measure::CPU_US, &older, 0), "2.50 (2.00–3.00)");
         let once = [Some(25.3)];
         assert_eq!(shown(&Measure::CPU_US, &once, 4), "failed (25.3–failed)");

@@ -9,7 +9,7 @@
 
 use crate::bench::{Driven, Interval};
 use crate::catalog::prelude::*;
-use crate::expect::{Expectation, Judgement, MARGIN};
+use crate::expect::{Expectation, Judgement, SAME};
 use crate::numbers::Spread;
 use crate::sample::Course;
 use crate::testbed::CPU_PERIOD_US;
@@ -290,7 +290,7 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
     let errors = rows.by(&Measure::ERRORS);
     let p99 = rows.by(&Measure::P99);
     let recovery = rows.by(&RECOVERY);
-    let goodput = rows.by(&GOODPUT);
+    let goodput = rows.by(&GOODPUT).below(CEILINGS);
     let all = [&[ours], others].concat();
     let each = [NO_HERD, HERD].map(|configuration| {
         [
@@ -322,7 +322,7 @@ fn if_overloaded(
     made: Option<Expectation>,
 ) -> Option<Expectation> {
     let made = made?;
-    let most = 100.0 * (1.0 + MARGIN);
+    let most = 100.0 * (1.0 + SAME);
     let mut spreads =
         systems.iter().filter_map(|system| rows.spread(&GOODPUT, configuration, system));
     if spreads.any(|spread| spread.median > most) {

@@ -1,7 +1,7 @@
 //! Imports and helpers of experiments.
 
 pub(super) use crate::bench::{Bench, Fault, Running};
-pub(super) use crate::expect::{Expectations, Judge};
+pub(super) use crate::expect::{Expectations, Judge, paper};
 pub(super) use crate::experiment::{Breadth, Experiment, Figure, ServerWork, Work};
 pub(super) use crate::measure::{Configuration, Measure, less, more, neither, operation};
 pub(super) use crate::rows::Rows;
@@ -16,6 +16,9 @@ macro_rules! page {
     };
 }
 pub(super) use page;
+
+/// Responders that do next to nothing.
+pub(super) const CEILINGS: &[&str] = &["ceiling ring", "ceiling event"];
 
 /// Bars of a measure.
 pub(super) const fn bars(measure: usize) -> Figure {

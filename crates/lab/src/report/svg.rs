@@ -38,6 +38,12 @@ pub(super) fn files(report: &Report<'_>) -> Vec<(String, String)> {
     files.collect()
 }
 
+/// Width and height of a figure, as its first element has them.
+pub(super) fn size_of(svg: &str) -> Option<(&str, &str)> {
+    let (_, size) = svg.split_once("viewBox=\"0 0 ")?;
+    size.split_once('"')?.0.split_once(' ')
+}
+
 /// A figure as SVG.
 pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
     let measure = |at: usize| &report.experiment.measures[at];
@@ -147,7 +153,7 @@ fn bar(
         r#"<rect class="s{colour}" x="{x}" y="{y:.1}" width="{:.1}" height="{height}" rx="2"/>"#,
         length.max(1.0)
     );
-    if spread.count > 1 {
+    if spread.has_band() {
         let (from, to, middle) = (x + from, x + to, y + height / 2.0);
         let top = middle - 3.0;
         let _ = write!(
@@ -292,6 +298,12 @@ impl Chart<'_> {
         points
     }
 
+    fn has_bands(&self) -> bool {
+        let systems = self.report.rows.systems();
+        let mut points = systems.iter().flat_map(|system| self.points(system, |_| true));
+        points.any(|(_, spread)| spread.has_band())
+    }
+
     /// The range of both axes.
     fn extent(&self) -> ((f64, f64), (f64, f64)) {
         let systems = self.report.rows.systems();
@@ -347,6 +359,7 @@ impl Chart<'_> {
     fn key(&self, body: &mut String, y: f64) -> f64 {
         let kinds = match self.along {
             Along::Time => "the median of the samples at each moment",
+            Along::Parameter(_) if !self.has_bands() => "the median of the samples",
             Along::Parameter(_) => {
                 "solid: median of the samples · dashed: the greatest · dotted: the least"
             }
@@ -427,7 +440,8 @@ impl Chart<'_> {
     }
 
     /// Draws the lines of the thesis: the median solid, the greatest dashed, the least dotted, a
-    /// band between. Over time there are too many points for bands and marks.
+    /// band between. Over time there are too many points for bands and marks, and of few samples
+    /// there is no band.
     fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Configuration) -> bool) {
         for (at, system) in self.report.rows.systems().iter().enumerate() {
             let points = self.points(system, &is_here);
@@ -441,7 +455,7 @@ impl Chart<'_> {
             let (least, median, greatest) =
                 (path(|s| s.least), path(|s| s.median), path(|s| s.greatest));
             let is_sparse = matches!(self.along, Along::Parameter(_));
-            if is_sparse && points.iter().any(|(_, spread)| spread.count > 1) {
+            if is_sparse && points.iter().any(|(_, spread)| spread.has_band()) {
                 let back = greatest.iter().rev().cloned();
                 let band: Vec<_> = least.iter().cloned().chain(back).collect();
                 let _ = write!(body, r#"<path class="s{colour} band" d="M{}Z"/>"#, band.join("L"));

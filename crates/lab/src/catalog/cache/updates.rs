@@ -50,5 +50,5 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
     let few = label(PANELS[0].0, 100);
     let many = [PANELS[3].0, PANELS[4].0].map(|panel| label(panel, 100));
-    many.map(|configuration| judge.within(&configuration, &few, "weft cache", 1.1)).into()
+    many.map(|configuration| paper(judge.within(&configuration, &few, "weft cache", 1.1))).into()
 }

@@ -84,9 +84,8 @@ fn expectations(rows: &Rows) -> Expectations {
     let near = lossy.flat_map(|&loss| {
         [0, 1].map(|reno| goodput.beats(&label(reno, loss), PACKET, &[KERNEL], 0.9))
     });
-    // The paper's: no difference.
     let cubic = label(0, 0);
     let reno = label(1, 0);
     let same = goodput.alike(&cubic, &reno, PACKET);
-    near.chain([same]).collect()
+    near.chain([paper(same)]).collect()
 }

@@ -58,8 +58,11 @@ fn take(
 fn expectations(rows: &Rows) -> Expectations {
     let goodput = rows.by(&Measure::GBIT);
     let cpu = rows.by(&Measure::MACHINE_US);
-    // The paper's ratios, and at 1500 this project's goal.
-    let shape = MTUS.iter().map(|&(mtu, times)| goodput.beats(&label(mtu), XDP, &[KERNEL], times));
+    let shape = MTUS.iter().map(|&(mtu, times)| {
+        let ahead = goodput.beats(&label(mtu), XDP, &[KERNEL], times);
+        // At 1500 it is this project's goal, and less than the paper's 2.6.
+        if mtu == 1500 { ahead } else { paper(ahead) }
+    });
     shape.chain([cpu.near(&label(1500), XDP, 0.7, KERNEL)]).collect()
 }
 

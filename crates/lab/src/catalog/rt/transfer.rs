@@ -39,7 +39,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::MILLIS_PER_TRANSFER);
     let peers = ["go", "tokio", "tokio block", "may"];
     let systems = ["weft stackless", "weft migratable"];
-    let limits = systems.map(|system| judge.at_most(NO_EXHAUST, system, 1.0));
+    let limits = systems.map(|system| paper(judge.at_most(NO_EXHAUST, system, 1.0)));
     let ahead = systems.map(|system| judge.beats(NO_EXHAUST, system, &peers, 1.0));
     limits.into_iter().chain(ahead).collect()
 }

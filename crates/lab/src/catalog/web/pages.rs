@@ -42,6 +42,6 @@ fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&super::files::DIFFERS);
     let figures = figures().unwrap_or_default().into_iter();
-    let each = figures.map(|(name, ..)| judge.at_most(name, "weft load", 10.0));
+    let each = figures.map(|(name, ..)| paper(judge.at_most(name, "weft load", 10.0)));
     each.collect()
 }

@@ -91,7 +91,7 @@ fn take(
 }
 
 fn expectations(rows: &Rows) -> Expectations {
-    let judge = rows.by(&Measure::CPU_US);
+    let judge = rows.by(&Measure::CPU_US).below(CEILINGS);
     let beats = |row: &Goals, others: &[&str], times| judge.beats(row.label, "weft", others, times);
     let each = ROWS.iter().flat_map(|row| {
         let [sendfile, better, lighttpd] = row.goals;

@@ -148,7 +148,7 @@ fn run_makes_a_page_and_resumes() {
     assert_eq!(turns(&file), 4, "two of the first run, two more");
     assert!(text.contains("| weft event |"), "{text}");
     let page = fs::read_to_string(lab.home.path().join("results/report.html")).unwrap();
-    assert!(page.contains("<svg ") && page.contains("web-idle"));
+    assert!(page.contains("class=\"drawing\"") && page.contains("web-idle"));
 }
 
 fn wait_for(mut command: Command) -> Output {

@@ -1,13 +1,19 @@
 //! The report as one HTML file that needs no network: figures, tables, verdicts, method, machine,
-//! and the raw samples.
+//! and the raw samples. Figures and samples are packed, and unpacked when a reader comes to them:
+//! so the page is there at once, however much was measured.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::Report;
 use super::headline::headlines;
 use super::svg::{self, draw, escape};
 use crate::card::Card;
-use crate::expect::{Judgement, in_words, show_times};
+use crate::expect::{Judgement, Tally, in_words, show_times};
 use crate::measure::{Better, Measure};
 use crate::numbers::{show, show_ratio, with_unit};
 use crate::page::{FOUND, REASONS, THREATS};
@@ -46,17 +52,16 @@ pub fn html(reports: &[Report<'_>]) -> String {
 }
 
 fn summary(reports: &[Report<'_>]) -> String {
-    let verdicts = reports.iter().flat_map(|report| &report.expectations);
-    let verdicts: Vec<Judgement> = verdicts.map(|one| one.verdict).collect();
+    let tally = Tally::of(reports.iter().flat_map(|report| &report.expectations));
     let machine = reports.first().map_or("", |report| &report.recorded.header.card.machine);
     format!(
         "{}<p class=\"about\">{} {}.</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
-         parentheses; a sample without a figure is worse than any. Below it stands what part of the first system's figure that is, or how many \
+         parentheses where there are five or more; a sample without a figure is worse than any. Below it stands what part of the first system's figure that is, or how many \
          times as much; that of the best samples is steadier on a machine with neighbours.</p>\n\
          {WORDS}",
         beside_others(reports),
-        came_out(&verdicts),
+        tally.sentences(),
         escape(machine)
     )
 }
@@ -98,25 +103,6 @@ fn words_of(lead: f64, measure: &Measure) -> String {
     format!("{}× {word}", show_times(factor))
 }
 
-/// Counts of the verdicts; a verdict that did not occur is left out.
-fn came_out(verdicts: &[Judgement]) -> String {
-    let count = |verdict| verdicts.iter().filter(|one| **one == verdict).count();
-    let met = count(Judgement::Met);
-    let all = verdicts.len();
-    let mut text = format!("{met} of {all} expectations came out as expected");
-    for (verdict, words) in [
-        (Judgement::Equal, "about equal"),
-        (Judgement::Failed, "missed their target"),
-        (Judgement::NotMeasured, "not measured"),
-    ] {
-        let count = count(verdict);
-        if count > 0 {
-            let _ = write!(text, ", {count} {words}");
-        }
-    }
-    text + "."
-}
-
 fn section(page: &mut String, report: &Report<'_>) {
     let experiment = report.experiment;
     let name = experiment.name;
@@ -131,11 +117,17 @@ fn section(page: &mut String, report: &Report<'_>) {
         }
         page.push_str("</div>");
     }
-    for (at, figure) in experiment.figures.iter().enumerate() {
-        let (svg, file) = (draw(report, figure), svg::file_name(name, at));
+    let figures = experiment.figures.iter().map(|figure| draw(report, figure));
+    let figures: Vec<String> = figures.collect();
+    for (at, svg) in figures.iter().enumerate() {
+        let file = svg::file_name(name, at);
+        let place = match svg::size_of(svg) {
+            Some((width, height)) => format!(" style=\"aspect-ratio:{width}/{height}\""),
+            None => String::new(),
+        };
         let _ = write!(
             page,
-            "<figure>{svg}\
+            "<figure data-at=\"{at}\"><div class=\"drawing\"{place}></div>\
              <button data-figure=\"{file}\">Save as PNG</button></figure>"
         );
     }
@@ -154,7 +146,13 @@ fn section(page: &mut String, report: &Report<'_>) {
         page.push_str("</details>");
     }
     method(page, report);
-    page.push_str("</section>\n");
+    let header = &report.recorded.header;
+    let raw = serde_json::json!({"run": header, "turns": report.recorded.turns});
+    let packed = packed(&serde_json::json!({"figures": figures, "raw": raw}).to_string());
+    let _ = writeln!(
+        page,
+        "<script type=\"text/plain\" id=\"packed-{name}\">{packed}</script></section>"
+    );
 }
 
 fn verdicts(page: &mut String, report: &Report<'_>) {
@@ -169,12 +167,14 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
             Judgement::Failed => "failed",
             Judgement::NotMeasured => "not_measured",
         };
-        let words = expectation.verdict.words();
+        let class = if expectation.is_sure { class } else { "not_measured" };
+        let words = expectation.words();
+        let source = expectation.source.word();
         let says = escape(&expectation.says);
         let because = escape(&expectation.because);
         let _ = write!(
             page,
-            "<li><b class=\"{class}\">{words}</b> {says}<small>{because}</small></li>"
+            "<li><b class=\"{class}\">{words}</b> <i>{source}</i> {says}<small>{because}</small></li>"
         );
     }
     page.push_str("</ul>");
@@ -248,15 +248,18 @@ fn method(page: &mut String, report: &Report<'_>) {
     }
     page.push_str("</tbody></table></div>");
     machine(page, &header.card, report.recorded.ending.as_ref().map(|ending| &ending.card));
-    let raw = serde_json::json!({"run": header, "turns": report.recorded.turns});
-    // The only text that would end the element.
-    let raw = raw.to_string().replace("</", "<\\/");
     let name = report.experiment.name;
     let _ = write!(
         page,
-        "<p><button data-samples=\"{name}\">Save the raw samples</button></p></details>\
-         <script type=\"application/json\" id=\"raw-{name}\">{raw}</script>"
+        "<p><button data-samples=\"{name}\">Save the raw samples</button></p></details>"
     );
+}
+
+/// A text, compressed, in letters that end no element.
+fn packed(text: &str) -> String {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    let written = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish());
+    BASE64_STANDARD.encode(written.expect("memory takes whatever is written"))
 }
 
 fn machine(page: &mut String, before: &Card, after: Option<&Card>) {
@@ -281,17 +284,6 @@ mod tests {
     use crate::sample::Sample;
     use crate::store::tests::header;
     use crate::store::{Record, Recorded, TurnResult};
-
-    #[test]
-    fn summary_without_zeros() {
-        let met = Judgement::Met;
-        let failed = Judgement::Failed;
-        assert_eq!(came_out(&[met, met]), "2 of 2 expectations came out as expected.");
-        assert_eq!(
-            came_out(&[met, failed, Judgement::Equal]),
-            "1 of 3 expectations came out as expected, 1 about equal, 1 missed their target."
-        );
-    }
 
     /// Seen: four reasons of web-rows, an empty line between them, ran into one paragraph.
     #[test]
@@ -360,7 +352,27 @@ mod tests {
         let page = html(&[Report::new(experiment, &recorded)]);
         let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less to 3.00× less; 2 configurations";
         let at = page.find(line).unwrap_or_else(|| panic!("{page}"));
-        assert!(at < page.find("expectations came out").unwrap());
+        assert!(at < page.find("too few samples for a verdict").unwrap());
+    }
+
+    /// Seen: a report of 7 MB, which took seconds to load. Cause: all figures and samples were in it
+    /// as text. Cure: they are packed, and unpacked when they are looked at.
+    #[test]
+    fn figures_and_samples_are_packed() {
+        let recorded = Recorded { header: header(), turns: Vec::new(), ending: None };
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let report = Report::new(experiment, &recorded);
+        let figure = draw(&report, &experiment.figures[0]);
+        let page = html(&[report]);
+        assert!(!page.contains("<svg"), "{page}");
+        let (_, packed) = page.split_once("id=\"packed-rt-yield\">").unwrap();
+        let (packed, _) = packed.split_once("</script>").unwrap();
+        let packed = BASE64_STANDARD.decode(packed).unwrap();
+        let text = std::io::read_to_string(flate2::read::GzDecoder::new(&packed[..])).unwrap();
+        let unpacked: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(unpacked["figures"][0], figure);
+        assert_eq!(unpacked["raw"]["run"]["experiment"], "rt-yield");
+        assert!(page.contains("style=\"aspect-ratio:760/"), "{page}");
     }
 
     #[test]

@@ -1,4 +1,31 @@
-// The buttons of a report: they save what the page holds, without a network.
+// Figures and raw samples are packed: each figure is drawn when a reader comes near it. The buttons
+// save what the page holds, without a network.
+const unpacked = {};
+function unpack(name) {
+  return unpacked[name] ??= (async () => {
+    const text = atob(document.getElementById("packed-" + name).textContent);
+    const bytes = Uint8Array.from(text, letter => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  })();
+}
+
+async function show(figure) {
+  const place = figure.querySelector(".drawing"), name = figure.closest("section").id;
+  if (place.childElementCount) return;
+  try {
+    place.innerHTML = (await unpack(name)).figures[figure.dataset.at];
+  } catch (error) {
+    place.textContent = "This figure needs a browser of 2023 or later: " + error;
+  }
+}
+
+const near = new IntersectionObserver(all => all.forEach(one => {
+  if (one.isIntersecting) show(one.target);
+}), {rootMargin: "800px"});
+document.querySelectorAll("figure").forEach(figure => near.observe(figure));
+addEventListener("beforeprint", () => document.querySelectorAll("figure").forEach(show));
+
 function save(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -29,9 +56,11 @@ async function png(svg) {
   return new Promise(done => canvas.toBlob(done, "image/png"));
 }
 
-document.querySelectorAll("button[data-figure]").forEach(button => button.onclick = async () =>
-  save(await png(button.parentNode.querySelector("svg")), button.dataset.figure + ".png"));
-document.querySelectorAll("button[data-samples]").forEach(button => button.onclick = () => {
-  const name = button.dataset.samples, text = document.getElementById("raw-" + name).textContent;
+document.querySelectorAll("button[data-figure]").forEach(button => button.onclick = async () => {
+  await show(button.parentNode);
+  save(await png(button.parentNode.querySelector("svg")), button.dataset.figure + ".png");
+});
+document.querySelectorAll("button[data-samples]").forEach(button => button.onclick = async () => {
+  const name = button.dataset.samples, text = JSON.stringify((await unpack(name)).raw);
   save(new Blob([text], {type: "application/json"}), name + ".json");
 });

@@ -94,4 +94,10 @@ pub trait Dispatcher {
     fn may_lose_reports(&self) -> bool {
         false
     }
+
+    /// Number of times that the kernel's queue of reports was full, so that every descriptor had to
+    /// be looked at. Only RT signals have such a queue.
+    fn overflows(&self) -> u64 {
+        0
+    }
 }

@@ -22,7 +22,7 @@
 //!
 //! Sleeping is the server's task in the paper, because one call may not have polled all sets. Here
 //! [`Fdm`] does it: after N² calls in a row that found nothing it sleeps for [`Fdm::NAP`] at a
-//! time, as the published server does.
+//! time, as the published server does, or for [as long as is said](Fdm::with_nap).
 //!
 //! FDM has a flaw. Descriptors that are ready now and then, but seldom twice in a row, all end in
 //! the idle set, and then it costs as much as `poll`. [`Lap`](crate::Lap) repairs that.
@@ -46,6 +46,7 @@ const ACTIVE: usize = 0;
 pub struct Fdm {
     /// N of the paper.
     live: u32,
+    nap: Duration,
     calls: u64,
     /// Number of consecutive calls that found nothing.
     empty_calls: u64,
@@ -86,12 +87,19 @@ impl Fdm {
         assert!((3..=10).contains(&live), "N is {live}; the paper has 3 to 10");
         Fdm {
             live,
+            nap: Fdm::NAP,
             calls: 0,
             empty_calls: 0,
             sets: Default::default(),
             places: Table::default(),
             polled: Vec::new(),
         }
+    }
+
+    /// The same with sleeps of this length, which the paper tunes for each load.
+    #[must_use]
+    pub fn with_nap(self, nap: Duration) -> Fdm {
+        Fdm { nap, ..self }
     }
 
     /// From when on `fd` is reported as [timed out](Readiness::is_timed_out), once, if it is found
@@ -249,7 +257,7 @@ impl Dispatcher for Fdm {
                 return Ok(());
             }
             if self.empty_calls >= all_seen_after {
-                std::thread::sleep(left.min(Fdm::NAP));
+                std::thread::sleep(left.min(self.nap));
             }
         }
     }

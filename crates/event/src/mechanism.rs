@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::dispatcher::{Dispatcher, Trigger};
 use crate::epoll::Epoll;
@@ -20,9 +21,14 @@ pub enum Mechanism {
     Select,
     /// [`Poll`].
     Poll,
-    /// [`Fdm`] with the paper's N = 3.
-    Fdm,
-    /// [`Lap`] with a delay of 5 ms.
+    /// [`Fdm`].
+    Fdm {
+        /// N of the paper, from 3 to 10.
+        live: u32,
+        /// Length of a sleep.
+        nap: Duration,
+    },
+    /// [`Lap`] with a delay of 10 ms.
     Lap,
     /// [`RtSig`].
     RtSig(Overflow),
@@ -41,7 +47,7 @@ impl Mechanism {
     pub const ALL: [Mechanism; 11] = [
         Mechanism::Select,
         Mechanism::Poll,
-        Mechanism::Fdm,
+        Mechanism::FDM,
         Mechanism::Lap,
         Mechanism::RtSig(Overflow::Poll),
         Mechanism::RtSig(Overflow::Select),
@@ -51,6 +57,9 @@ impl Mechanism {
         Mechanism::EpollOneShot,
         Mechanism::Uring,
     ];
+
+    /// [`Fdm`] as published: N = 3, and sleeps of 500 µs.
+    pub const FDM: Mechanism = Mechanism::Fdm { live: Fdm::LIVE, nap: Fdm::NAP };
 
     /// A dispatcher of this mechanism that watches nothing yet.
     ///
@@ -62,7 +71,7 @@ impl Mechanism {
         Ok(match self {
             Mechanism::Select => Box::new(Select::new()),
             Mechanism::Poll => Box::new(Poll::new()),
-            Mechanism::Fdm => Box::new(Fdm::new(Fdm::LIVE)),
+            Mechanism::Fdm { live, nap } => Box::new(Fdm::new(live).with_nap(nap)),
             Mechanism::Lap => Box::new(Lap::new(Lap::DELAY)),
             Mechanism::RtSig(overflow) => Box::new(RtSig::new(overflow)?),
             Mechanism::Epoll => Box::new(Epoll::new(Trigger::Level)?),
@@ -76,7 +85,7 @@ impl Mechanism {
         match self {
             Mechanism::Select => "select",
             Mechanism::Poll => "poll",
-            Mechanism::Fdm => "fdm",
+            Mechanism::Fdm { .. } => "fdm",
             Mechanism::Lap => "lap",
             Mechanism::RtSig(Overflow::Poll) => "rtsig",
             Mechanism::RtSig(Overflow::Select) => "rtsig-select",

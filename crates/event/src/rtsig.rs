@@ -363,6 +363,10 @@ impl Dispatcher for RtSig {
     fn may_lose_reports(&self) -> bool {
         true
     }
+
+    fn overflows(&self) -> u64 {
+        self.counts.overflows
+    }
 }
 
 impl Drop for RtSig {

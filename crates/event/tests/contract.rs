@@ -561,7 +561,7 @@ macro_rules! over_every_dispatcher {
     ($($promise:ident)*) => {
         over_every_dispatcher! { @each select Mechanism::Select; $($promise)* }
         over_every_dispatcher! { @each poll Mechanism::Poll; $($promise)* }
-        over_every_dispatcher! { @each fdm Mechanism::Fdm; $($promise)* }
+        over_every_dispatcher! { @each fdm Mechanism::FDM; $($promise)* }
         over_every_dispatcher! { @each lap Mechanism::Lap; $($promise)* }
         over_every_dispatcher! { @each rtsig Mechanism::RtSig(event::Overflow::Poll); $($promise)* }
         over_every_dispatcher! {

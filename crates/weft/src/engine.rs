@@ -6,6 +6,7 @@ mod keys;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use ::serve::engine::{Accept, EventOptions, PipelineOptions, THREADS_MAX};
 use event::Mechanism;
@@ -25,6 +26,7 @@ pub(crate) struct EngineChoice {
     /// Fixed number of fibers or threads that accept connections; `None`: one per connection.
     pub(crate) fibers: Option<NonZeroUsize>,
     dispatcher: Option<Mechanism>,
+    fdm: FdmTuning,
     accept: Option<Accept>,
     multi_accept: Option<bool>,
     file_threads: Option<bool>,
@@ -32,6 +34,13 @@ pub(crate) struct EngineChoice {
     stage_queue: Option<usize>,
     stage_batch: Option<usize>,
     pub(crate) netstack: NetstackChoice,
+}
+
+/// Parameters of FDM, where they were said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FdmTuning {
+    live: Option<u32>,
+    nap: Option<Duration>,
 }
 
 /// Threads of each stage of a pipeline, where that was said.
@@ -68,6 +77,10 @@ impl EngineChoice {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.kind == EngineKind::Netstack {
             self.netstack.check()?;
+        }
+        let is_fdm = matches!(self.mechanism(), Mechanism::Fdm { .. });
+        if !is_fdm && self.fdm != FdmTuning::default() {
+            return Err("fdm-live and fdm-nap need dispatcher=fdm".to_owned());
         }
         Ok(())
     }
@@ -273,7 +286,13 @@ impl EngineChoice {
     }
 
     fn mechanism(&self) -> Mechanism {
-        self.dispatcher.unwrap_or(DISPATCHER)
+        match self.dispatcher.unwrap_or(DISPATCHER) {
+            Mechanism::Fdm { live, nap } => Mechanism::Fdm {
+                live: self.fdm.live.unwrap_or(live),
+                nap: self.fdm.nap.unwrap_or(nap),
+            },
+            other => other,
+        }
     }
 }
 
@@ -375,6 +394,21 @@ mod tests {
                 assert_eq!(dispatcher(&format!("event:dispatcher={name}")), name);
             }
         }
+    }
+
+    /// Seen: the paper tunes N and the sleep for each load, and here both were fixed.
+    #[test]
+    fn fdm_can_be_tuned() {
+        let mechanism = |text: &str| match choice(text).engine(3) {
+            ::serve::Engine::Event(options) => options.dispatcher,
+            other => panic!("{other:?}"),
+        };
+        let tuned = Mechanism::Fdm { live: 8, nap: Duration::from_micros(50) };
+        assert_eq!(mechanism("event:fdm-live=8,fdm-nap=50,dispatcher=fdm"), tuned);
+        assert_eq!(mechanism("event:dispatcher=fdm"), Mechanism::FDM);
+        let check = |text: &str| choice(text).check().unwrap_err();
+        assert_eq!(check("event:fdm-live=8"), "fdm-live and fdm-nap need dispatcher=fdm");
+        assert!("event:dispatcher=fdm,fdm-live=2".parse::<EngineChoice>().is_err());
     }
 
     /// Nothing tied what the laboratory measures to what there is: a new dispatcher would have been

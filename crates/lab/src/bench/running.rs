@@ -1,10 +1,14 @@
 //! A server that answers: where it is, what it replies, which processes it has, and what its clocks
 //! say.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::fault::{Fault, tail};
 use super::window::Reading;
@@ -83,6 +87,11 @@ impl Running {
         Ok(sum.ok_or("a process of the server is gone")?)
     }
 
+    /// Number of threads that the kernel has for its rings.
+    pub(crate) fn kernel_workers(&self) -> usize {
+        self.pids.iter().map(|&pid| processes::ring_workers(pid)).sum()
+    }
+
     /// Its processes are still those that it had when it began to answer.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         let now = self.family();
@@ -126,9 +135,39 @@ impl Running {
         Ok(reading)
     }
 
+    /// A counter of all event loops of a weft, which it prints on SIGUSR1.
+    pub(crate) fn loop_counter(&mut self, name: &str) -> Result<u64, Fault> {
+        let before = fs::read_to_string(&self.log)?.len();
+        let pid = Pid::from_raw(self.launched.pid() as i32).ok_or("there is no process")?;
+        kill_process(pid, Signal::USR1)?;
+        let deadline = Instant::now() + REPLY_PATIENCE;
+        while Instant::now() < deadline {
+            let said = fs::read_to_string(&self.log)?;
+            // Its lines come one by one.
+            thread::sleep(Duration::from_millis(20));
+            let is_whole = fs::metadata(&self.log)?.len() == said.len() as u64;
+            let counted = said.get(before..).and_then(|said| sum_of(said, name));
+            if let Some(counted) = counted.filter(|_| is_whole) {
+                return Ok(counted);
+            }
+        }
+        Err(format!("the server does not say its {name}").into())
+    }
+
     pub(super) fn last_words(&self) -> String {
         tail(&self.log)
     }
+}
+
+/// The sum of a counter over all lines `loop N: name count, name count`.
+fn sum_of(said: &str, name: &str) -> Option<u64> {
+    let lines = said.lines().filter(|line| line.trim_start().starts_with("loop "));
+    let counts = lines.filter_map(|line| {
+        let (_, counts) = line.split_once(": ")?;
+        let mut counts = counts.split(", ").filter_map(|one| one.split_once(' '));
+        counts.find(|(counted, _)| *counted == name)?.1.trim().parse::<u64>().ok()
+    });
+    counts.reduce(|sum, count| sum + count)
 }
 
 /// Reads one reply, which must be the file.
@@ -167,6 +206,14 @@ pub(crate) fn read_reply(stream: &mut impl BufRead, path: &str, body: &[u8]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_of_all_loops_are_added() {
+        let said = "engine event\n  loop 0: waits 7, signal_overflows 3, errors 0\n  loop 1: waits \
+                    2, signal_overflows 40\nno loop: signal_overflows 5\n";
+        assert_eq!(sum_of(said, "signal_overflows"), Some(43));
+        assert_eq!((sum_of(said, "waits"), sum_of(said, "gone")), (Some(9), None));
+    }
 
     #[test]
     fn wrong_reply_fails_the_sample() {

@@ -63,6 +63,13 @@ pub(crate) fn run_delay_ns(pid: u32) -> u64 {
     delays.sum()
 }
 
+/// Number of threads with which the kernel does what a ring of this process cannot do at once.
+pub(crate) fn ring_workers(pid: u32) -> usize {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("iou-wrk-")).count()
+}
+
 /// Resident memory of a process, its page tables included: they grow with what is mapped.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;

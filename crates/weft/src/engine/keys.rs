@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::str::FromStr;
+use std::time::Duration;
 
 use ::serve::engine::Accept;
 use fiber::BackendChoice;
@@ -86,6 +87,27 @@ const ENGINES: &[Engine] = &[
         help: "event loops, --workers of them, each for many connections",
         keys: &[
             DISPATCHER,
+            Key {
+                name: "fdm-live",
+                values: "N",
+                default: "3",
+                help: "with dispatcher=fdm: N of its paper, 3 to 10",
+                set: |choice, text| {
+                    choice.fdm.live = Some(value::count(text, 3..=10)? as u32);
+                    Ok(())
+                },
+            },
+            Key {
+                name: "fdm-nap",
+                values: "MICROSECONDS",
+                default: "500",
+                help: "with dispatcher=fdm: sleep while nothing is ready",
+                set: |choice, text| {
+                    let micros = value::count(text, 1..=100_000)?;
+                    choice.fdm.nap = Some(Duration::from_micros(micros as u64));
+                    Ok(())
+                },
+            },
             Key {
                 name: "accept",
                 values: "own|distributed",

@@ -23,7 +23,7 @@ macro_rules! on_every_engine {
             thread: Engine::Thread;
             event_select: events(Mechanism::Select, Accept::Own);
             event_poll: events(Mechanism::Poll, Accept::Own);
-            event_fdm: events(Mechanism::Fdm, Accept::Own);
+            event_fdm: events(Mechanism::FDM, Accept::Own);
             event_lap: events(Mechanism::Lap, Accept::Own);
             event_rtsig: events(Mechanism::RtSig(Overflow::Poll), Accept::Own);
             event_rtsig_select: events(Mechanism::RtSig(Overflow::Select), Accept::Own);
@@ -50,14 +50,14 @@ macro_rules! on_every_other_combination {
             { $($test)* }
             event_select_distributed: events(Mechanism::Select, Accept::Distributed);
             event_poll_distributed: events(Mechanism::Poll, Accept::Distributed);
-            event_fdm_distributed: events(Mechanism::Fdm, Accept::Distributed);
+            event_fdm_distributed: events(Mechanism::FDM, Accept::Distributed);
             event_lap_distributed: events(Mechanism::Lap, Accept::Distributed);
             event_rtsig_distributed: events(Mechanism::RtSig(Overflow::Poll), Accept::Distributed);
             event_rtsig_select_distributed: events(Mechanism::RtSig(Overflow::Select), Accept::Distributed);
             event_rtsig_signalfd_distributed: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Distributed);
             event_uring_distributed: events(Mechanism::Uring, Accept::Distributed);
             pipeline_select: pipeline(Mechanism::Select, 1024, 32);
-            pipeline_fdm: pipeline(Mechanism::Fdm, 1024, 32);
+            pipeline_fdm: pipeline(Mechanism::FDM, 1024, 32);
             pipeline_lap: pipeline(Mechanism::Lap, 1024, 32);
             pipeline_rtsig_select: pipeline(Mechanism::RtSig(Overflow::Select), 1024, 32);
             pipeline_rtsig_signalfd: pipeline(Mechanism::RtSig(Overflow::Signalfd), 1024, 32);

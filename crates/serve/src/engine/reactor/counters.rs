@@ -27,6 +27,7 @@ loop_counters! {
     accepted: "accepted", "Connections that came to this loop.";
     passed_on: "passed_on", "Connections that this loop accepted and gave to another.";
     slow_reads: "slow_reads", "Pieces of files that threads read because they were not in memory.";
+    signal_overflows: "signal_overflows", "Times that the queue of real-time signals was full, and all connections were looked at.";
     errors: "dispatcher_errors", "Errors of the dispatcher: waits that failed, and connections that it could not watch.";
 }
 

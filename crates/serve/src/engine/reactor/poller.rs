@@ -157,6 +157,8 @@ impl Poller {
             self.own.counters.errors.add(1);
             thread::sleep(ERROR_PAUSE);
         }
+        let overflows = &self.own.counters.signal_overflows;
+        overflows.add(self.dispatcher.overflows() - overflows.get());
         self.own.counters.waits.add(1);
         self.own.counters.reports.add(self.reports.len() as u64);
         self.next_report_index = 0;

@@ -21,6 +21,8 @@ pub const CATALOG: &[&Experiment] = &[
     &web::idle::WEB_IDLE,
     &web::cold::WEB_COLD,
     &web::disk::WEB_DISK,
+    &web::memory::WEB_MEMORY,
+    &web::sendfile::WEB_SENDFILE,
     &web::generators::WEB_GENERATORS,
     &web::files::FILE_TABLE,
     &web::pages::PAGE_SIZES,
@@ -154,9 +156,12 @@ mod tests {
         let needed: BTreeMap<_, _> = CATALOG.iter().filter_map(needs).collect();
         let expected = [
             ("cache-overload", Controller::Cpu),
+            ("dispatch-rate", Controller::Cpu),
             ("web-cold", Controller::Memory),
             ("web-disk", Controller::Memory),
+            ("web-memory", Controller::Memory),
             ("web-overload", Controller::Cpu),
+            ("web-throughput", Controller::Cpu),
         ];
         assert_eq!(needed, expected.into());
     }
@@ -165,7 +170,7 @@ mod tests {
     /// system there. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
     #[test]
     fn planned_duration_of_all() {
-        for (look, minutes) in [(Thoroughness::Quick, 45), (Thoroughness::Full, 150)] {
+        for (look, minutes) in [(Thoroughness::Quick, 45), (Thoroughness::Full, 195)] {
             let estimate = |experiment: &&Experiment| {
                 let effort = Effort::default_of(experiment, look);
                 let lasts = estimate(experiment, experiment.systems, &effort);
@@ -218,10 +223,10 @@ mod tests {
             assert_eq!(asked(name), [(3, 1.0), (5, 1.0), (15, 10.0)], "{name}");
         }
         assert_eq!(asked("web-servers"), [(3, 1.0), (5, 1.0), (15, 50.0)]);
-        assert_eq!(asked("web-overload"), [(3, 0.4), (3, 0.8), (15, 3.0)]);
+        assert_eq!(asked("web-overload"), [(2, 0.4), (3, 0.8), (15, 3.0)]);
         // Seen: no errors of any server in a quick look. Cause: behind a rate by a fifth, no
         // request of 0.3 s can be late by the time-out of a second.
-        assert_eq!(asked("web-throughput"), [(3, 1.0), (3, 1.0), (15, 300.0)]);
+        assert_eq!(asked("web-throughput"), [(3, 4.0), (5, 4.0), (15, 300.0)]);
         assert_eq!(asked("rt-churn"), [(5, 0.3), (5, 0.5), (15, 10.0)]);
     }
 
@@ -280,6 +285,8 @@ mod tests {
             ("web-servers", "user_percent"),
             ("web-disk", "p99_us"),
             ("web-disk", "error_percent"),
+            ("web-memory", "needed_percent"),
+            ("dispatch-rate", "overflows"),
             ("web-overload", "knee_per_s"),
             ("cache-overload", "good_per_s"),
         ] {

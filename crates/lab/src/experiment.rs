@@ -94,6 +94,8 @@ pub struct ServerWork {
     pub queues_by_itself: bool,
     /// The kind of system whose greatest rate in a closed loop scales the configurations.
     pub scaled_by: Option<&'static str>,
+    /// Adds figures to samples that are made of several configurations.
+    pub derive: fn(&mut Rows),
 }
 
 /// Takes a sample of a system.
@@ -115,6 +117,7 @@ impl ServerWork {
             shares_cores: false,
             queues_by_itself: false,
             scaled_by: None,
+            derive: |_| {},
         }
     }
 }

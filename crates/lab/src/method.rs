@@ -18,6 +18,7 @@ use crate::busy::Usage;
 use crate::card::Card;
 use crate::experiment::{Breadth, Experiment, Work};
 use crate::measure::{Configuration, Measure};
+use crate::numbers::SAMPLES_MIN;
 use crate::sample::{Noise, Output, Sample};
 use crate::store::{
     Header, Record, Recorded, RunEnd, Store, SystemLine, TurnResult, is_chosen, unix_s,
@@ -76,7 +77,11 @@ impl Effort {
                     Thoroughness::Quick => (3, 0.3),
                     _ => (5, work.full_seconds),
                 };
-                let repetitions = work.repetitions.unwrap_or(usual);
+                // Of what lasts long a quick look takes two: three are no verdict either.
+                let repetitions = match (work.repetitions, thoroughness) {
+                    (Some(few), Thoroughness::Quick) if few < SAMPLES_MIN as u32 => 2,
+                    (asked, _) => asked.unwrap_or(usual),
+                };
                 (repetitions, work.seconds_min.max(seconds))
             }
             // A loop of nanoseconds needs no second.

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::card::Card;
-use crate::experiment::{Breadth, Experiment};
+use crate::experiment::{Breadth, Experiment, Work};
 use crate::rows::Rows;
 use crate::sample::Sample;
 use crate::system::{Start, System, file_name};
@@ -241,6 +241,9 @@ impl Recorded {
                 TurnResult::Absent => row.is_absent = true,
                 TurnResult::Discarded(_) => {}
             }
+        }
+        if let Work::Server(work) = experiment.work {
+            (work.derive)(&mut rows);
         }
         rows
     }

@@ -107,8 +107,28 @@ pub fn ceilings(programs: &Path) -> Vec<System> {
         };
         System::new(name, String::new(), Start::Server(form))
     });
-    forms.into()
+    let files = FILE_WAYS.iter().map(|(name, way)| {
+        let form = ServerForm {
+            program: programs.to_owned(),
+            arguments: words(&format!("files {way} {{port}} {{root}}")),
+            config: None,
+            protocol: ServerProtocol::Web,
+        };
+        System::new(name, String::new(), Start::Server(form))
+    });
+    forms.into_iter().chain(files).collect()
 }
+
+/// One responder that sends files in several ways: their names, and the words for them.
+pub(crate) const FILE_WAYS: &[(&str, &str)] = &[
+    ("sendfile poll", "poll"),
+    ("sendfile yield", "yield"),
+    ("sendfile blocking", "block"),
+    ("splice", "splice"),
+    ("splice, second ring", "splice-2"),
+    ("splice, 8 workers", "splice-8"),
+    ("read and send", "read"),
+];
 
 /// nginx that compresses every reply: a server that is always the limit.
 pub(crate) fn nginx_gzip() -> Option<System> {

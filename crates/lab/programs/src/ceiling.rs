@@ -40,7 +40,7 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     served.map_err(|error| error.to_string())
 }
 
-fn listen(port: u16) -> std::io::Result<TcpListener> {
+pub(crate) fn listen(port: u16) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     // std asks for 128 places: too few for a thousand connections at once.
     rustix::net::listen(&listener, 16_384)?;
@@ -48,6 +48,6 @@ fn listen(port: u16) -> std::io::Result<TcpListener> {
 }
 
 /// Bytes received at once.
-const INPUT_BYTES: usize = 16 * 1024;
+pub(crate) const INPUT_BYTES: usize = 16 * 1024;
 /// A request that is longer ends its connection.
 const REQUEST_BYTES_MAX: usize = 1 << 20;

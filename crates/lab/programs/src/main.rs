@@ -2,11 +2,13 @@
 //! of its own.
 //!
 //! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on
-//! other runtimes lie in `crates/lab/peers`. `dispatch` and `no-wire` have no fibers. Two are of
-//! another kind: `ceiling`, a server that does next to nothing, and `relay`, a bad link.
+//! other runtimes lie in `crates/lab/peers`. `dispatch` and `no-wire` have no fibers. Three
+//! are of another kind: `ceiling` and `files`, servers that do next to nothing, and `relay`, a bad
+//! link.
 
 mod ceiling;
 mod dispatch;
+mod files;
 mod no_wire;
 mod primitives;
 mod relay;
@@ -30,10 +32,11 @@ fn main() -> ExitCode {
         eprintln!("usage: weft-programs NAME [key=value...]; `weft lab run` starts it");
         return ExitCode::from(2);
     };
-    if name == "ceiling" || name == "relay" {
+    if matches!(&*name, "ceiling" | "files" | "relay") {
         let words: Vec<String> = words.collect();
         let ended = match &*name {
             "ceiling" => ceiling::run(&words),
+            "files" => files::run(&words),
             _ => relay::run(&words),
         };
         let why = ended.expect_err("it goes on until it is killed");

@@ -1,6 +1,12 @@
-//! The contract between the laboratory and its programs: one line of JSON, and the exit codes.
+//! The contract between the laboratory and its programs: one line of JSON, the exit codes, and what
+//! a responder answers.
 
-use std::process::{Command, Output};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
 fn run(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft-programs"));
@@ -22,4 +28,56 @@ fn absent_program() {
     assert_eq!(run(&["cycle", "semaphore=1", "mode=stackless"]).status.code(), Some(absent));
     assert_eq!(run(&["nosuch"]).status.code(), Some(2));
     assert_eq!(run(&[]).status.code(), Some(2));
+}
+
+/// Kills a program at the end of a test, however that ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A stream to a program that is about to listen.
+fn connect(port: u16) -> TcpStream {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+            Ok(stream) => return stream,
+            Err(error) if Instant::now() > deadline => panic!("{error}"),
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+#[test]
+fn every_way_sends_the_same_file() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than a pipe, a part, or a socket's buffers hold.
+    let body: Vec<u8> = (0..9_000_001_u32).map(|at| (at % 251) as u8).collect();
+    fs::write(folder.path().join("big"), &body).unwrap();
+    fs::write(folder.path().join("empty"), b"").unwrap();
+    for way in ["block", "yield", "poll", "splice", "splice-8", "splice-2", "read"] {
+        let port =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-programs"));
+        let words = ["files", way, &port.to_string()].map(str::to_owned);
+        let _running = Killed(command.args(words).arg(folder.path()).spawn().unwrap());
+        let mut stream = connect(port);
+        for (target, body) in [("/big", &body[..]), ("/empty", &[]), ("/big", &body[..])] {
+            write!(stream, "GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let length = body.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            let mut reply = vec![0; head.len() + length];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(String::from_utf8_lossy(&reply[..head.len()]), head, "{way}");
+            assert!(reply[head.len()..] == *body, "{way}: another body");
+        }
+        write!(stream, "GET /gone HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.starts_with("HTTP/1.1 404 "), "{way}: {rest}");
+    }
 }

@@ -5,9 +5,11 @@ pub(super) mod disk;
 pub(super) mod files;
 pub(super) mod generators;
 pub(super) mod idle;
+pub(super) mod memory;
 pub(super) mod overload;
 pub(super) mod pages;
 pub(super) mod rows;
+pub(super) mod sendfile;
 pub(super) mod servers;
 pub(super) mod throughput;
 pub(super) mod workers;
@@ -35,19 +37,6 @@ pub(super) const SERVERS: &[&str] = &[
     "lighttpd",
     "h2o",
     "caddy",
-    "ceiling ring",
-    "ceiling event",
-];
-
-/// Systems of long sweeps.
-pub(super) const FAST_SERVERS: &[&str] = &[
-    "weft",
-    "weft epoll",
-    "weft event",
-    "weft thread",
-    "nginx sendfile",
-    "nginx copy",
-    "lighttpd",
     "ceiling ring",
     "ceiling event",
 ];
@@ -120,6 +109,17 @@ fn cool(folder: &Path) -> io::Result<()> {
         if path.is_dir() { cool(&path)? } else { drop_from_page_cache(&path)? }
     }
     Ok(())
+}
+
+/// Bytes of a folder's files.
+fn size_of(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        bytes += if about.is_dir() { size_of(&entry.path())? } else { about.len() };
+    }
+    Ok(bytes)
 }
 
 /// The words that ask for a file set.

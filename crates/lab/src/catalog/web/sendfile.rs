@@ -1,0 +1,175 @@
+//! `web-sendfile`: one responder that sends files in several ways, with slow readers among fast
+//! ones.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::catalog::prelude::*;
+
+pub(in crate::catalog) const WEB_SENDFILE: Experiment = Experiment {
+    name: "web-sendfile",
+    about: "ways to send files from one responder, with slow readers among fast ones",
+    page: page!("web-sendfile"),
+    measures: &[Measure::RATE, Measure::P99, WORKERS, CLOSE_WAIT, Measure::CPU_US, Measure::ERRORS],
+    configurations,
+    systems: &[POLL, YIELD, BLOCKING, SPLICE, SECOND, FEW, READ],
+    work: Work::Server(ServerWork {
+        lasts: 1.5,
+        seconds_min: 0.5,
+        // Of each there may be hundreds of threads.
+        queues_by_itself: true,
+        ..ServerWork::new(take)
+    }),
+    figures: &[bars(0), bars(1), bars(2)],
+    expectations,
+};
+
+const POLL: &str = "sendfile poll";
+const YIELD: &str = "sendfile yield";
+const BLOCKING: &str = "sendfile blocking";
+const SPLICE: &str = "splice";
+const SECOND: &str = "splice, second ring";
+const FEW: &str = "splice, 8 workers";
+const READ: &str = "read and send";
+
+const WORKERS: Measure =
+    Measure { is_told: true, ..less("kernel_workers", "threads of the kernel for the ring", "") };
+const CLOSE_WAIT: Measure =
+    Measure { is_told: true, ..less("close_wait", "sockets in CLOSE-WAIT", "") };
+
+const FAST_BYTES: u64 = 100 * 1024;
+/// More than a socket's buffers hold.
+const SLOW_BYTES: u64 = 8 << 20;
+const NO_SLOW: &str = "no slow readers";
+const SLOW: &str = "500 slow readers";
+
+fn configurations(_: &Breadth) -> Vec<Configuration> {
+    let configurations = [(NO_SLOW, 0), (SLOW, 500)];
+    configurations.map(|(label, slow)| Configuration::new(label, "http", [("slow", slow)])).into()
+}
+
+fn take(
+    bench: &mut Bench<'_>,
+    configuration: &Configuration,
+    system: &System,
+) -> Result<Sample, Fault> {
+    let site = super::site(bench, "sendfile", &[FAST_BYTES, SLOW_BYTES])?;
+    let mut server = bench.start(system, &site, ServerLimits::default())?;
+    server.verify(&format!("/{FAST_BYTES}.html"), &super::body(FAST_BYTES, FAST_BYTES as usize))?;
+    let slow = SlowReaders::start(server.port, configuration.get("slow", 0))?;
+    let url = server.url(&format!("/{FAST_BYTES}.html"));
+    let warm_up_ms = 500.0 * bench.seconds;
+    let how = format!("http {url} -c 64 --timeout 1s --warm-up {warm_up_ms:.0}ms");
+    let driven = bench.drive(&mut server, &[words(&how)])?;
+    let mut sample = driven.sample();
+    // Before the slow ones leave: what they hold is the question.
+    sample.add([
+        (WORKERS.name, server.kernel_workers() as f64),
+        (CLOSE_WAIT.name, f64::from(close_wait(server.port)?)),
+    ]);
+    drop(slow);
+    Ok(sample)
+}
+
+/// Sockets of this port whose client has gone, and which the server has not closed.
+fn close_wait(port: u16) -> Result<u32, Fault> {
+    Ok(count_close_wait(&fs::read_to_string("/proc/net/tcp")?, port))
+}
+
+fn count_close_wait(table: &str, port: u16) -> u32 {
+    let local = format!(":{port:04X}");
+    let is_one = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_local = words.next().is_some_and(|address| address.ends_with(&local));
+        is_local && words.nth(1) == Some("08")
+    };
+    table.lines().filter(is_one).count() as u32
+}
+
+/// Clients that ask for a long file and take some 20 KB of it a second.
+struct SlowReaders {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SlowReaders {
+    const BUFFER_BYTES: usize = 4096;
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    fn start(port: u16, count: u64) -> Result<SlowReaders, Fault> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let connect = |_| SlowReaders::connect(port);
+        let streams = (0..count).map(connect).collect::<Result<Vec<_>, Fault>>()?;
+        let is_over = Arc::clone(&stop);
+        let thread = thread::spawn(move || SlowReaders::read(streams, &is_over));
+        Ok(SlowReaders { stop, thread: Some(thread) })
+    }
+
+    fn connect(port: u16) -> Result<TcpStream, Fault> {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        // Before it connects, for the window of the first packet follows from it.
+        sockopt::set_socket_recv_buffer_size(&socket, SlowReaders::BUFFER_BYTES)?;
+        rustix::net::connect(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        let mut stream = TcpStream::from(socket);
+        write!(stream, "GET /{SLOW_BYTES}.html HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+
+    fn read(mut streams: Vec<TcpStream>, is_over: &AtomicBool) {
+        let mut some = [0; 1024];
+        while !is_over.load(Ordering::Relaxed) && !streams.is_empty() {
+            streams.retain_mut(|stream| match stream.read(&mut some) {
+                Ok(read) => read > 0,
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+            });
+            thread::sleep(SlowReaders::PAUSE);
+        }
+    }
+}
+
+impl Drop for SlowReaders {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn expectations(rows: &Rows) -> Expectations {
+    let rate = rows.by(&Measure::RATE);
+    let cpu = rows.by(&Measure::CPU_US);
+    let workers = rows.by(&WORKERS);
+    vec![
+        // A call that waits keeps a thread of the kernel.
+        paper(workers.at_least(SLOW, SPLICE, 400.0)),
+        paper(workers.at_least(SLOW, SECOND, 400.0)),
+        paper(rate.beats(SLOW, POLL, &[BLOCKING], 10.0)),
+        // Which the thesis presumes to lead to good performance.
+        paper(rate.alike(SLOW, NO_SLOW, FEW)),
+        rate.alike(SLOW, NO_SLOW, POLL),
+        rate.beats(SLOW, POLL, &[YIELD, SPLICE, SECOND, FEW, READ], 1.0),
+        cpu.beats(NO_SLOW, POLL, &[SPLICE, READ], 1.0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_in_close_wait() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   0: 0100007F:07D1 \
+                     0100007F:9C40 08 00000000:00000000\n   1: 0100007F:07D1 0100007F:9C42 01 \
+                     00000000:00000000\n   2: 0100007F:9C40 0100007F:07D1 08 00000000:00000000\n";
+        assert_eq!((count_close_wait(table, 2001), count_close_wait(table, 80)), (1, 0));
+    }
+}

@@ -28,7 +28,7 @@ pub struct Expectation {
     /// True if there were samples enough for it.
     pub is_sure: bool,
     /// Its origin.
-    pub source: Source,
+    pub source: ExpectationSource,
     /// The figures that decided.
     pub because: String,
     /// The configuration that it is about.
@@ -43,26 +43,26 @@ pub type Expectations = Vec<Option<Expectation>>;
 /// Origin of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum ExpectationSource {
     /// A paper found it.
     Paper,
     /// It is a goal of this project.
     Goal,
 }
 
-impl Source {
+impl ExpectationSource {
     /// The origin in a word.
     pub fn word(self) -> &'static str {
         match self {
-            Source::Paper => "paper",
-            Source::Goal => "goal",
+            ExpectationSource::Paper => "paper",
+            ExpectationSource::Goal => "goal",
         }
     }
 }
 
 /// Marks what a paper found.
 pub(crate) fn paper(made: Option<Expectation>) -> Option<Expectation> {
-    made.map(|made| Expectation { source: Source::Paper, ..made })
+    made.map(|made| Expectation { source: ExpectationSource::Paper, ..made })
 }
 
 /// A verdict.
@@ -115,15 +115,15 @@ impl Tally {
     pub(crate) fn of<'a>(all: impl IntoIterator<Item = &'a Expectation>) -> Tally {
         let mut tally = Tally::default();
         for one in all {
-            tally.findings += usize::from(one.source == Source::Paper);
+            tally.findings += usize::from(one.source == ExpectationSource::Paper);
             let count = match (one.verdict, one.source) {
                 (Judgement::NotMeasured, _) => &mut tally.not_measured,
                 _ if !one.is_sure => &mut tally.unsure,
-                (Judgement::Met, Source::Paper) => &mut tally.seen,
-                (Judgement::Met, Source::Goal) => &mut tally.reached,
-                (_, Source::Paper) => continue,
-                (Judgement::Equal, Source::Goal) => &mut tally.equal,
-                (Judgement::Failed, Source::Goal) => &mut tally.missed,
+                (Judgement::Met, ExpectationSource::Paper) => &mut tally.seen,
+                (Judgement::Met, ExpectationSource::Goal) => &mut tally.reached,
+                (_, ExpectationSource::Paper) => continue,
+                (Judgement::Equal, ExpectationSource::Goal) => &mut tally.equal,
+                (Judgement::Failed, ExpectationSource::Goal) => &mut tally.missed,
             };
             *count += 1;
         }
@@ -406,7 +406,7 @@ impl<'a> Judge<'a> {
             says,
             verdict,
             is_sure,
-            source: Source::Goal,
+            source: ExpectationSource::Goal,
             because,
             measure: self.measure.name,
         })
@@ -740,13 +740,13 @@ mod tests {
             measure: "",
         };
         let all = [
-            made(Judgement::Met, true, Source::Paper),
-            made(Judgement::Failed, true, Source::Paper),
-            made(Judgement::Met, false, Source::Paper),
-            made(Judgement::Met, true, Source::Goal),
-            made(Judgement::Equal, true, Source::Goal),
-            made(Judgement::Failed, false, Source::Goal),
-            made(Judgement::NotMeasured, true, Source::Goal),
+            made(Judgement::Met, true, ExpectationSource::Paper),
+            made(Judgement::Failed, true, ExpectationSource::Paper),
+            made(Judgement::Met, false, ExpectationSource::Paper),
+            made(Judgement::Met, true, ExpectationSource::Goal),
+            made(Judgement::Equal, true, ExpectationSource::Goal),
+            made(Judgement::Failed, false, ExpectationSource::Goal),
+            made(Judgement::NotMeasured, true, ExpectationSource::Goal),
         ];
         assert_eq!(
             Tally::of(&all).sentences(),
@@ -758,8 +758,8 @@ mod tests {
         assert_eq!(Tally::default().sentences(), "");
         let rows = rows(&[("a", &[Some(1.0)])]);
         let made = rows.by(&Measure::CPU_US).at_most("c", "a", 1.0);
-        assert_eq!(made.as_ref().unwrap().source, Source::Goal);
-        assert_eq!(paper(made).unwrap().source, Source::Paper);
+        assert_eq!(made.as_ref().unwrap().source, ExpectationSource::Goal);
+        assert_eq!(paper(made).unwrap().source, ExpectationSource::Paper);
     }
 
     /// The margin was on one side: a lead of a thousandth was "as expected", and a lag of it "about

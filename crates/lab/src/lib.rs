@@ -44,7 +44,7 @@ mod system;
 mod testbed;
 
 pub use card::{Card, date_of};
-pub use expect::{Expectation, Expectations, Judge, Judgement};
+pub use expect::{Expectation, ExpectationSource, Expectations, Judge, Judgement};
 pub use experiment::{Breadth, Experiment, Figure, ServerWork, Work};
 pub use measure::{Better, Configuration, Measure, Values};
 pub use method::{

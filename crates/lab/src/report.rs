@@ -11,7 +11,7 @@ pub use text::summary;
 use crate::expect::{Expectation, Judgement};
 use crate::experiment::{Experiment, Work};
 use crate::measure::Measure;
-use crate::numbers::{Spread, counted, show};
+use crate::numbers::{SAMPLES_MIN, Spread, counted, show};
 use crate::rows::Rows;
 use crate::sample::LASTED_S;
 use crate::store::{Recorded, TurnResult};
@@ -79,8 +79,6 @@ impl<'a> Report<'a> {
         if header.quick {
             warnings.push("a quick run: fewer configurations, and short samples".to_owned());
         }
-        let rows = self.rows.all().iter();
-        let samples = rows.map(|row| row.samples.len() + row.failures.len());
         let limited = self.generator_limited();
         if limited > 0 {
             warnings.push(format!(
@@ -89,11 +87,7 @@ impl<'a> Report<'a> {
                 counted(limited, "sample")
             ));
         }
-        let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
-        if fewest < 5 {
-            warnings
-                .push(format!("only {fewest} of each: too few samples to tell small differences"));
-        }
+        warnings.extend(self.few());
         let turns = self.recorded.turns.iter();
         let elsewhere =
             turns.filter(|turn| self.rows.find(&turn.configuration, &turn.system).is_none());
@@ -114,6 +108,15 @@ impl<'a> Report<'a> {
         }
         warnings.extend(self.failures());
         warnings
+    }
+
+    /// That there are too few samples, which verdicts say by themselves.
+    fn few(&self) -> Option<String> {
+        let rows = self.rows.all().iter();
+        let samples = rows.map(|row| row.samples.len() + row.failures.len());
+        let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
+        let is_few = fewest < SAMPLES_MIN && !self.experiment.measures[0].is_exact;
+        is_few.then(|| format!("only {fewest} of each: too few samples for a verdict"))
     }
 
     /// The kinds of systems that the run did not have: those that it missed, and those that the
@@ -200,8 +203,8 @@ impl<'a> Report<'a> {
         measures.filter(is_main).map(|(_, measure)| measure)
     }
 
-    /// Date, machine and method: one sentence.
-    fn receipt(&self) -> String {
+    /// Date, machine and method: one sentence, with or without the testbed.
+    fn receipt(&self, has_testbed: bool) -> String {
         let header = &self.recorded.header;
         let date = crate::card::date_of(header.began_unix_s);
         let mut versions: Vec<(&str, &str)> = Vec::new();
@@ -229,7 +232,7 @@ impl<'a> Report<'a> {
         }
         parts.extend(self.waited());
         // Programs choose their cores by themselves.
-        if matches!(self.experiment.work, Work::Server(_)) {
+        if has_testbed && matches!(self.experiment.work, Work::Server(_)) {
             parts.push(testbed.clone());
         }
         format!("{}.", parts.join("; "))

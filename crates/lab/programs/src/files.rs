@@ -75,7 +75,7 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let serve = || -> io::Result<Infallible> {
         let files = open_all(Path::new(folder))?;
         let listener = listen(port)?;
-        Server::new(way, files, workers_max, has_second)?.serve(&listener)
+        Responder::new(way, files, workers_max, has_second)?.serve(&listener)
     };
     serve().map_err(|error| error.to_string())
 }
@@ -119,7 +119,7 @@ struct Body {
     left: u64,
 }
 
-struct Server {
+struct Responder {
     way: Way,
     ring: IoUring,
     second: Option<IoUring>,
@@ -128,19 +128,19 @@ struct Server {
     connections: Vec<Option<Box<Connection>>>,
 }
 
-impl Server {
+impl Responder {
     fn new(
         way: Way,
         files: HashMap<Vec<u8>, (File, u64)>,
         workers_max: Option<u32>,
         has_second: bool,
-    ) -> io::Result<Server> {
+    ) -> io::Result<Responder> {
         let ring = IoUring::new(ENTRIES)?;
         if let Some(most) = workers_max {
             ring.submitter().register_iowq_max_workers(&mut [most; 2])?;
         }
         let second = has_second.then(|| IoUring::new(ENTRIES)).transpose()?;
-        Ok(Server { way, ring, second, files, connections: Vec::new() })
+        Ok(Responder { way, ring, second, files, connections: Vec::new() })
     }
 
     fn serve(&mut self, listener: &TcpListener) -> io::Result<Infallible> {

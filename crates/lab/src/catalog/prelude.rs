@@ -18,7 +18,8 @@ macro_rules! page {
 pub(super) use page;
 
 /// Responders that do next to nothing.
-pub(super) const CEILINGS: &[&str] = &["ceiling ring", "ceiling event"];
+pub(super) const CEILINGS: &[&str] =
+    &["ceiling ring", "ceiling event", "ceiling cache ring", "ceiling cache event"];
 
 /// Bars of a measure.
 pub(super) const fn bars(measure: usize) -> Figure {

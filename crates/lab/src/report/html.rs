@@ -234,7 +234,7 @@ fn method(page: &mut String, report: &Report<'_>) {
          taken again, up to two times. {} samples in all.</p>\
          <div class=\"scroll\"><table class=\"words\"><thead><tr><th>system</th><th>version</th>\
          <th>command</th></tr></thead><tbody>",
-        escape(&report.receipt()),
+        escape(&report.receipt(true)),
         report.samples()
     );
     for system in &header.systems {

@@ -38,8 +38,10 @@ impl fmt::Display for Report<'_> {
 impl Report<'_> {
     /// The report as Markdown, for a document.
     pub fn markdown(&self) -> String {
-        let mut parts = vec![paragraph(&self.receipt())];
-        for measure in self.main_measures(1) {
+        // Where it was measured is the same for all: lab.md has it.
+        let mut parts = vec![paragraph(&self.receipt(false))];
+        // Of what is computed the verdicts have all figures.
+        for measure in self.main_measures(1).filter(|measure| !measure.is_exact) {
             if self.is_nothing(measure) {
                 parts.push(format!("No {} in any sample.", measure.title));
                 continue;
@@ -58,7 +60,8 @@ impl Report<'_> {
             let head = ["verdict", "whose", "expectation", "figures"].map(str::to_owned);
             parts.push(markdown_table(&[vec![head.to_vec()], verdicts.collect()].concat()));
         }
-        let notes = self.warnings().into_iter();
+        let few = self.few();
+        let notes = self.warnings().into_iter().filter(|note| Some(note) != few.as_ref());
         let notes: Vec<_> = notes.map(|note| item(&format!("Note: {note}"))).collect();
         parts.push(notes.join("\n"));
         parts.retain(|part| !part.is_empty());
@@ -76,7 +79,14 @@ impl Report<'_> {
     /// A header, and a line for each configuration: with few configurations a line for each system
     /// instead, so that it fits a terminal.
     fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
-        let configurations = self.rows.configurations();
+        let mut configurations = self.rows.configurations();
+        let is_told = |label: &str| {
+            let mut rows = self.rows.all().iter().filter(|row| row.configuration.label == label);
+            rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
+        };
+        if configurations.iter().any(|configuration| is_told(&configuration.label)) {
+            configurations.retain(|configuration| is_told(&configuration.label));
+        }
         let systems = self.rows.systems();
         let scale = self.rows.scale(measure);
         let at = |configuration: &str, system: &str| {
@@ -245,7 +255,6 @@ mod tests {
             "| 1 processor, many |         46.0 |       failed |",
             "not measured (goal): weft, 1 processor, many: less time per operation and processor than \
              go (46.0 ns; go failed)",
-            "| 1 processor, few  | not measured | not measured |",
             "seems missed (goal): weft, 1 processor, many: time per operation and processor of at most 30 \
              ns (46.0 ns; best sample: 32.0 ns)",
             "note: the machine was busy: others used 50 % of its processors meanwhile; do not trust",
@@ -350,7 +359,7 @@ mod tests {
         recorded.turns.truncate(2);
         let configurations = ["CUBIC, 0 % lost", "CUBIC, 1 % lost"];
         let say = |recorded: &Recorded, lasted: &str| {
-            let text = Report::new(experiment, recorded).receipt();
+            let text = Report::new(experiment, recorded).receipt(true);
             let how = format!("2 rounds, systems by turns{lasted}; 1 noisy sample");
             assert!(text.contains(&how), "{text}");
         };
@@ -399,7 +408,7 @@ mod tests {
                 panic!("{:?}", turn.result);
             };
             sample.noise.run_delay_percent = 19.3;
-            Report::new(experiment, &recorded).receipt()
+            Report::new(experiment, &recorded).receipt(true)
         };
         let told = receipt("web-rows", "400 B, 64 connections");
         let how = "; waited for a core: 19.3 % of the time";

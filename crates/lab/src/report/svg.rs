@@ -161,7 +161,7 @@ fn bar(
             r#"<path class="whisker" d="M{from:.1} {middle:.1}H{to:.1}M{from:.1} {top:.1}v6M{to:.1} {top:.1}v6"/>"#,
         );
     }
-    x + length.max(to)
+    x + if spread.has_band() { length.max(to) } else { length }
 }
 
 /// Quantity on the horizontal axis.

@@ -2,10 +2,13 @@
 //!
 //! A verdict is about the 95 % interval of a ratio of medians (or of a median, where a limit is a
 //! number): *as expected* if all of it is on the good side, *target missed* if none of it is, and
-//! *about equal* between. From fewer than [`SAMPLES_MIN`] samples there is no such verdict, but what
-//! it seems to be.
+//! *about equal* between. From fewer than [`SAMPLES_MIN`] samples there is no such verdict, but
+//! what it seems to be.
+
+mod tally;
 
 use serde::Serialize;
+pub(crate) use tally::Tally;
 
 use crate::measure::{Better, Measure};
 use crate::numbers::{SAMPLES_MIN, bootstrap, grouped, show, show_ratio, with_unit};
@@ -94,69 +97,6 @@ impl Expectation {
     }
 }
 
-/// Counts of verdicts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// What the papers found.
-    pub(crate) findings: usize,
-    /// What of it is so here.
-    pub(crate) seen: usize,
-    /// Of this project's goals, those that are reached.
-    pub(crate) reached: usize,
-    pub(crate) equal: usize,
-    pub(crate) missed: usize,
-    /// Both kinds, from too few samples.
-    pub(crate) unsure: usize,
-    /// Both kinds.
-    pub(crate) not_measured: usize,
-}
-
-impl Tally {
-    pub(crate) fn of<'a>(all: impl IntoIterator<Item = &'a Expectation>) -> Tally {
-        let mut tally = Tally::default();
-        for one in all {
-            tally.findings += usize::from(one.source == ExpectationSource::Paper);
-            let count = match (one.verdict, one.source) {
-                (Judgement::NotMeasured, _) => &mut tally.not_measured,
-                _ if !one.is_sure => &mut tally.unsure,
-                (Judgement::Met, ExpectationSource::Paper) => &mut tally.seen,
-                (Judgement::Met, ExpectationSource::Goal) => &mut tally.reached,
-                (_, ExpectationSource::Paper) => continue,
-                (Judgement::Equal, ExpectationSource::Goal) => &mut tally.equal,
-                (Judgement::Failed, ExpectationSource::Goal) => &mut tally.missed,
-            };
-            *count += 1;
-        }
-        tally
-    }
-
-    /// The counts in sentences; what did not occur is left out.
-    pub(crate) fn sentences(&self) -> String {
-        let Tally { findings, seen, reached, equal, missed, unsure, not_measured } = *self;
-        let goals = reached + equal + missed;
-        let mut parts = Vec::new();
-        if findings > 0 {
-            parts.push(format!("{seen} of {findings} findings of the papers are seen here."));
-        }
-        if goals > 0 {
-            let mut text = format!("{reached} of {goals} goals of this project are reached");
-            for (count, words) in [(equal, "about equal"), (missed, "missed")] {
-                if count > 0 {
-                    text += &format!(", {count} {words}");
-                }
-            }
-            parts.push(text + ".");
-        }
-        if unsure > 0 {
-            parts.push(format!("{unsure} more have too few samples for a verdict."));
-        }
-        if not_measured > 0 {
-            parts.push(format!("{not_measured} were not measured."));
-        }
-        parts.join(" ")
-    }
-}
-
 /// A rule by which an interval of a quotient is judged.
 #[derive(Clone, Copy)]
 enum Rule {
@@ -173,7 +113,10 @@ impl Rule {
         let (is_good, is_bad) = match self {
             Rule::Bound => (to <= 1.0, from > 1.0),
             Rule::Lead => (to * (1.0 + RESOLUTION) < 1.0, from > 1.0 + RESOLUTION),
-            Rule::Same => (from * (1.0 + SAME) >= 1.0 && to <= 1.0 + SAME, from > 1.0 || to < 1.0),
+            Rule::Same => (
+                from * (1.0 + SAME) >= 1.0 && to <= 1.0 + SAME,
+                from > 1.0 + SAME || to * (1.0 + SAME) < 1.0,
+            ),
         };
         match (is_good, is_bad) {
             (true, _) => Judgement::Met,
@@ -213,31 +156,23 @@ impl<'a> Judge<'a> {
 
     /// Expects a median of at most `limit`.
     pub fn at_most(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
-        self.bounded(label, system, ("most", limit, ""), |median| over(median, limit))
+        self.bounded(label, system, ("most", limit), |median| over(median, limit))
     }
 
-    /// Expects a median of at least `limit`, or of a part of a ceiling's.
+    /// Expects a median of at least `limit`.
     pub fn at_least(&self, label: &str, system: &str, limit: f64) -> Option<Expectation> {
-        let reached = self.ceilings.iter().filter_map(|ceiling| self.median(label, ceiling));
-        let reached = reached.map(|most| REACH * most).reduce(f64::max);
-        let least = reached.unwrap_or(limit).min(limit);
-        let or = match (self.ceilings, least < limit) {
-            ([], _) => String::new(),
-            (_, true) => format!(", or {REACH} of a ceiling's: {}", plain(least)),
-            (_, false) => format!(", or {REACH} of a ceiling's"),
-        };
-        self.bounded(label, system, ("least", limit, &or), |median| over(least, median))
+        self.bounded(label, system, ("least", limit), |median| over(limit, median))
     }
 
     fn bounded(
         &self,
         label: &str,
         system: &str,
-        (side, limit, or): (&str, f64, &str),
+        (side, limit): (&str, f64),
         quotient: impl Fn(f64) -> f64,
     ) -> Option<Expectation> {
         let title = self.measure.title;
-        let limit = format!("{} {}{or}", plain(limit), self.measure.unit);
+        let limit = format!("{} {}", plain(limit), self.measure.unit);
         let verdict = self.verdict([(label, system)], Rule::Bound, |[ours]| quotient(ours));
         self.expectation(
             label,
@@ -265,10 +200,14 @@ impl<'a> Judge<'a> {
         let rule = if wanted == 1.0 { Rule::Lead } else { Rule::Bound };
         let verdicts = asked.iter().filter_map(|other| {
             let tie = self.tie(label, system, other);
-            let behind = |[ours, theirs]: [f64; 2]| wanted * self.worse_by(ours, theirs);
-            tie.or(self.verdict([(label, system), (label, other)], rule, behind))
+            let behind = |[ours, theirs]: [f64; 2]| self.behind(ours, theirs, wanted);
+            let verdict = tie.or(self.verdict([(label, system), (label, other)], rule, behind));
+            Some((*other, verdict?))
         });
-        let worst = verdicts.max_by_key(|(verdict, _)| *verdict as u8);
+        let verdicts: Vec<(&str, Verdict)> = verdicts.collect();
+        let is_sure = verdicts.iter().all(|(_, (_, is_sure))| *is_sure);
+        let worst = verdicts.iter().map(|(_, (verdict, _))| *verdict).max_by_key(|it| *it as u8);
+        let worst = worst.map(|worst| (worst, is_sure));
         let figures = asked.iter().map(|other| {
             let lead = self.lead(label, system, other);
             let bounds = self.rows.bounds_of(self.measure, (label, system), (label, other));
@@ -280,16 +219,24 @@ impl<'a> Judge<'a> {
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
         let because = format!("{}; {figures}", self.show(label, system));
-        let says = self.says_lead((label, system), &asked, times, wanted);
+        // What failed, or is not there, has not been beaten.
+        let compared: Vec<&str> = verdicts.iter().map(|(other, _)| *other).collect();
+        let named = if compared.is_empty() { &asked } else { &compared };
+        let says = self.says_lead((label, system), named, times, wanted);
         self.expectation(label, says, worst, because)
     }
 
     /// The lead that is asked for: a part of what the best ceiling has, if that is less.
     fn within_reach(&self, label: &str, others: &[&str], times: f64) -> f64 {
-        let leads = self.ceilings.iter().filter_map(|ceiling| {
+        let is_known = |ceiling: &&&str| {
+            let figures = self.figures(label, ceiling);
+            figures.is_some_and(|figures| self.is_enough(figures.len()))
+        };
+        let leads = self.ceilings.iter().filter(is_known).filter_map(|ceiling| {
             let leads = others.iter().filter_map(|other| self.lead(label, ceiling, other));
             leads.map(|lead| REACH * lead.medians).reduce(f64::min)
         });
+        let leads = leads.filter(|lead| lead.is_finite());
         leads.reduce(f64::max).map_or(times, |reach| times.min(reach.max(1.0)))
     }
 
@@ -385,7 +332,7 @@ impl<'a> Judge<'a> {
     /// Expects a system's figure to be the same in two configurations.
     pub fn alike(&self, label: &str, of: &str, system: &str) -> Option<Expectation> {
         let sides = [(label, system), (of, system)];
-        let is_something = sides.iter().all(|(at, system)| self.median(at, system) > Some(0.0));
+        let is_something = self.median(of, system) > Some(0.0);
         let verdict = self.verdict(sides, Rule::Same, |[here, there]| equal_or(here, there));
         let title = self.measure.title;
         let says = format!("{system}: the same {title} at {label} and at {of}");
@@ -412,13 +359,18 @@ impl<'a> Judge<'a> {
         })
     }
 
+    /// The part of a target that is missing: 1 is reached. Nothing beside nothing is a tie.
+    fn behind(&self, ours: f64, theirs: f64, wanted: f64) -> f64 {
+        let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
+        if is_tie { 1.0 } else { wanted * self.worse_by(ours, theirs) }
+    }
+
     /// The factor by which one figure is worse than another. Nothing at all is the worst of rates,
     /// also beside another nothing, and the best of costs.
     fn worse_by(&self, ours: f64, theirs: f64) -> f64 {
         match self.measure.better {
             Better::More if ours <= 0.0 => f64::INFINITY,
             Better::More => theirs / ours,
-            _ if ours <= 0.0 && theirs <= 0.0 => 1.0,
             _ => over(ours, theirs),
         }
     }
@@ -650,6 +602,7 @@ mod tests {
             ("sure", &around(1.05, 0.01)),
             ("unsure", &around(1.2, 0.5)),
             ("twice", &around(2.0, 0.2)),
+            ("near", &around(1.05, 0.045)),
         ]);
         let judge = rows.by(&Measure::CPU_US);
         let lead = |of, by, times| judge.beats("c", of, &[by], times).unwrap();
@@ -663,8 +616,8 @@ mod tests {
         assert_eq!([2.3, 2.0, 1.7].map(limit), ["as expected", "about equal", "target missed"]);
         let same = |other| judge.same("c", "a", other).unwrap().words();
         assert_eq!(
-            ["sure", "unsure", "twice"].map(same),
-            ["as expected", "about equal", "target missed"]
+            ["sure", "unsure", "near", "twice"].map(same),
+            ["as expected", "about equal", "about equal", "target missed"]
         );
         let because = lead("a", "twice", 1.5).because;
         assert!(because.starts_with("1.00 µs; twice 2.00 µs: 2.00× (1.80–2.20;"), "{because}");
@@ -695,6 +648,39 @@ mod tests {
         assert_eq!(words(1, &Measure { is_exact: true, ..Measure::CPU_US }), expected);
     }
 
+    /// Seen: "less than b, n" as expected, where n had crashed; and a verdict from five samples of
+    /// one rival and two of another.
+    #[test]
+    fn a_lead_is_over_those_that_were_compared() {
+        let fast = [Some(1.0); 5];
+        let slow = [Some(2.0); 5];
+        let mut rows = rows(&[("a", &fast), ("b", &slow), ("few", &slow[..2]), ("n", &slow)]);
+        rows.find_mut("c", "n").unwrap().samples.clear();
+        rows.find_mut("c", "n").unwrap().failures = vec!["it crashed".to_owned()];
+        let judge = rows.by(&Measure::CPU_US);
+        let made = |others| judge.beats("c", "a", others, 1.0).unwrap();
+        assert_eq!(made(&["b", "n"]).says, made(&["b"]).says);
+        let words = [&["few", "b"], &["b", "few"]].map(|others| made(others).words());
+        assert_eq!(words, ["seems so"; 2]);
+    }
+
+    /// Seen: "not measured" of a server that answered nothing, where it was to answer as much as
+    /// elsewhere.
+    #[test]
+    fn nothing_is_not_like_something() {
+        let mut all = rows(&[("a", &[Some(9.0); 5])]);
+        let mut row = all.find("c", "a").unwrap().clone();
+        row.configuration.label = "starved".to_owned();
+        for sample in &mut row.samples {
+            sample.values.insert("cpu_us".to_owned(), 0.0);
+        }
+        all.add(row);
+        let measure = measure(Better::More);
+        let judge = all.by(&measure);
+        assert_eq!(judge.alike("starved", "c", "a").unwrap().words(), "target missed");
+        assert_eq!(judge.alike("c", "starved", "a").unwrap().words(), "not measured");
+    }
+
     /// Seen: goals above what a responder reaches that does nothing. Cause: they were set on
     /// another host. Cure: nine tenths of its lead are enough.
     #[test]
@@ -704,6 +690,7 @@ mod tests {
             ("b", &[Some(2.0); 5]),
             ("bare", &[Some(1.3); 5]),
             ("slow", &[Some(3.0); 5]),
+            ("few", &[Some(1.3)]),
         ]);
         let judge = |ceilings| rows.by(&Measure::CPU_US).below(ceilings);
         let wants = |ceilings, times| {
@@ -719,13 +706,9 @@ mod tests {
         // A ceiling behind the rival leaves a lead to be had, if any.
         let slow = "2×, or 0.9 of a ceiling's lead: 1.00×)".to_owned();
         assert_eq!(wants(&["slow"], 2.0), ("as expected", slow));
-        let least = |ceilings, limit| {
-            let made = judge(ceilings).at_least("c", "a", limit).unwrap();
-            (made.words(), made.says.split_once("least ").unwrap().1.to_owned())
-        };
-        assert_eq!(least(&["bare"], 1.5).0, "as expected");
-        assert_eq!(least(&[], 1.5).0, "target missed");
-        assert_eq!(least(&["bare"], 1.5).1, "1.5 µs, or 0.9 of a ceiling's: 1.17");
+        // One sample of a ceiling moves no goal.
+        let few = "2×, or 0.9 of a ceiling's lead)".to_owned();
+        assert_eq!(wants(&["few"], 2.0), ("target missed", few));
     }
 
     #[test]
@@ -750,10 +733,11 @@ mod tests {
         ];
         assert_eq!(
             Tally::of(&all).sentences(),
-            "1 of 3 findings of the papers are seen here. 1 of 2 goals of this project are \
-             reached, 1 about equal. 2 more have too few samples for a verdict. 1 were not \
-             measured."
+            "1 of 2 findings of the papers are seen here. 1 of 2 goals of this project are \
+             reached, 1 about equal. Of 2 there are too few samples for a verdict. Not measured: 1."
         );
+        let Tally { findings, reached, equal, missed, unsure, not_measured, .. } = Tally::of(&all);
+        assert_eq!(findings + reached + equal + missed + unsure + not_measured, all.len());
         assert_eq!(Tally::of(&all[3..4]).sentences(), "1 of 1 goals of this project are reached.");
         assert_eq!(Tally::default().sentences(), "");
         let rows = rows(&[("a", &[Some(1.0)])]);
@@ -890,6 +874,7 @@ mod tests {
                 (Judgement::Equal, "0 µs; b 0 µs; c 1.00 µs")
             );
         }
+        // One error of several samples is no error in the middle.
         let verdict = |of, by| judge.beats("c", of, &[by], 10.0).unwrap().verdict;
         assert_eq!((verdict("a", "c"), verdict("c", "a")), (Judgement::Met, Judgement::Failed));
     }

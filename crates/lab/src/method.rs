@@ -423,7 +423,10 @@ impl Run<'_> {
         let missing = self.experiment.systems.iter().filter(is_there);
         let testbed = setting.testbed.as_ref();
         let mut lacks = testbed.map_or(Vec::new(), |testbed| testbed.lacks());
-        let is_own = |system: &&System| system.kind.starts_with("ceiling");
+        let is_own = |system: &&System| match &system.start {
+            Start::Server(server) => server.program.ends_with("weft-programs"),
+            _ => false,
+        };
         let measures_itself = matches!(self.experiment.work, Work::Program)
             || self.systems.iter().any(is_own)
             || std::env::current_exe().is_ok_and(|weft| weft == setting.generator);

@@ -13,6 +13,8 @@ pub struct Row {
     pub system: String,
     /// Samples in the order of the rounds.
     pub samples: Vec<Sample>,
+    /// The round of each.
+    pub rounds: Vec<u32>,
     /// Samples that failed, and why.
     pub failures: Vec<String>,
     /// The system has no such program.
@@ -25,6 +27,7 @@ impl Row {
             configuration: configuration.clone(),
             system: system.to_owned(),
             samples: Vec::new(),
+            rounds: Vec::new(),
             failures: Vec::new(),
             is_absent: false,
         }

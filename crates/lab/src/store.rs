@@ -236,7 +236,10 @@ impl Recorded {
                 continue;
             };
             match &turn.result {
-                TurnResult::Sample(sample) => row.samples.push(sample.clone()),
+                TurnResult::Sample(sample) => {
+                    row.samples.push(sample.clone());
+                    row.rounds.push(turn.round);
+                }
                 TurnResult::Failed(why) => row.failures.push(why.clone()),
                 TurnResult::Absent => row.is_absent = true,
                 TurnResult::Discarded(_) => {}

@@ -146,6 +146,8 @@ const tell = found => new Image().src = "/found?" + encodeURIComponent(JSON.stri
 frame.onload = () => look().then(tell, error => tell({{error: String(error)}}));
 const look = async () => {{
   const page = frame.contentDocument, found = {{}};
+  // A figure is drawn when a reader comes near it.
+  await Promise.all([...page.querySelectorAll("figure")].map(frame.contentWindow.show));
   const svgs = [...page.querySelectorAll("figure svg")];
   found.figures = svgs.length;
   found.buttons = page.querySelectorAll("figure button[data-figure]").length;

@@ -75,6 +75,7 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let serve = || -> io::Result<Infallible> {
         let files = open_all(Path::new(folder))?;
         let listener = listen(port)?;
+        println!("port {}", listener.local_addr()?.port());
         Responder::new(way, files, workers_max, has_second)?.serve(&listener)
     };
     serve().map_err(|error| error.to_string())
@@ -182,7 +183,7 @@ impl Responder {
             return Ok(());
         };
         let ring = types::Fd(second.as_raw_fd());
-        let poll = opcode::PollAdd::new(ring, libc_pollin()).multi(true).build();
+        let poll = opcode::PollAdd::new(ring, readable()).multi(true).build();
         push(&mut self.ring, poll.user_data(SECOND << 32))
     }
 
@@ -324,7 +325,7 @@ impl Responder {
             return self.submit(at, SEND, send);
         }
         if connection.in_pipe > 0 {
-            return self.out_of_pipe(at);
+            return self.empty_pipe(at);
         }
         let Some(body) = connection.body.filter(|body| body.left > 0) else {
             connection.body = None;
@@ -337,7 +338,7 @@ impl Responder {
         };
         match way {
             Way::Block | Way::Yield | Way::Poll => self.send_file(at, body),
-            Way::Splice => self.into_pipe(at, body),
+            Way::Splice => self.fill_pipe(at, body),
             Way::Read => self.read(at, body),
         }
     }
@@ -373,7 +374,7 @@ impl Responder {
             }
             Err(Errno::AGAIN) => {
                 let socket = types::Fd(connection.socket.as_raw_fd());
-                let poll = opcode::PollAdd::new(socket, libc_pollout()).build();
+                let poll = opcode::PollAdd::new(socket, writable()).build();
                 self.submit(at, GO_ON, poll)
             }
             _ => {
@@ -384,7 +385,7 @@ impl Responder {
     }
 
     /// Two linked splices: a part of the file into the pipe, and out of it.
-    fn into_pipe(&mut self, at: usize, body: Body) -> io::Result<()> {
+    fn fill_pipe(&mut self, at: usize, body: Body) -> io::Result<()> {
         let connection = self.of(at);
         if connection.pipe.is_none() {
             connection.pipe = Some(rustix::pipe::pipe()?);
@@ -395,10 +396,10 @@ impl Responder {
         let file = types::Fd(body.file);
         let into = opcode::Splice::new(file, body.offset as i64, end, -1, part).build();
         self.submit(at, INTO_PIPE, into.flags(squeue::Flags::IO_LINK))?;
-        self.out_of_pipe(at)
+        self.empty_pipe(at)
     }
 
-    fn out_of_pipe(&mut self, at: usize) -> io::Result<()> {
+    fn empty_pipe(&mut self, at: usize) -> io::Result<()> {
         let connection = self.of(at);
         let (begin, _) = connection.pipe.as_ref().expect("there is something in it");
         let begin = types::Fd(begin.as_raw_fd());
@@ -421,11 +422,11 @@ fn head_only(input: &[u8]) -> bool {
     input.starts_with(b"HEAD ")
 }
 
-fn libc_pollin() -> u32 {
+fn readable() -> u32 {
     u32::from(rustix::event::PollFlags::IN.bits())
 }
 
-fn libc_pollout() -> u32 {
+fn writable() -> u32 {
     u32::from(rustix::event::PollFlags::OUT.bits())
 }
 

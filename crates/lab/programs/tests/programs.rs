@@ -2,11 +2,9 @@
 //! a responder answers.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
 
 fn run(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft-programs"));
@@ -40,18 +38,6 @@ impl Drop for Killed {
     }
 }
 
-/// A stream to a program that is about to listen.
-fn connect(port: u16) -> TcpStream {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
-            Ok(stream) => return stream,
-            Err(error) if Instant::now() > deadline => panic!("{error}"),
-            Err(_) => thread::sleep(Duration::from_millis(5)),
-        }
-    }
-}
-
 #[test]
 fn every_way_sends_the_same_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,12 +46,13 @@ fn every_way_sends_the_same_file() {
     fs::write(folder.path().join("big"), &body).unwrap();
     fs::write(folder.path().join("empty"), b"").unwrap();
     for way in ["block", "yield", "poll", "splice", "splice-8", "splice-2", "read"] {
-        let port =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft-programs"));
-        let words = ["files", way, &port.to_string()].map(str::to_owned);
-        let _running = Killed(command.args(words).arg(folder.path()).spawn().unwrap());
-        let mut stream = connect(port);
+        command.args(["files", way, "0"]).arg(folder.path()).stdout(Stdio::piped());
+        let mut running = Killed(command.spawn().unwrap());
+        let mut said = String::new();
+        BufReader::new(running.0.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        let port: u16 = said.trim().strip_prefix("port ").unwrap().parse().unwrap();
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         for (target, body) in [("/big", &body[..]), ("/empty", &[]), ("/big", &body[..])] {
             write!(stream, "GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
             let length = body.len();

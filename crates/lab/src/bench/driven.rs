@@ -8,6 +8,9 @@ use super::generator::Interval;
 use super::window::Window;
 use crate::sample::{LASTED_S, Noise, Sample};
 
+/// Figures that a sample has only if there were replies.
+const OF_REPLIES: &[&str] = &["cpu_us", "machine_us", "p50_us", "p99_us", "p99.9_us", "mean_us"];
+
 /// Outcomes of the generators and readings of the meters.
 pub(crate) struct Driven {
     pub(crate) outcomes: Vec<Outcome>,
@@ -89,6 +92,12 @@ impl Driven {
             ("lag_p99_us", figures.lag_us.p99),
         ];
         let mut sample = Sample { noise: self.noise, ..Sample::of(figures) };
+        if self.outcomes.iter().all(|one| one.total.replies() == 0) {
+            // What was never answered has neither a latency nor a cost.
+            for name in OF_REPLIES {
+                sample.values.remove(*name);
+            }
+        }
         let [user, kernel] = self.window.ticks;
         if user + kernel > 0.0 {
             sample.add([("user_percent", 100.0 * user / (user + kernel))]);

@@ -290,7 +290,7 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
     let errors = rows.by(&Measure::ERRORS);
     let p99 = rows.by(&Measure::P99);
     let recovery = rows.by(&RECOVERY);
-    let goodput = rows.by(&GOODPUT).below(CEILINGS);
+    let goodput = rows.by(&GOODPUT);
     let all = [&[ours], others].concat();
     let each = [NO_HERD, HERD].map(|configuration| {
         [

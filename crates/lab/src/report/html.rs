@@ -34,7 +34,9 @@ pub fn html(reports: &[Report<'_>]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>weft lab: report</title><style>{}</style><style>{STYLE}</style></head><body>\n\
-         <h1>weft lab: report</h1>\n{}<nav><ol>",
+         <h1>weft lab: report</h1>\n\
+         <noscript><p class=\"notes\">Figures need JavaScript; weft lab report --figures DIR writes \
+         them as SVG.</p></noscript>{}<nav><ol>",
         svg::STYLE,
         summary(reports)
     );
@@ -355,8 +357,8 @@ mod tests {
         assert!(at < page.find("too few samples for a verdict").unwrap());
     }
 
-    /// Seen: a report of 7 MB, which took seconds to load. Cause: all figures and samples were in it
-    /// as text. Cure: they are packed, and unpacked when they are looked at.
+    /// Seen: a report of 7 MB, which took seconds to load. Cause: all figures and samples were in
+    /// it as text. Cure: they are packed, and unpacked when they are looked at.
     #[test]
     fn figures_and_samples_are_packed() {
         let recorded = Recorded { header: header(), turns: Vec::new(), ending: None };

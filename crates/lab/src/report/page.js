@@ -1,5 +1,6 @@
-// Figures and raw samples are packed: each figure is drawn when a reader comes near it. The buttons
-// save what the page holds, without a network.
+// Figures and raw samples are packed: each figure is drawn when a reader comes near it, or when the
+// browser has nothing else to do, so that all are there to be printed. The buttons save what the page
+// holds, without a network.
 const unpacked = {};
 function unpack(name) {
   return unpacked[name] ??= (async () => {
@@ -24,7 +25,13 @@ const near = new IntersectionObserver(all => all.forEach(one => {
   if (one.isIntersecting) show(one.target);
 }), {rootMargin: "800px"});
 document.querySelectorAll("figure").forEach(figure => near.observe(figure));
-addEventListener("beforeprint", () => document.querySelectorAll("figure").forEach(show));
+addEventListener("load", async () => {
+  const idle = self.requestIdleCallback ?? (done => setTimeout(done, 20));
+  for (const figure of document.querySelectorAll("figure")) {
+    await new Promise(done => idle(done));
+    await show(figure);
+  }
+});
 
 function save(blob, name) {
   const link = document.createElement("a");
@@ -58,7 +65,8 @@ async function png(svg) {
 
 document.querySelectorAll("button[data-figure]").forEach(button => button.onclick = async () => {
   await show(button.parentNode);
-  save(await png(button.parentNode.querySelector("svg")), button.dataset.figure + ".png");
+  const svg = button.parentNode.querySelector("svg");
+  if (svg) save(await png(svg), button.dataset.figure + ".png");
 });
 document.querySelectorAll("button[data-samples]").forEach(button => button.onclick = async () => {
   const name = button.dataset.samples, text = JSON.stringify((await unpack(name)).raw);

@@ -505,7 +505,7 @@ mod tests {
             ("fibre", "'fibre' is not an engine: choose one of fiber, thread"),
             ("", "'' is not an engine"),
             ("fiber:dispatcher=lap", "fiber has no key 'dispatcher'; its keys: io, fibers"),
-            ("event:io=epoll", "event has no key 'io'; its keys: dispatcher, accept,"),
+            ("event:io=epoll", "event has no key 'io'; its keys: dispatcher, fdm-live,"),
             ("event:accept", "accept needs a value: accept=own|distributed"),
             ("event:accept=dealt", "accept: 'dealt' is not one of own, distributed"),
             ("pipeline:queue=0", "queue: '0' is not a whole number from 1"),

@@ -69,7 +69,9 @@ fn take(
     let how = format!("http {url} -c 64 --timeout 1s --warm-up {warm_up_ms:.0}ms");
     let driven = bench.drive(&mut server, &[words(&how)])?;
     let mut sample = driven.sample();
-    // Before the slow ones leave: what they hold is the question.
+    // Healthy servers close what the generator has closed. Before the slow ones leave: what they
+    // hold is the question.
+    thread::sleep(Duration::from_millis(100));
     sample.add([
         (WORKERS.name, server.kernel_workers() as f64),
         (CLOSE_WAIT.name, f64::from(close_wait(server.port)?)),

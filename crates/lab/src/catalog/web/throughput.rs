@@ -123,6 +123,16 @@ fn expectations(rows: &Rows) -> Expectations {
 mod tests {
     use super::*;
 
+    /// Seen: a page with parameters of an earlier version.
+    #[test]
+    fn the_page_has_these_parameters() {
+        let page = WEB_THROUGHPUT.page.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = format!(
+            "within {SHORT_TIMEOUT_S} s has failed, in samples of {SECONDS} s after {WARM_UP_S} s"
+        );
+        assert!(page.contains(&said) && page.contains(&format!("within {TIMEOUT_S} s")), "{said}");
+    }
+
     #[test]
     fn requests_of_a_session() {
         let log = "# made by weft load traces\n/a think=2.0\n    /b\n    /c\n\n/d\n\n\n/e\n/f\n";

@@ -387,7 +387,7 @@ mod tests {
             recorded.header.experiment = name.to_owned();
             recorded.turns.truncate(1);
             recorded.turns[0].configuration = configuration.to_owned();
-            let text = Report::new(experiment, &recorded).receipt();
+            let text = Report::new(experiment, &recorded).receipt(true);
             let how = "2 rounds, systems by turns, each until its work is done; 1 noisy sample";
             assert!(text.contains(how), "{text}");
         }

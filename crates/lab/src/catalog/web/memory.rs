@@ -31,6 +31,8 @@ const QUICK: &[u64] = &[50, 110];
 const SCALE: &str = "0.15";
 /// Length of the warm-up, in samples' times.
 const WARM_UP: f64 = 3.0;
+/// The plateau begins here: the files, and half as much for the server.
+const ENOUGH_PERCENT: f64 = 150.0;
 /// A server suffers where it answers less than this part of its plateau.
 const PLATEAU_SHARE: f64 = 0.9;
 
@@ -135,16 +137,21 @@ fn add_needed(rows: &mut Rows) {
     }
 }
 
-/// The memory at which a server falls below a part of its plateau, which is what it answers with
-/// the most memory; between two measured ones by the line that joins them.
+/// The memory at which a server comes to a part of its plateau, which is what it answers with more
+/// than enough; between two measured ones by the line that joins them.
 fn needed(rates: &[(f64, f64)]) -> f64 {
-    let plateau = rates.last().map_or(0.0, |(_, rate)| PLATEAU_SHARE * rate);
-    let below = rates.iter().rposition(|(_, rate)| *rate < plateau);
-    let Some(at) = below else {
-        return rates.first().map_or(0.0, |(memory, _)| *memory);
-    };
-    let ((less, lower), (more, upper)) = (rates[at], rates[at + 1]);
-    less + (more - less) * (plateau - lower) / (upper - lower)
+    let enough = rates.iter().position(|(percent, _)| *percent >= ENOUGH_PERCENT);
+    let plateau = &rates[enough.unwrap_or(rates.len().saturating_sub(1))..];
+    let sum: f64 = plateau.iter().map(|(_, rate)| PLATEAU_SHARE * rate).sum();
+    let least = sum / plateau.len().max(1) as f64;
+    // Seen: a dip of one sample at 150 % as the number of a server that needs 100.
+    match rates.iter().position(|(_, rate)| *rate >= least) {
+        Some(at) if at > 0 => {
+            let ((less, lower), (more, upper)) = (rates[at - 1], rates[at]);
+            less + (more - less) * (least - lower) / (upper - lower)
+        }
+        _ => rates.first().map_or(0.0, |(memory, _)| *memory),
+    }
 }
 
 fn expectations(rows: &Rows) -> Expectations {
@@ -173,9 +180,8 @@ mod tests {
         let rates = [(10.0, 100.0), (50.0, 500.0), (100.0, 1000.0), (200.0, 1000.0)];
         assert_eq!(needed(&rates), 90.0);
         assert_eq!(needed(&[(10.0, 950.0), (200.0, 1000.0)]), 10.0, "it never suffers");
-        // A dip of one sample in the middle counts as well: replies fall below it there.
-        let dip = [(10.0, 950.0), (50.0, 800.0), (100.0, 1000.0)];
-        assert_eq!(needed(&dip), 75.0);
+        let dip = [(50.0, 500.0), (100.0, 1000.0), (150.0, 800.0), (200.0, 1200.0)];
+        assert_eq!(needed(&dip), 90.0);
         assert_eq!(needed(&[]), 0.0);
     }
 

@@ -80,6 +80,8 @@ impl Report<'_> {
     /// instead, so that it fits a terminal.
     fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
         let mut configurations = self.rows.configurations();
+        let systems = self.rows.systems();
+        let is_narrow = configurations.len() < systems.len();
         let is_told = |label: &str| {
             let mut rows = self.rows.all().iter().filter(|row| row.configuration.label == label);
             rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
@@ -87,7 +89,6 @@ impl Report<'_> {
         if configurations.iter().any(|configuration| is_told(&configuration.label)) {
             configurations.retain(|configuration| is_told(&configuration.label));
         }
-        let systems = self.rows.systems();
         let scale = self.rows.scale(measure);
         let at = |configuration: &str, system: &str| {
             show_row(self.rows.find(configuration, system), measure, scale)
@@ -103,7 +104,7 @@ impl Report<'_> {
             });
             [header].into_iter().chain(lines).collect()
         };
-        if labels.len() < systems.len() {
+        if is_narrow {
             table(&labels, &systems, &|system, configuration| at(configuration, system))
         } else {
             table(&systems, &labels, &at)
@@ -252,7 +253,7 @@ mod tests {
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let text = Report::new(experiment, &recorded).to_string();
         for line in [
-            "| 1 processor, many |         46.0 |       failed |",
+            "| 1 processor, many | 46.0 | failed |",
             "not measured (goal): weft, 1 processor, many: less time per operation and processor than \
              go (46.0 ns; go failed)",
             "seems missed (goal): weft, 1 processor, many: time per operation and processor of at most 30 \

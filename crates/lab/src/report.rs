@@ -217,7 +217,12 @@ impl<'a> Report<'a> {
         let versions = versions.into_iter();
         let versions: Vec<_> =
             versions.map(|(name, version)| format!("{name} {version}")).collect();
-        let rounds = counted(header.repetitions as usize, "round");
+        // A budget, or the user, may have ended it before.
+        let rows = self.rows.all().iter();
+        let taken = rows.map(|row| row.samples.len() + row.failures.len()).max().unwrap_or(0);
+        let asked = counted(header.repetitions as usize, "round");
+        let is_whole = taken >= header.repetitions as usize;
+        let rounds = if is_whole { asked } else { format!("{taken} of {asked}") };
         let machine = &header.card.machine;
         let testbed = &header.testbed;
         let mut parts = vec![format!("Measured {date} UTC on {machine}")];

@@ -377,6 +377,9 @@ mod tests {
         say(&recorded, ", 1.2 to 10 s each");
         recorded.turns.truncate(1);
         say(&recorded, ", 1.2 s each");
+        // Seen: "2 rounds" of which the budget left one.
+        let text = Report::new(experiment, &recorded).receipt(true);
+        assert!(text.contains("; 1 of 2 rounds, systems by turns"), "{text}");
     }
 
     /// Seen: "each asked for 0.3 s" of programs that start their fibers, end them, and end.

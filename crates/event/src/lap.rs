@@ -18,8 +18,8 @@
 //!    stable, within two delays and a step however it grows and shrinks, and by the second wait
 //!    after work that took longer. The cold set costs a fixed share of the time: 6,000 idle
 //!    connections at 0.1 to 0.5 µs (the less often, the colder the caches), once in 10 ms, are 6 to
-//!    30 % of one core, however often the server waits. It is a share of the time that passes: where
-//!    a quota leaves a quarter of a core, and others are ahead, it is most of what there is.
+//!    30 % of one core, however often the server waits. It is a share of the time that passes:
+//!    where a quota leaves a quarter of a core, and others are ahead, it is most of what there is.
 //! 3. A cold descriptor that is ready becomes hot at once, with full credit.
 //! 4. A hot descriptor that is ready gets full credit. Otherwise it loses one credit, but only if
 //!    others were ready: time passes in events, not in calls. Without credit it becomes cold.

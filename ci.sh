@@ -230,7 +230,7 @@ cmd_libraries() {
         --manifest-path examples/libraries/Cargo.toml
 }
 
-#: deb [PROFILE]        the Debian package, of the release binary or of another profile's, in target/debian
+#: deb [PROFILE]        the Debian package, of the release binary or of another profile's, and its debug information, in target/debian
 cmd_deb() {
     local profile=${1:-release}
     # The manifest names this folder.
@@ -245,7 +245,7 @@ cmd_deb() {
     "$target/$profile/weft" completions zsh >"$files/_weft"
     "$target/$profile/weft" completions fish >"$files/weft.fish"
     python3 tools/licenses.py >"$files/licenses.txt"
-    PATH="$(realpath "$tools")/bin:$PATH" run cargo deb --package weftwork --no-build --profile "$profile"
+    PATH="$(realpath "$tools")/bin:$PATH" run cargo deb --package weftwork --no-build --profile "$profile" --dbgsym
 }
 
 #: static               the binary without shared libraries, in target/TRIPLE/release (glibc's; see RELEASE.md for musl)

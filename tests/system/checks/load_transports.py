@@ -233,7 +233,8 @@ def replies_of_public_reports(world):
             expect_equal(f"{report}: errors", set(found.errors), {error} if error else set())
             expect_equal(f"{report}: replies", found["replies"], 0 if error else 20)
     # bombardier #56: a close that was not announced comes in place of the next reply, unless none is asked for.
-    with Badly(lambda connection: connection.sendall(HEAD) or "close") as server:
+    # The server ends its side and reads on: a close would reset the connection of a request that crosses it.
+    with Badly(lambda connection: connection.sendall(HEAD) or connection.shutdown(socket.SHUT_WR)) as server:
         found = load(world, "http", server.url(), "-n", 20, "-c", 2, status=1)
         expect_equal("errors", set(found.errors), {"short_reply"})
         expect("use --close" in found.said, found.said)

@@ -237,7 +237,7 @@ fn plans_that_udp_cannot_carry_are_refused() {
     };
     type Change = (fn(&mut Plan), &'static str);
     let cases: [Change; 6] = [
-        (|plan| cache_of(plan).keys_per_get = 2000, "--multi-get"),
+        (|plan| cache_of(plan).keys_per_get = 2, "--multi-get"),
         (
             |plan| {
                 cache_of(plan).set_percent = 1.0;

@@ -83,7 +83,7 @@ def asked_over_udp(world, port):
     """Keys are stored over TCP at the same port; replies are up to fifteen datagrams. The server's socket holds the sets of eight."""
     wait_for("it answers", lambda: socket.create_connection(("127.0.0.1", port), 1).close() is None)
     for io in ("uring", "epoll"):
-        for more in ((), ("--protocol", "meta"), ("--multi-get", 3), ("--rate", "2k")):
+        for more in ((), ("--protocol", "meta"), ("--rate", "2k")):
             report = load(world, "cache", f"127.0.0.1:{port}", "--udp", *CACHE_LOAD, "--io", io, *more)
             # A busy machine may drop a few of some ten thousand datagrams: no buffer is ours alone.
             lost = report.errors.get("client_timeout", 0)

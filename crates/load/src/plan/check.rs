@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::LoadError;
 use crate::plan::{
-    Arrivals, Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, LoadTarget, Network, Plan,
-    VALUE_BYTES_MAX, VALUE_BYTES_UDP_MAX, Workload,
+    Arrivals, Cache, KEY_BYTES_MAX, KEY_DIGITS, LoadTarget, Network, Plan, VALUE_BYTES_MAX,
+    VALUE_BYTES_UDP_MAX, Workload,
 };
 use crate::workload::distribution::Distribution;
 use crate::workload::template::Template;
@@ -22,10 +22,6 @@ const DEPTH_MAX: u32 = 65_536;
 const INTERVALS_MAX: u128 = 100_000;
 /// memcached reads lines of at most 64 KiB (proto_text.c).
 const KEYS_PER_GET_MAX: u32 = 10_000;
-/// Longest datagram of IPv4. udp(7)
-const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// Bytes of a get beside its keys: the datagram's header, the command and the end of its line.
-const GET_BESIDE_BYTES: usize = 8 + "mg  k v\r\n".len();
 /// Longest path of a Unix socket, without the zero at its end. unix(7)
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// Header fields that HTTP/2 forbids (RFC 9113 8.2.2).
@@ -190,12 +186,11 @@ impl Plan {
                 "a socket has one request in flight; use more --connections, not --depth",
             );
         }
-        if cache.protocol == CacheProtocol::Meta && cache.keys_per_get > 1 {
-            return wrong("--multi-get of the meta protocol is several commands, not one datagram");
-        }
-        let key = cache.key_bytes_max();
-        if GET_BESIDE_BYTES + cache.keys_per_get as usize * (1 + key) > DATAGRAM_BYTES_MAX {
-            return wrong("a get must fit into one datagram: use fewer keys in --multi-get");
+        if cache.keys_per_get > 1 {
+            return wrong(
+                "one key per get: memcached numbers the datagrams of each value from 0 again, so \
+                 those of several cannot be told apart: remove --multi-get",
+            );
         }
         let is_bounded = match cache.value_bytes {
             Distribution::Fixed(bytes) | Distribution::Uniform { high: bytes, .. } => {
@@ -306,15 +301,6 @@ impl Plan {
 }
 
 impl Cache {
-    /// Longest key.
-    fn key_bytes_max(&self) -> usize {
-        match (&self.template, &self.key_bytes) {
-            (Some(template), _) => template.text(template.count() - 1).len(),
-            (None, Distribution::Fixed(bytes)) => *bytes as usize,
-            (None, _) => KEY_BYTES_MAX,
-        }
-    }
-
     fn check_names(&self, template: &Template) -> Result<(), LoadError> {
         let longest = template.text(template.count() - 1);
         if template.count() != self.keys || !is_key(&longest) || longest.len() > KEY_BYTES_MAX {

@@ -80,7 +80,7 @@ def the_lab_measures_other_peoples_servers_beside_ours(world):
         expect(f"| {system} " in table, f"no line of {system} in {table}")
     expect("failed" not in table, f"a sample failed: {table}")
     page = (world.scratch / "results/report.html").read_text()
-    expect("<svg " in page and "nginx 1." in page, "a page without figures or versions")
+    expect("<figure " in page and "nginx 1." in page, "a page without figures or versions")
     lines = (world.scratch / "results/samples/web-rows.jsonl").read_text().splitlines()
     samples = [line["turn"]["came"]["sample"] for line in map(json.loads, lines) if "sample" in line.get("turn", {}).get("came", {})]
     expect_equal("samples", len(samples), 9)

@@ -399,7 +399,8 @@ def run(addresses, groups):
 def run_stats(addresses):
     failed = 0
     for command in STATS:
-        missing = stat_names(addresses[0], command) - stat_names(addresses[1], command)
+        # This memcached is built with its proxy, which ours has not.
+        missing = {name for name in stat_names(addresses[0], command) - stat_names(addresses[1], command) if "proxy" not in name}
         if missing:
             failed += 1
             print(f"FAIL {command}: ours lacks {sorted(missing)}")

@@ -358,7 +358,6 @@ pub(crate) fn choice(text: &str) -> EngineChoice {
 mod tests {
     use super::*;
     use crate::os::machine::tests::machine;
-    use event::Overflow;
 
     const WATCHED: (&str, &str) = ("proc/sys/fs/epoll/max_user_watches", "9000\n");
 
@@ -417,7 +416,7 @@ mod tests {
     #[test]
     fn the_laboratory_measures_every_dispatcher() {
         let is_measured = |mechanism: &Mechanism| match mechanism {
-            Mechanism::RtSig(overflow) => *overflow == Overflow::Poll,
+            Mechanism::RtSig(overflow) => *overflow == event::Overflow::Poll,
             Mechanism::EpollOneShot => false,
             _ => true,
         };

@@ -258,7 +258,10 @@ fn direct_read_yields_processor() {
             let has_run = Arc::new(AtomicBool::new(false));
             let other = Arc::clone(&has_run);
             let other = fiber::spawn(move || other.store(true, Ordering::Relaxed));
-            assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 8192);
+            // On a busy machine a turn may end before the other fiber's, and the read end with it.
+            for _ in 0..3 {
+                assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 8192);
+            }
             assert!(has_run.load(Ordering::Relaxed) || !is_direct, "{choice:?}");
             other.join().unwrap();
         });

@@ -22,7 +22,7 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     refused("cache --io uring", "--io is now part of --engine: --engine fiber:io=uring");
     refused(
         "serve --engine event:io=uring",
-        "error: --engine: event has no key 'io'; its keys: dispatcher, accept,",
+        "error: --engine: event has no key 'io'; its keys: dispatcher, fdm-live, fdm-nap,",
     );
     refused("serve a b", "tip: one directory is served");
     refused("cache --engine fibre", "fiber, thread");

@@ -15,7 +15,7 @@ pub(crate) struct StreamReply {
     pub(crate) status: Option<Status>,
     /// Fields beside those that most replies have, encoded.
     pub(crate) fields: Vec<u8>,
-    pub(crate) body: VecDeque<Segment>,
+    pub(crate) body: Segments,
     pub(crate) body_len: u64,
     /// Arrival of the request, if that is not now.
     pub(crate) asked: Option<Now>,
@@ -37,6 +37,44 @@ impl Segment {
     }
 }
 
+/// Parts of a body, in order. A single one, as most bodies are, needs no allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    /// `None`: the body has ended.
+    first: Option<Segment>,
+    rest: VecDeque<Segment>,
+}
+
+impl Segments {
+    pub(crate) fn push(&mut self, segment: Segment) {
+        match &mut self.first {
+            None => self.first = Some(segment),
+            Some(_) => self.rest.push_back(segment),
+        }
+    }
+
+    pub(crate) fn first_mut(&mut self) -> Option<&mut Segment> {
+        self.first.as_mut()
+    }
+
+    pub(crate) fn drop_first(&mut self) {
+        self.first = self.rest.pop_front();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// Bytes of memory that are allocated for the parts beyond the first.
+    pub(crate) fn allocated_len(&self) -> usize {
+        self.rest.capacity() * size_of::<Segment>()
+    }
+}
+
 /// Most bytes of fields that are kept allocated.
 const FIELDS_LEN_KEPT: usize = 4096;
 
@@ -49,7 +87,7 @@ impl StreamReply {
         self.status = None;
         self.fields.clear();
         self.fields.shrink_to(FIELDS_LEN_KEPT);
-        self.body.clear();
+        self.body = Segments::default();
         self.body_len = 0;
         self.asked = None;
     }
@@ -73,7 +111,7 @@ impl StreamReply {
     pub(crate) fn put_segment(&mut self, segment: Segment) {
         if segment.len() > 0 {
             self.body_len += segment.len();
-            self.body.push_back(segment);
+            self.body.push(segment);
         }
     }
 }

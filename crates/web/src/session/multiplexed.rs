@@ -29,7 +29,7 @@ use crate::answer::{Answer, Attempt, answer};
 use crate::date;
 use crate::handle::Handle;
 use crate::reply::RequestFacts;
-use crate::reply::stream::{Segment, StreamReply};
+use crate::reply::stream::{Segment, Segments, StreamReply};
 use crate::request::body::Expectation;
 use crate::request::{Framing, Head, Method, Refusal, parse_stream, stream};
 use crate::status::Status;
@@ -85,7 +85,7 @@ struct Stream {
     /// A request whose body is on its way.
     pending: Option<Box<KeptRequest>>,
     /// Rest of the reply's body.
-    body: VecDeque<Segment>,
+    body: Segments,
     /// Arrival of the request, and line of the log: until the last byte of the body.
     asked: Option<Instant>,
     line: Option<HeldLine>,
@@ -143,9 +143,6 @@ const STREAMS_LEN_LEAN: usize = 16 * 1024;
 
 /// Charges for memory change in steps: what a few streams hold is as little as nothing.
 const HELD_LEN_STEP: usize = 4 * 1024;
-
-/// Segments for which every slot has space.
-const SEGMENTS_KEPT: usize = 4;
 
 /// Slots that a connection without streams keeps.
 const STREAMS_KEPT: usize = 8;
@@ -259,11 +256,10 @@ impl Multiplexed {
 
     /// Bytes of memory that its streams hold.
     fn streams_len(&self) -> usize {
-        let slot_len = size_of::<Stream>() + SEGMENTS_KEPT * size_of::<Segment>();
+        let slots_len = self.streams.capacity() * size_of::<Stream>();
         let heads_len = self.worked_len + self.pending_len;
-        let len =
-            self.endpoint.allocated_len() + self.streams.capacity() * slot_len + self.reads_len;
-        len + heads_len + self.replies_len
+        let bodies_len = self.reads_len + self.replies_len;
+        self.endpoint.allocated_len() + slots_len + heads_len + bodies_len
     }
 
     /// Takes frames, unless too much output waits. Returns the number of bytes.
@@ -561,7 +557,7 @@ impl Multiplexed {
         let out = &mut *call.replier.out;
         let stream = &mut self.streams[key.slot()];
         if is_open && reply.body_len > 0 {
-            std::mem::swap(&mut stream.body, &mut reply.body);
+            stream.body = std::mem::take(&mut reply.body);
             stream.asked = Some(asked);
             stream.line = out.log().and_then(Log::hold_last);
             stream.reply_len = stream.reply_len();
@@ -659,7 +655,7 @@ impl Multiplexed {
         handle: &Handle,
     ) {
         let key = piece.stream;
-        match self.streams[key.slot()].body.front_mut() {
+        match self.streams[key.slot()].body.first_mut() {
             None => unreachable!("a piece of stream {} that has none left", key.id()),
             Some(Segment::Memory(bytes)) => {
                 cut(&mut piece, bytes.len() as u64);
@@ -703,7 +699,7 @@ impl Multiplexed {
         if self.reads == READS_MAX {
             return self.unread.push_back(piece.stream);
         }
-        if let Some(Segment::File(range)) = self.streams[piece.stream.slot()].body.front() {
+        if let Some(Segment::File(range)) = self.streams[piece.stream.slot()].body.iter().next() {
             self.reads += 1;
             self.reads_len += piece.len as usize;
             self.works.push_back(Task::Read(Box::new(PieceRead {
@@ -752,7 +748,7 @@ impl Multiplexed {
     fn sent(&mut self, key: StreamKey, len: usize, out: &mut Outbox) {
         self.pace.sent_len += len as u64;
         let stream = &mut self.streams[key.slot()];
-        let rest = match stream.body.front_mut() {
+        let rest = match stream.body.first_mut() {
             Some(Segment::Memory(bytes)) => {
                 bytes.advance(len);
                 bytes.len() as u64
@@ -764,7 +760,7 @@ impl Multiplexed {
             None => return,
         };
         if rest == 0 {
-            stream.body.pop_front();
+            stream.body.drop_first();
         }
         if stream.body.is_empty() {
             let is_refused = stream.is_refused;
@@ -797,8 +793,7 @@ impl Stream {
     fn clear(&mut self) {
         self.key = None;
         self.pending = None;
-        self.body.clear();
-        self.body.shrink_to(SEGMENTS_KEPT);
+        self.body = Segments::default();
         self.is_refused = false;
     }
 
@@ -809,8 +804,8 @@ impl Stream {
             _ => 0,
         };
         let line_len = self.line.as_ref().map_or(0, HeldLine::allocated_len);
-        let segments = self.body.capacity().saturating_sub(SEGMENTS_KEPT);
-        line_len + segments * size_of::<Segment>() + self.body.iter().map(bytes_len).sum::<usize>()
+        let bytes_len = self.body.iter().map(bytes_len).sum::<usize>();
+        line_len + self.body.allocated_len() + bytes_len
     }
 }
 

@@ -481,7 +481,7 @@ impl Processor {
         self.enter(fiber);
         let left = fiber.run(self, &counters.fibers_started);
         let fiber = self.running().expect("a fiber has left the processor");
-        self.shared().running.store(0, Ordering::Relaxed);
+        self.shared().running.set(0);
         self.set_current(None);
         match left {
             Some(Left::Suspended(Suspend::Yield)) => self.make_ready_again(fiber),

@@ -203,7 +203,7 @@ impl MonitorLoop {
         let mut all_asleep = true;
         for (index, processor) in cluster.open_slots().iter().enumerate() {
             all_asleep &= processor.is_asleep();
-            let fiber = processor.running.load(Ordering::Relaxed);
+            let fiber = processor.running.get();
             let thread = processor.thread.load(Ordering::Acquire);
             let now = Seen {
                 fiber,

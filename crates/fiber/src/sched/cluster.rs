@@ -69,10 +69,26 @@ pub(crate) struct ProcessorShared {
     /// Memory of the ring's receive buffers, which fibers that move take along; unset on other back
     /// ends.
     pub(crate) lent_memory: OnceLock<Arc<LentMemory>>,
-    /// The number of the fiber that runs; 0 is none.
-    pub(crate) running: AtomicU64,
+    pub(crate) running: Running,
     /// Its kernel thread, as gettid(2) says; 0 before it runs.
     pub(crate) thread: AtomicI32,
+}
+
+/// The number of the fiber that runs; 0 is none. In cache lines of its own, because the processor
+/// writes it at every switch, and others read what lies beside it to reach the processor.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Running(AtomicU64);
+
+impl Running {
+    #[inline]
+    pub(crate) fn set(&self, fiber: u64) {
+        self.0.store(fiber, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A message from another thread to a processor.
@@ -278,7 +294,7 @@ impl ProcessorShared {
             stage: SlotState::default(),
             pinned: AtomicUsize::new(0),
             lent_memory: OnceLock::new(),
-            running: AtomicU64::new(0),
+            running: Running::default(),
             thread: AtomicI32::new(0),
         }
     }

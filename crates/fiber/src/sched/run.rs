@@ -234,6 +234,6 @@ impl Processor {
         self.set_current(Some(fiber));
         self.unsuspended.set(0);
         let id = fiber.control().id();
-        shared.running.store(id, Ordering::Relaxed);
+        shared.running.set(id);
     }
 }

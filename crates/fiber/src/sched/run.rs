@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 use crate::base::counters::Counter;
 use crate::base::home;
 use crate::base::stamp;
-use crate::sched::cluster::ProcessorShared;
 use crate::sched::fiber::{FiberRef, Flow, GO_ON, Left, Suspend, TRACE};
 use crate::sched::local;
 use crate::sched::processor::{self, Processor};
@@ -80,9 +79,13 @@ impl FiberRef {
 
     /// The fiber is at home on this processor from now on: a cancel or a wake finds it here.
     fn settle(self, processor: &Processor, started: &Counter) {
-        let home: *const ProcessorShared = processor.shared();
+        let home = std::ptr::from_ref(processor.shared()).cast_mut();
+        let place = &self.control().home;
+        if place.load(Ordering::Relaxed) == home {
+            return; // As a pinned one is from its first run on: a cancel sends a message here.
+        }
         // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
-        let before = self.control().home.swap(home.cast_mut(), Ordering::SeqCst);
+        let before = place.swap(home, Ordering::SeqCst);
         if before.is_null() {
             started.add(1);
         }

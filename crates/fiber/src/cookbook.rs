@@ -1,5 +1,6 @@
-//! Recipes, each a program that runs: time-outs, cancellation, back-pressure, pools, shutdown,
-//! graceful restart, tests without waiting, futures, other people's libraries.
+//! Recipes, each a program that runs: time-outs, intervals, cancellation, whichever comes first,
+//! one to many, back-pressure, pools, shutdown, graceful restart, tests without waiting, futures,
+//! other people's libraries.
 //!
 //! # Time-outs
 //!
@@ -116,6 +117,114 @@
 //!     assert_eq!(mirrors.join_next().unwrap().unwrap(), "near");
 //!     mirrors.cancel_all(); // sleep returns early
 //!     while mirrors.join_next().is_some() {}
+//! });
+//! ```
+//!
+//! # Whichever comes first
+//!
+//! [`select!`](crate::select) is over channels, as the one of Go is. A socket and a signal get a
+//! fiber each that sends what it reads; a timer is a time-out of the wait.
+//!
+//! ```
+//! use std::io::{BufRead, BufReader, Write};
+//! use std::time::Duration;
+//! use weftwork_fiber::net::UnixStream;
+//! use weftwork_fiber::signal::{SIGUSR1, Signals};
+//! use weftwork_fiber::sync::mpsc;
+//!
+//! weftwork_fiber::run(|| {
+//!     let (near, mut far) = UnixStream::pair().unwrap();
+//!     let (to_lines, lines) = mpsc::sync_channel(16);
+//!     let reader = weftwork_fiber::spawn(move || {
+//!         let lines = BufReader::new(near).lines().map_while(Result::ok);
+//!         lines.for_each(|line| drop(to_lines.send(line)));
+//!     });
+//!     let (to_signals, signals) = mpsc::sync_channel(1);
+//!     let listener = weftwork_fiber::spawn(move || {
+//!         let received = Signals::new([SIGUSR1]).unwrap();
+//!         while received.wait().is_ok_and(|signal| to_signals.send(signal).is_ok()) {}
+//!     });
+//!     far.write_all(b"hello\n").unwrap();
+//!     let first = weftwork_fiber::select! {
+//!         recv(lines) -> line => line.unwrap(),
+//!         recv(signals) -> _ => "reload".into(),
+//!         default(Duration::from_secs(5)) => "nothing for five seconds".into(),
+//!     };
+//!     assert_eq!(first, "hello");
+//!     for fiber in [reader, listener] {
+//!         fiber.cancel();
+//!         fiber.join().unwrap();
+//!     }
+//! });
+//! ```
+//!
+//! # One to many
+//!
+//! Listeners with a channel each have all messages (tokio's `broadcast`). The policy for one that
+//! is slow is a line: this sender drops it, and its channel ends.
+//!
+//! ```
+//! use weftwork_fiber::sync::{Mutex, mpsc};
+//!
+//! struct Broadcast<T>(Mutex<Vec<mpsc::SyncSender<T>>>);
+//!
+//! impl<T: Clone> Broadcast<T> {
+//!     fn listen(&self, bound: usize) -> mpsc::Receiver<T> {
+//!         let (sender, receiver) = mpsc::sync_channel(bound);
+//!         self.0.lock().unwrap().push(sender);
+//!         receiver
+//!     }
+//!
+//!     fn send(&self, message: &T) {
+//!         self.0.lock().unwrap().retain(|to| to.try_send(message.clone()).is_ok());
+//!     }
+//! }
+//!
+//! weftwork_fiber::run(|| {
+//!     let news = Broadcast(Mutex::new(Vec::new()));
+//!     let (fast, slow) = (news.listen(8), news.listen(1));
+//!     ["one", "two"].iter().for_each(|word| news.send(word));
+//!     drop(news);
+//!     assert_eq!(fast.iter().collect::<Vec<_>>(), ["one", "two"]);
+//!     assert_eq!(slow.iter().collect::<Vec<_>>(), ["one"]);
+//! });
+//! ```
+//!
+//! Listeners who want only the latest value (tokio's `watch`) share it under a lock, with a number
+//! that says how often it changed:
+//!
+//! ```
+//! use std::time::Duration;
+//! use weftwork_fiber::sync::{Condvar, Mutex};
+//!
+//! struct Watched<T> {
+//!     value: Mutex<(u64, T)>,
+//!     changed: Condvar,
+//! }
+//!
+//! impl<T: Clone> Watched<T> {
+//!     fn set(&self, value: T) {
+//!         let mut current = self.value.lock().unwrap();
+//!         *current = (current.0 + 1, value);
+//!         self.changed.notify_all();
+//!     }
+//!
+//!     /// Waits for a value after number `seen`. None: no change in an hour, or cancelled.
+//!     fn after(&self, seen: u64) -> Option<(u64, T)> {
+//!         let hour = Duration::from_secs(3600);
+//!         let current = self.value.lock().unwrap();
+//!         let (current, wait) =
+//!             self.changed.wait_timeout_while(current, hour, |(n, _)| *n == seen).unwrap();
+//!         (!wait.timed_out()).then(|| current.clone())
+//!     }
+//! }
+//!
+//! weftwork_fiber::run(|| {
+//!     let limit = Watched { value: Mutex::new((0, 10)), changed: Condvar::new() };
+//!     weftwork_fiber::scope(|scope| {
+//!         scope.spawn(|| limit.set(20));
+//!         assert_eq!(limit.after(0), Some((1, 20)));
+//!     });
 //! });
 //! ```
 //!

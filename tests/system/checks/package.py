@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -123,6 +124,18 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     left = machine.run("find", "/etc", "/usr", "/lib", "/var", "-name", "*weft*", "-not", "-path", "/var/log/journal/*")[1].decode().split()
     expect_equal("files that are left", left, [])
     machine.stop()
+
+
+@check()
+def the_installed_command_says_where_the_laboratory_is(world):
+    """And names it nowhere else. Of the binary, and not a unit test: CI builds those with the laboratory only."""
+    tip, refusal = "`cargo build --release` makes one that has it", "weft has no command 'lab'"
+    for words, expected in (("lab", tip), ("lab run web-rows --quick", tip), ("lab --help", tip), ("man lab", refusal)):
+        said = world.output_of("sh", "-c", f"{world.binary} {words} 2>&1", status=2).decode()
+        expect(expected in said, f"weft {words}: {said}")
+    for words in ("--help", "completions bash", "completions fish", "man"):
+        said = world.output_of(world.binary, *words.split()).decode()
+        expect(not re.search(r"\blab\b", said), f"weft {words} names it")
 
 
 @check(limit_s=60, by_hand=True)

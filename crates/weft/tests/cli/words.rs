@@ -115,21 +115,6 @@ fn the_lab_says_how_to_go_on() {
     assert_eq!(servers.matches(" built").count(), 2, "{servers}");
 }
 
-/// What is installed on servers has no laboratory, and names it nowhere else.
-#[cfg(not(feature = "lab"))]
-#[test]
-fn without_a_laboratory_weft_says_where_it_is() {
-    for words in ["lab", "lab run web-rows --quick", "lab --help"] {
-        refused(words, "`cargo build --release` makes one that has it");
-    }
-    refused("man lab", "weft has no command 'lab'");
-    for words in [&["--help"][..], &["completions", "bash"], &["completions", "fish"], &["man"]] {
-        let ran = run(&mut weft(words));
-        let is_named = ran.out.split(|c: char| !c.is_alphanumeric()).any(|word| word == "lab");
-        assert!(ran.code == 0 && !is_named, "{words:?}: {}", ran.out);
-    }
-}
-
 #[test]
 fn the_doctor_speaks_json() {
     let ran = run(&mut weft(&["doctor", "--json"]));

@@ -151,14 +151,21 @@ def the_static_binary_runs_in_an_empty_root(world):
     inside.parent.mkdir(parents=True)
     shutil.copy(binary, inside)
     (root / "site/index.html").write_text("from an empty root")
+    # Names of hosts and accounts are in files, which are all that is needed.
+    (root / "etc").mkdir()
+    (root / "etc/hosts").write_text("127.0.0.1 weft.test\n")
+    (root / "etc/passwd").write_text("weft:x:1234:1234::/:\n")
     key, chain = root / "key.pem", root / "chain.pem"
     world.output_of("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", chain)
-    server = world.server("--user", "1234:1234", "--tls-cert", "/chain.pem", "--tls-key", "/key.pem", site="/site",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:weft.test",
+                    "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", chain)
+    server = world.server("--user", "weft", "--tls-cert", "/chain.pem", "--tls-key", "/key.pem", site="/site",
                           wrap=["unshare", "--root", str(root)])
-    page = world.output_of("curl", "--silent", "--cacert", chain, "--resolve", f"localhost:{server.port}:127.0.0.1",
-                           f"https://localhost:{server.port}/")
+    page = world.output_of("curl", "--silent", "--cacert", chain, "--resolve", f"weft.test:{server.port}:127.0.0.1",
+                           f"https://weft.test:{server.port}/")
     expect_equal("the page", page, b"from an empty root")
     expect("io_uring" in server.output(), f"no io_uring: {server.output()}")
+    world.output_of("unshare", "--root", root, world.binary, "load", "http", f"https://weft.test:{server.port}/", "-n", "9",
+                    "--cacert", "/chain.pem", "--fail-if", "errors>0")
     with server:
         pass

@@ -5,16 +5,17 @@ pub(crate) mod http2;
 pub(crate) mod memcached;
 mod udp;
 
+use std::sync::Arc;
+
 use crate::outcome::Errors;
-use crate::plan::{Expected, Plan, Statuses, Workload};
+use crate::plan::{Expected, Http, Plan, Statuses, Workload};
 use crate::random::Random;
 
 /// Writer of requests and checker of replies.
 pub(crate) enum Protocol {
     Http {
         requests: Box<http::Requests>,
-        /// Requests of HTTP/2; `None`: HTTP/1.1.
-        blocks: Option<Box<http2::Blocks>>,
+        rendered: RenderedRequests,
         expect: Statuses,
         verify: bool,
     },
@@ -27,6 +28,38 @@ pub(crate) enum Protocol {
     },
     /// Idle connections only.
     Silent,
+}
+
+/// Requests of a plan as bytes, which its threads share.
+#[derive(Clone)]
+pub(crate) enum RenderedRequests {
+    Http(Arc<[http::RenderedRequest]>),
+    Http2(Arc<http2::Blocks>),
+    /// They are not HTTP.
+    None,
+}
+
+impl RenderedRequests {
+    pub(crate) fn of(plan: &Plan) -> RenderedRequests {
+        match http_of(plan) {
+            Some(http) if plan.http2 => {
+                RenderedRequests::Http2(Arc::new(http2::Blocks::new(http, plan.tls.is_some())))
+            }
+            Some(http) => {
+                let pages = http.pages.iter();
+                RenderedRequests::Http(pages.map(|page| http::render(http, page)).collect())
+            }
+            None => RenderedRequests::None,
+        }
+    }
+}
+
+fn http_of(plan: &Plan) -> Option<&Http> {
+    match &plan.workload {
+        Workload::Http(http) => Some(http),
+        Workload::Sessions(sessions) => Some(&sessions.http),
+        Workload::Cache(_) | Workload::Idle => None,
+    }
 }
 
 /// Identity of a request.
@@ -116,31 +149,25 @@ impl Fault {
 }
 
 impl Protocol {
-    pub(crate) fn new(plan: &Plan, thread: u32) -> Protocol {
-        let http = match &plan.workload {
-            Workload::Http(http) => http,
-            Workload::Sessions(sessions) => &sessions.http,
-            Workload::Cache(cache) => {
-                return Protocol::Cache {
-                    commands: Box::new(memcached::Commands::new(cache, plan.seed, thread)),
-                    keys_per_get: cache.keys_per_get,
-                    verify: plan.verify,
-                    has_all: plan.verify && cache.populate && cache.exptime_s == 0,
-                };
-            }
-            Workload::Idle => return Protocol::Silent,
-        };
-        // Each thread starts at another page.
-        let first = http.pages.len() * thread as usize / plan.threads as usize;
-        let requests = Box::new(http::Requests::new(http, first, plan.http2));
-        Protocol::Http {
-            requests,
-            blocks: plan.http2.then(|| {
-                let blocks = http2::Blocks::new(http, plan.tls.is_some());
-                Box::new(blocks)
-            }),
-            expect: plan.expect.clone(),
-            verify: plan.verify,
+    pub(crate) fn new(plan: &Plan, rendered: &RenderedRequests, thread: u32) -> Protocol {
+        if let Some(http) = http_of(plan) {
+            // Each thread starts at another page.
+            let first = http.pages.len() * thread as usize / plan.threads as usize;
+            return Protocol::Http {
+                requests: Box::new(http::Requests::new(http, first)),
+                rendered: rendered.clone(),
+                expect: plan.expect.clone(),
+                verify: plan.verify,
+            };
+        }
+        match &plan.workload {
+            Workload::Cache(cache) => Protocol::Cache {
+                commands: Box::new(memcached::Commands::new(cache, plan.seed, thread)),
+                keys_per_get: cache.keys_per_get,
+                verify: plan.verify,
+                has_all: plan.verify && cache.populate && cache.exptime_s == 0,
+            },
+            _ => Protocol::Silent,
         }
     }
 
@@ -154,17 +181,16 @@ impl Protocol {
         out: &mut Vec<u8>,
     ) -> RequestTag {
         match self {
-            Protocol::Http { requests, blocks, .. } => {
+            Protocol::Http { requests, rendered, .. } => {
                 let what = page.unwrap_or_else(|| requests.pick(random));
-                let stream = match (reader, blocks) {
-                    (Reader::Http2(connection), Some(blocks)) => {
-                        connection.request(blocks, what, out)
+                let mut stream = 0;
+                match (reader, rendered) {
+                    (Reader::Http2(connection), RenderedRequests::Http2(blocks)) => {
+                        stream = connection.request(blocks, what, out);
                     }
-                    _ => {
-                        out.extend_from_slice(requests.bytes(what));
-                        0
-                    }
-                };
+                    (_, RenderedRequests::Http(rendered)) => rendered[what as usize].write(out),
+                    _ => unreachable!("requests are rendered for their reader"),
+                }
                 RequestTag { what, class: 0, stream }
             }
             Protocol::Cache { commands, .. } => {
@@ -207,11 +233,10 @@ impl Protocol {
     /// Next byte of an idle connection that has sent `sent` bytes.
     pub(crate) fn trickle(&self, sent: usize) -> u8 {
         match self {
-            Protocol::Http { blocks: Some(_), .. } => http2::Http2Connection::trickle(sent),
-            Protocol::Http { requests, .. } => {
-                let request = requests.bytes(0);
-                request[sent % request.len()]
+            Protocol::Http { rendered: RenderedRequests::Http(rendered), .. } => {
+                rendered[0].byte(sent)
             }
+            Protocol::Http { .. } => http2::Http2Connection::trickle(sent),
             Protocol::Cache { .. } => b"version\r\n"[sent % 9],
             Protocol::Silent => b'\n',
         }
@@ -263,14 +288,10 @@ impl Reader {
     /// Notes the keys of the last request, if its reply is compared with them.
     #[inline]
     pub(crate) fn note(&mut self, class: u8, protocol: &Protocol) {
-        match (self, protocol, class) {
-            (Reader::Cache(reader), Protocol::Cache { commands, .. }, 0) => {
-                reader.note(commands.listed());
-            }
-            (Reader::Udp(reader), Protocol::Cache { commands, .. }, 0) => {
-                reader.note(commands.listed());
-            }
-            _ => {}
+        if let (Reader::Cache(reader), Protocol::Cache { commands, .. }, 0) =
+            (self, protocol, class)
+        {
+            reader.note(commands.listed());
         }
     }
 

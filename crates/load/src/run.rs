@@ -18,6 +18,7 @@ use crate::outcome::{
     Demand, Generator, IntervalRecord, Kind, Outcome, Progress, Tally, ThreadUse,
 };
 use crate::plan::{Arrivals, LoadTarget, Network, Plan, Workload};
+use crate::protocol::RenderedRequests;
 use crate::worker::{Overseer, RunTimes, Share, Worker};
 use crate::{LoadError, plan::schedule};
 use thread_meters::Meters;
@@ -82,6 +83,7 @@ pub(crate) fn run_over(
     let context = RunContext {
         plan,
         times,
+        rendered: RenderedRequests::of(plan),
         open,
         stop,
         is_whole: OnceLock::new(),
@@ -169,6 +171,7 @@ fn probe(plan: &Plan, tls: Option<&TlsClient>) -> Result<String, LoadError> {
 struct RunContext<'a, Open> {
     plan: &'a Plan,
     times: RunTimes,
+    rendered: RenderedRequests,
     open: Open,
     stop: &'a AtomicBool,
     /// True if all threads were started. A barrier would wait for missing ones.
@@ -228,7 +231,7 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
         overseer: &ThreadOverseer<'_, Open>,
     ) -> Result<Worker<'_>, LoadError> {
         let backend = (self.open)(Worker::slots(self.plan, share))?;
-        let mut worker = Worker::new(self.plan, share, self.times, backend);
+        let mut worker = Worker::new(self.plan, share, self.times, &self.rendered, backend);
         worker.populate(share, overseer).map_err(|error| LoadError::System {
             doing: "cannot store the keys before the run".to_owned(),
             error,

@@ -29,7 +29,7 @@ use crate::io::operation::Completion;
 use crate::outcome::Tally;
 use crate::plan::schedule::Schedule;
 use crate::plan::{Arrivals, Plan, Workload};
-use crate::protocol::{Protocol, Reader, RequestTag};
+use crate::protocol::{Protocol, Reader, RenderedRequests, RequestTag};
 use crate::random::Random;
 use crate::worker::populate::{STOP_CHECK_EVERY, set_all};
 
@@ -211,6 +211,7 @@ impl<'p> Worker<'p> {
         plan: &'p Plan,
         share: &Share,
         times: RunTimes,
+        rendered: &RenderedRequests,
         backend: Backend,
     ) -> Worker<'p> {
         let active = match plan.workload {
@@ -230,7 +231,7 @@ impl<'p> Worker<'p> {
             plan,
             times,
             backend,
-            protocol: Protocol::new(plan, share.thread),
+            protocol: Protocol::new(plan, rendered, share.thread),
             next_arrival_ns: schedule.as_mut().and_then(Schedule::next_ns).unwrap_or(u64::MAX),
             schedule,
             opening: 0..connections.len() as u32,

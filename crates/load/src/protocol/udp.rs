@@ -70,11 +70,6 @@ impl UdpReader {
         self.id
     }
 
-    /// Notes the keys of a multi-get.
-    pub(crate) fn note(&mut self, listed: &[u64]) {
-        self.reader.note(listed);
-    }
-
     /// Reads a datagram. `asked` is the identifier of the request in flight.
     pub(crate) fn read(
         &mut self,

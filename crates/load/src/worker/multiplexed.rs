@@ -3,7 +3,7 @@
 use super::{ConnectionState, InFlight, Worker};
 use crate::outcome::Errors;
 use crate::protocol::http2::{Event, Http2Connection};
-use crate::protocol::{Protocol, Reader};
+use crate::protocol::{Protocol, Reader, RenderedRequests};
 
 impl Worker<'_> {
     /// Sends the preface of a new connection.
@@ -43,7 +43,8 @@ impl Worker<'_> {
     fn read_frames(&mut self, slot: u32, length: usize, streams: &mut Http2Connection) {
         let mut used = 0;
         while self.is_open(slot) {
-            let Protocol::Http { blocks: Some(blocks), .. } = &self.protocol else {
+            let Protocol::Http { rendered: RenderedRequests::Http2(blocks), .. } = &self.protocol
+            else {
                 return;
             };
             let input = self.backend.input(slot, length);

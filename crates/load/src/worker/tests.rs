@@ -36,7 +36,7 @@ fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
     let times = RunTimes { warm_up_ns: 0, end_ns: 1_000_000_000, interval_ns: 1_000_000_000 };
     let kernel = Kernel::choose(io, 1024).unwrap();
     let backend = kernel.open(plan.connections).unwrap();
-    Worker::new(plan, &share, times, backend)
+    Worker::new(plan, &share, times, &RenderedRequests::of(plan), backend)
 }
 
 /// Seen: no web server recovered from an overload; each dipped every 1.2 s, the time in which 2,000

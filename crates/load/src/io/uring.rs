@@ -47,6 +47,8 @@ const BUFFERS_MAX: u16 = 4096;
 const REGISTER_AFTER: u32 = 4;
 /// Longest send; longer ones are split. The kernel takes at most 2 GiB at a time. send(2)
 const SEND_BYTES_MAX: usize = if cfg!(test) { 1 << 24 } else { 1 << 30 };
+/// Longest send that a socket takes at once: the smallest send buffer (tcp_wmem, tcp(7)).
+const SEND_AT_ONCE_BYTES: u32 = 4096;
 /// io_uring_prep_recv(3).
 const RECVSEND_POLL_FIRST: u16 = 1;
 
@@ -62,7 +64,7 @@ pub(crate) struct Ring {
     has_table: bool,
     /// Slots with bytes to send, each once.
     dirty: Vec<u32>,
-    /// Sends of the next submission; they nearly always complete at once.
+    /// Short sends of the next submission; they nearly always complete at once.
     sends_queued: usize,
     /// Operations that the kernel has, or will get with the next submission.
     under_way: usize,
@@ -290,8 +292,8 @@ impl Ring {
         completions: &mut Vec<Completion>,
     ) -> io::Result<()> {
         self.send_dirty();
-        // A send completes while it is submitted, unless the socket is full; it is no reason to
-        // wake.
+        // A short send completes while it is submitted, unless the socket is full; it is no reason
+        // to wake.
         let want = 1 + std::mem::take(&mut self.sends_queued);
         self.enter(if wait.is_zero() { 0 } else { want }, wait)?;
         self.reap(completions);
@@ -320,7 +322,7 @@ impl Ring {
             opcode::Send::new(fd, entry.out.as_ptr(), length)
                 .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
         });
-        self.sends_queued += 1;
+        self.sends_queued += usize::from(length <= SEND_AT_ONCE_BYTES);
         self.push(slot, CompletionKind::Sent, entry);
     }
 

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use crate::LoadError;
 use crate::io::epoll::Poll;
 use crate::io::netstack::UserTcp;
-use crate::io::operation::{Completion, Route};
+use crate::io::operation::{Completion, Gather, Route};
 use crate::io::slots::Receive;
 use crate::io::socket::{address_of, socket_for};
 use crate::io::tls::{Handshake, TlsBackend};
@@ -158,6 +158,15 @@ impl Backend {
     /// Closes the socket. No operation may be in progress.
     pub(crate) fn close(&mut self, slot: u32) {
         either!(self, it => it.close(slot));
+    }
+
+    /// Sets how many completions the next waits are for, if the back end can wait for several.
+    pub(crate) fn gather(&mut self, gather: Gather) {
+        match self {
+            Backend::Ring(ring) => ring.gather(gather),
+            Backend::Tls(tls) => tls.gather(gather),
+            _ => {}
+        }
     }
 
     /// Submits all operations and collects completions. Waits for one, at most `wait`.

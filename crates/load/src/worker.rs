@@ -14,6 +14,7 @@ mod admission;
 mod connection;
 mod datagrams;
 mod exchange;
+mod gather;
 mod multiplexed;
 pub(crate) mod populate;
 mod session;
@@ -31,6 +32,7 @@ use crate::plan::schedule::Schedule;
 use crate::plan::{Arrivals, Plan, Workload};
 use crate::protocol::{Protocol, Reader, RenderedRequests, RequestTag};
 use crate::random::Random;
+use crate::worker::gather::GatherMeter;
 use crate::worker::populate::{STOP_CHECK_EVERY, set_all};
 
 /// Pause before a failed connection of a closed loop is opened again, so that a server that refuses
@@ -111,6 +113,7 @@ pub(crate) struct Worker<'p> {
     did_send: bool,
     spun: Duration,
     spin_ns: u64,
+    gather: GatherMeter,
 }
 
 struct Connection {
@@ -263,6 +266,7 @@ impl<'p> Worker<'p> {
             did_send: false,
             spun: Duration::ZERO,
             spin_ns: SPIN_MIN_NS,
+            gather: GatherMeter::default(),
         }
     }
 
@@ -468,6 +472,7 @@ impl<'p> Worker<'p> {
             return;
         }
         self.next_scan_ns = self.now_ns + self.scan_every_ns;
+        self.decide_gather();
         let connect_ns = self.plan.connect_timeout.as_nanos() as u64;
         let request_ns = self.plan.request_timeout.as_nanos() as u64;
         for number in 0..self.connections.len() as u32 {

@@ -1,6 +1,7 @@
 //! Operations of a back end, and their completions.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::plan::LoadTarget;
 
@@ -13,6 +14,14 @@ pub(crate) struct Route<'a> {
     /// True if several requests may be in flight: none may wait for another's acknowledgement
     /// (Nagle).
     pub(crate) is_chatty: bool,
+}
+
+/// Completions that are awaited together; fewer than two: each ends a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Gather {
+    pub(crate) count: u32,
+    /// Time after which one suffices.
+    pub(crate) within: Duration,
 }
 
 /// Most bytes that one operation discards. Nothing is stored there.

@@ -18,7 +18,7 @@ use rustls::{
 };
 
 use crate::LoadError;
-use crate::io::operation::{Completion, CompletionKind, Route};
+use crate::io::operation::{Completion, CompletionKind, Gather, Route};
 use crate::io::slots::Receive;
 use crate::io::{Backend, ReadWrite};
 use crate::plan::{LoadTarget, Plan, Tls, TlsVersion, Workload};
@@ -317,6 +317,10 @@ impl TlsBackend {
     /// The slot's handshake, once.
     pub(crate) fn take_handshake(&mut self, slot: u32) -> Option<Handshake> {
         self.slots[slot as usize].handshake.take()
+    }
+
+    pub(crate) fn gather(&mut self, gather: Gather) {
+        self.under.gather(gather);
     }
 
     pub(crate) fn submit_and_wait(

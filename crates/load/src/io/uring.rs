@@ -34,7 +34,7 @@ use rustix::net::SocketAddrAny;
 
 use buffers::{Buffers, GROUP};
 
-use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES};
+use crate::io::operation::{Completion, CompletionKind, DISCARD_BYTES, Gather};
 
 const SUBMISSIONS_MIN: u32 = 64;
 const SUBMISSIONS_MAX: u32 = 4096;
@@ -66,6 +66,7 @@ pub(crate) struct Ring {
     dirty: Vec<u32>,
     /// Short sends of the next submission; they nearly always complete at once.
     sends_queued: usize,
+    gather: Gather,
     /// Operations that the kernel has, or will get with the next submission.
     under_way: usize,
     input_bytes: usize,
@@ -155,6 +156,7 @@ impl Ring {
             slots: (0..slots).map(|_| RingSlot::default()).collect(),
             dirty: Vec::new(),
             sends_queued: 0,
+            gather: Gather::default(),
             under_way: 0,
             input_bytes,
             starved: Vec::new(),
@@ -286,6 +288,13 @@ impl Ring {
         self.give_back(slot);
     }
 
+    /// Sets the number of completions to wait for; needs Linux 6.12.
+    pub(crate) fn gather(&mut self, gather: Gather) {
+        if self.ring.params().is_feature_min_timeout() {
+            self.gather = gather;
+        }
+    }
+
     pub(crate) fn submit_and_wait(
         &mut self,
         wait: Duration,
@@ -294,7 +303,8 @@ impl Ring {
         self.send_dirty();
         // A short send completes while it is submitted, unless the socket is full; it is no reason
         // to wake.
-        let want = 1 + std::mem::take(&mut self.sends_queued);
+        let sends = std::mem::take(&mut self.sends_queued);
+        let want = sends + self.gather.count.max(1) as usize;
         self.enter(if wait.is_zero() { 0 } else { want }, wait)?;
         self.reap(completions);
         Ok(())
@@ -340,7 +350,10 @@ impl Ring {
             unsafe { self.ring.submitter().enter::<()>(queued, 0, GETEVENTS, None) }
         } else {
             let timeout = Timespec::from(wait);
-            let arguments = SubmitArgs::new().timespec(&timeout);
+            let mut arguments = SubmitArgs::new().timespec(&timeout);
+            if self.gather.count > 1 {
+                arguments = arguments.min_wait_usec(self.gather.within.as_micros() as u32);
+            }
             self.ring.submitter().submit_with_args(want, &arguments)
         };
         match result {

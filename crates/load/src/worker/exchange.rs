@@ -184,6 +184,7 @@ impl Worker<'_> {
     /// Counts a reply to a request that is no longer in flight.
     pub(super) fn replied(&mut self, slot: u32, request: &InFlight, reply: &Reply) {
         self.in_flight_total -= 1;
+        self.gather.replies += 1;
         self.connections[slot as usize].served += 1;
         self.count(request, reply);
     }

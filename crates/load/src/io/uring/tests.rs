@@ -183,3 +183,32 @@ fn a_long_send_delays_no_other_connection() {
     assert_eq!(completions.len(), 1, "{completions:?}");
     assert!(began.elapsed() < PATIENCE, "it was the time-out that ended the wait");
 }
+
+#[test]
+fn gathered_completions_end_a_wait_together() {
+    let (mut ring, mut peers) = connected(Ring::new(3, 64).unwrap());
+    if !ring.ring.params().is_feature_min_timeout() {
+        return; // Linux 6.12.
+    }
+    for slot in 0..3 {
+        ring.receive(slot);
+    }
+    ring.gather(Gather { count: 2, within: PATIENCE });
+    peers[0].write_all(b"a").unwrap();
+    let other = peers.remove(2);
+    let later = std::thread::spawn(move || {
+        (&other).write_all(b"b").unwrap();
+        other
+    });
+    let mut completions = Vec::new();
+    ring.submit_and_wait(PATIENCE, &mut completions).unwrap();
+    assert_eq!(completions.len(), 2, "{completions:?}");
+    later.join().unwrap();
+    // After its time one suffices.
+    ring.gather(Gather { count: 2, within: Duration::from_micros(50) });
+    peers[1].write_all(b"c").unwrap();
+    let began = Instant::now();
+    ring.submit_and_wait(PATIENCE, &mut completions).unwrap();
+    assert_eq!(completions.len(), 3, "{completions:?}");
+    assert!(began.elapsed() < PATIENCE, "one sufficed");
+}

@@ -2,6 +2,7 @@
 
 import http.client
 import http.server
+import json
 import re
 import signal
 import socket
@@ -300,3 +301,75 @@ def ends_of_public_reports(world):
             report = load(world, "http", server.url("/style.css"), *words, "-c", 4, "-d", "1s")
             expect_equal("errors", report.errors, {})
             expect_equal("replies to what was sent", report["replies"], report["sent"])
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4;note=1\r\ntext\r\n0\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n"
+
+
+@check(limit_s=90)
+def counts_of_public_reports(world):
+    """loadtest #21, #152: a number of requests below that of connections, or no multiple of it; wrk #119: the server saw as many;
+    k6 #3052, oha #577: a rate is the same number of requests in each run; h2load #1168: and with HTTP/2, too."""
+    with world.server() as server:
+        seen = 0
+        for count, connections, words in ((1, 200, ()), (401, 400, ()), (10, 5, ("-t", 2)), (7, 3, ("--http2", "--streams", 4))):
+            report = load(world, "http", server.url("/style.css"), "-n", count, "-c", connections, *words)
+            expect_equal(f"{count} over {connections}", (report.errors, report["replies"], report["sent"]), ({}, count, count))
+            seen += count
+            expect_equal("requests that the server saw", server.metric("weft_http_replies_total"), seen)
+        for words in ((), ("--close",), ("--http2", "--streams", 2), ("-t", 2)):
+            for _ in range(2):
+                report = load(world, "http", server.url("/style.css"), "--rate", 30, "-d", "1s", "-c", 10, *words)
+                expect_equal(f"requests of {words}", (report.errors, report["replies"]), ({}, 30))
+
+
+@check(limit_s=90)
+def pieces_of_public_reports(world):
+    """cpp-httplib #1486, httrack #855: trailers; beast #430: chunks in small pieces; wrk #118: no length, and closed, as asked for."""
+    def slowly(connection):
+        for at in range(len(CHUNKED)):
+            connection.sendall(CHUNKED[at:at + 1])
+
+    closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nServer: Jetty(7.6.13)\r\n\r\n" + b"x" * 70_000
+    for behave, words in ((slowly, ()), (lambda connection: connection.sendall(closing) or "close", ("-H", "Connection: Close"))):
+        with Badly(behave) as server:
+            for io in ("uring", "epoll"):
+                report = load(world, "http", server.url(), "-n", 10, "-c", 2, "--verify", "--io", io, *words)
+                expect_equal("errors and replies", (report.errors, report["replies"]), ({}, 10))
+
+
+@check(limit_s=60)
+def figures_of_public_reports(world):
+    """vegeta #210: two reports of 100 requests a second together have no rate of 9; wrk #114: connections = rate × latency."""
+    with world.server() as server:
+        files = [report_file(world) for _ in range(2)]
+        for file in files:
+            finished(start_load(world, "http", server.url("/style.css"), "--rate", 100, "-d", "1s", "--json", file), file, 0, 20)
+        law = load(world, "http", server.url("/style.css"), "-c", 4, "-d", "1s")
+    merged = json.loads(world.output_of(world.binary, "load", "merge", *files, "--json", "-"))
+    expect_equal("replies", merged["replies"], 200)
+    expect(merged["achieved_rate_per_s"] > 99, f"two reports together: {merged['achieved_rate_per_s']} replies a second")
+    in_flight = law["achieved_rate_per_s"] * law["latency_us"]["raw"]["mean"] / 1e6
+    expect(3 < in_flight < 4.1, f"{in_flight} requests were in flight on 4 connections")
+
+
+@check(limit_s=60)
+def closes_of_public_reports(world):
+    """bombardier #82, h2load #981: a graceful GOAWAY loses no request, nor does a keep-alive that is over."""
+    more = "server { listen 127.0.0.1:%d http2; listen 127.0.0.1:%d; root %s; keepalive_requests 7; }"
+    h2, h1 = free_port(), free_port()
+    with nginx(world, more=more % (h2, h1, world.folder("closes", a__txt=b"text"))) as (_, log):
+        for port, words in ((h2, ("--http2", "--streams", 3)), (h1, ()), (h1, ("--io", "epoll"))):
+            report = load(world, "http", f"http://127.0.0.1:{port}/a.txt", "-n", 500, "-c", 4, *words)
+            expect_equal(f"errors and replies of {words}", (report.errors, report["replies"]), ({}, 500))
+        wait_for("nginx has logged all", lambda: log.read_text().count(" 200\n") == 1500)
+
+
+@check(limit_s=60)
+def keys_of_public_reports(world):
+    """memtier #46, #71: what was set in turn is found in turn; memtier #132: a number of long values comes to an end."""
+    with memcached(world) as server:
+        at = f"127.0.0.1:{server.port}"
+        for sets, hits in ((100, 0), (0, 1000)):
+            report = load(world, "cache", at, "--popularity", "sequential", "--sets", sets, "--keys", "1k", "-n", 1000, "--value-size", 4000)
+            expect_equal("errors, hits and misses", (report.errors, report["hits"], report["misses"]), ({}, hits, 0))

@@ -384,6 +384,12 @@ fn the_packaged_configuration_is_right() {
     file.write_all(here.as_bytes()).unwrap();
     let ran = run(&mut weft(&["check-config", file.path().to_str().unwrap()]));
     assert_eq!(ran.code, 0, "{}", ran.err);
+    // Seen: the example of options had no `-l`, so a cache with it listened on every interface.
+    for name in ["cache.env", "weft-cache.service"] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let options: Vec<&str> = text.lines().filter(|line| line.contains("OPTIONS=")).collect();
+        assert!(!options.is_empty() && options.iter().all(|line| line.contains("-l 127.0.0.1")), "{options:?}");
+    }
 }
 
 /// Seen: a key that could not be read was told at the line of its certificate; and at its own that

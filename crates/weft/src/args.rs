@@ -240,7 +240,7 @@ fn serve() -> Command {
     let command = Command::new("serve")
         .about("Serve a directory over HTTP")
         .long_about(
-            "Serve a directory over HTTP/1.1.\n\nEverything that can be set may be typed as a \
+            "Serve a directory over HTTP/1.1 and HTTP/2.\n\nEverything that can be set may be typed as a \
              flag, written in a TOML file (--config) as a key with underscores (access_log), or \
              put in the environment (WEFT_ACCESS_LOG). Flags override the environment, and the environment overrides the file. A list at a higher level replaces the whole list of a lower one.",
         )

@@ -92,7 +92,7 @@ const OPTIONS: Rows = &[
         .adds("addr", CacheConfig::add_hosts)
         .derived("every interface")
         .help("Address to listen on; several separated by commas, or repeated")
-        .more("An address, address:port or name; Write notls:ADDRESS to listen without TLS there."),
+        .more("An address, address:port or name; notls:ADDRESS listens without TLS."),
     opt('d', "daemon")
         .does(|config| config.is_daemon = true)
         .help("Run in the background, once the server is up"),

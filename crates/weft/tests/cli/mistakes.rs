@@ -388,7 +388,10 @@ fn the_packaged_configuration_is_right() {
     for name in ["cache.env", "weft-cache.service"] {
         let text = fs::read_to_string(folder.join(name)).unwrap();
         let options: Vec<&str> = text.lines().filter(|line| line.contains("OPTIONS=")).collect();
-        assert!(!options.is_empty() && options.iter().all(|line| line.contains("-l 127.0.0.1")), "{options:?}");
+        assert!(
+            !options.is_empty() && options.iter().all(|line| line.contains("-l 127.0.0.1")),
+            "{options:?}"
+        );
     }
 }
 

@@ -131,7 +131,7 @@ fn expectations(rows: &Rows) -> Expectations {
         paper(rate.beats(&high, POLL, &[SIGNALS], 1.0)),
         time.beats(&middle, LAP, &[FDM], 2.0),
         cpu.beats(&middle, LAP, &[FDM], 1.0),
-        rate.beats(&high, LAP, &[FDM], 1.0),
+        rate.beats(&high, LAP, &[FDM], 0.9),
     ]
 }
 

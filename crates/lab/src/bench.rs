@@ -40,7 +40,7 @@ use window::Window;
 
 use crate::busy::Usage;
 use crate::sample::Noise;
-use crate::system::{ServerProtocol, Start, StartContext, System, words};
+use crate::system::{ServerProtocol, Start, StartContext, System, programs_beside, words};
 use crate::testbed::{
     Launched, Link, LinkPlan, SERVER, ServerLimits, Side, Testbed, processes, sys,
 };
@@ -102,7 +102,7 @@ impl Bench<'_> {
         workers: u64,
         words: &[&str],
     ) -> Result<Running, Fault> {
-        let programs = self.generator.with_file_name("weft-programs");
+        let programs = programs_beside(self.generator);
         let link = self.testbed.link(link, &programs)?;
         let limits = ServerLimits::default();
         self.start_at(system, root, limits, Some(link), workers, words)

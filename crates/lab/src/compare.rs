@@ -10,7 +10,7 @@
 use std::fmt;
 
 use crate::measure::{Better, Measure};
-use crate::numbers::{bootstrap, counted, median, with_unit};
+use crate::numbers::{SAMPLES_MIN, bootstrap, counted, median, with_unit};
 use crate::report::Report;
 use crate::rows::{Row, Rows};
 pub use crate::system::{NEW, OLD};
@@ -227,7 +227,6 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
 /// The ratio of the medians, and its interval. Too few samples say nothing of how they vary, and
 /// bound nothing.
 fn ratio(old: &[f64], new: &[f64], worse_by: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
-    const SAMPLES_MIN: usize = 3;
     if old.is_empty() || new.is_empty() {
         return (f64::NAN, f64::NAN, f64::NAN);
     }
@@ -344,10 +343,10 @@ mod tests {
     /// compared, though a run of a whole lab is what a user has from last week.
     #[test]
     fn only_sure_differences_count() {
-        let fast = [5.0, 5.1, 5.1].map(Some);
-        let slow = [9.0, 9.2, 9.2].map(Some);
-        let unsure = [7.0, 4.0, 6.0].map(Some);
-        let still_unsure = [5.0, 6.9, 6.0].map(Some);
+        let fast = [5.0, 5.1, 5.1, 5.1, 5.2].map(Some);
+        let slow = [9.0, 9.2, 9.2, 9.2, 9.3].map(Some);
+        let unsure = [7.0, 4.0, 6.0, 5.0, 8.0].map(Some);
+        let still_unsure = [5.0, 6.9, 6.0, 7.0, 8.0].map(Some);
         let others = runs(
             &Measure::CPU_US,
             &[("nginx", &fast), ("weft", &fast)],
@@ -373,8 +372,8 @@ mod tests {
         let measure = Measure { better: Better::More, ..Measure::CPU_US };
         let slower = runs(
             &measure,
-            &[("weft", &[100.0, 150.0, 200.0].map(Some))],
-            &[("weft", &[50.0, 55.0, 60.0].map(Some))],
+            &[("weft", &[100.0, 150.0, 150.0, 150.0, 200.0].map(Some))],
+            &[("weft", &[50.0, 55.0, 55.0, 55.0, 60.0].map(Some))],
         );
         assert_eq!(slower.lines[0].figures, Ok(("200 µs".to_owned(), "60.0 µs".to_owned())));
         assert!(!slower.is_no_loss());
@@ -452,14 +451,14 @@ mod tests {
 
     /// Seen: one sample of each was as sure as a hundred. Cause: drawn again, it is always itself.
     #[test]
-    fn two_samples_are_sure_of_nothing() {
+    fn four_samples_are_sure_of_nothing() {
         let of = |old: &[Option<f64>], new: &[Option<f64>]| {
             runs(&Measure::CPU_US, &[("weft", old)], &[("weft", new)])
         };
-        let old = [Some(1.0); 3];
-        let new = [Some(2.0); 3];
+        let old = [Some(1.0); SAMPLES_MIN];
+        let new = [Some(2.0); SAMPLES_MIN];
         assert!(of(&old[..1], &new[..1]).is_no_loss());
-        assert!(of(&old, &new[..2]).is_no_loss() && of(&old[..2], &new).is_no_loss());
+        assert!(of(&old, &new[..4]).is_no_loss() && of(&old[..4], &new).is_no_loss());
         assert!(!of(&old, &new).is_no_loss());
     }
 }

@@ -74,9 +74,9 @@ pub struct ServerWork {
     /// Least length of a sample, unless the user asks for less: a tail, a recovery or an agreement
     /// does not show in a moment.
     pub seconds_min: f64,
-    /// Number of samples where it is not the usual one: fewer where one lasts long or differences
-    /// are great, more where a quick look would tell nothing.
-    pub repetitions: Option<u32>,
+    /// Number of samples in a quick look: fewer than usual where one lasts long, more where few
+    /// would tell nothing.
+    pub quick_repetitions: u32,
     /// A sample's time in a full run.
     pub full_seconds: f64,
     /// And with as much effort as the papers'.
@@ -108,7 +108,7 @@ impl ServerWork {
             take,
             lasts: 1.0,
             seconds_min: 0.0,
-            repetitions: None,
+            quick_repetitions: 3,
             full_seconds: 1.0,
             paper_seconds: 10.0,
             skips: |_, _| false,

@@ -58,6 +58,6 @@ pub use rows::{Ratio, Row, Rows};
 pub use sample::{Course, Noise, Output, Sample};
 pub use store::{Header, Record, Recorded, RunEnd, SystemLine, TurnResult, samples_file};
 pub use system::{DISPATCHERS, KNOWN, Known, ServerForm, ServerProtocol, Start};
-pub use system::{ON_REQUEST, System, WEFT_FORMS};
+pub use system::{ON_REQUEST, System, WEFT_FORMS, programs_beside};
 pub use system::{ceilings, custom, generators, in_path, version_of, weft_fibers, weft_forms};
 pub use testbed::{Controller, Testbed, guard};

@@ -23,7 +23,7 @@ use crate::sample::{Noise, Output, Sample};
 use crate::store::{
     Header, Record, Recorded, RunEnd, Store, SystemLine, TurnResult, is_chosen, unix_s,
 };
-use crate::system::{CUSTOM_PROGRAM, CUSTOM_SERVER, Start, System};
+use crate::system::{CUSTOM_PROGRAM, CUSTOM_SERVER, PROGRAMS, Start, System};
 use crate::testbed::{Testbed, processes, start, sys, usable_cores};
 
 /// A sample that takes longer than this is given up; programs end by themselves well before.
@@ -73,14 +73,9 @@ impl Effort {
             (Thoroughness::Paper, Work::Server(work)) => (15, work.paper_seconds),
             (Thoroughness::Paper, Work::Program) => (15, 10.0),
             (_, Work::Server(work)) => {
-                let (usual, seconds) = match thoroughness {
-                    Thoroughness::Quick => (3, 0.3),
-                    _ => (5, work.full_seconds),
-                };
-                // Of what lasts long a quick look takes two: three are no verdict either.
-                let repetitions = match (work.repetitions, thoroughness) {
-                    (Some(few), Thoroughness::Quick) if few < SAMPLES_MIN as u32 => 2,
-                    (asked, _) => asked.unwrap_or(usual),
+                let (repetitions, seconds) = match thoroughness {
+                    Thoroughness::Quick => (work.quick_repetitions, 0.3),
+                    _ => (SAMPLES_MIN as u32, work.full_seconds),
                 };
                 (repetitions, work.seconds_min.max(seconds))
             }
@@ -424,7 +419,7 @@ impl Run<'_> {
         let testbed = setting.testbed.as_ref();
         let mut lacks = testbed.map_or(Vec::new(), |testbed| testbed.lacks());
         let is_own = |system: &&System| match &system.start {
-            Start::Server(server) => server.program.ends_with("weft-programs"),
+            Start::Server(server) => server.program.ends_with(PROGRAMS),
             _ => false,
         };
         let measures_itself = matches!(self.experiment.work, Work::Program)

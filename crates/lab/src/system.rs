@@ -89,6 +89,13 @@ pub fn generators(weft: &Path) -> Vec<System> {
     own.into_iter().chain(others).collect()
 }
 
+/// The program with what the laboratory measures and is no part of weft: it lies beside it.
+pub fn programs_beside(weft: &Path) -> PathBuf {
+    weft.with_file_name(PROGRAMS)
+}
+
+pub(crate) const PROGRAMS: &str = "weft-programs";
+
 /// Servers that do next to nothing: the limit that stands beside real ones in figures. `programs`
 /// is `weft-programs`.
 pub fn ceilings(programs: &Path) -> Vec<System> {
@@ -164,7 +171,8 @@ impl ServerForm {
     /// # Errors
     /// When the configuration file cannot be written.
     pub(crate) fn argv(&self, context: &StartContext<'_>) -> io::Result<Vec<OsString>> {
-        let config = context.scratch.join("server.conf");
+        let [config, certificate] =
+            ["server.conf", CERTIFICATE].map(|name| context.scratch.join(name));
         let user = if context.is_root { H2O_ROOT } else { "" };
         let fill = |text: &str| {
             text.replace("{host}", &context.host.to_string())
@@ -175,6 +183,7 @@ impl ServerForm {
                 .replace("{workers}", &context.workers.to_string())
                 .replace("{scratch}", &context.scratch.display().to_string())
                 .replace("{config}", &config.display().to_string())
+                .replace("{certificate}", &certificate.display().to_string())
         };
         if let Some(file) = self.config {
             let text = file.text.replace("{delivery}", file.delivery);
@@ -190,6 +199,20 @@ impl ServerForm {
         let words = [&[file_name(&self.program)], &self.arguments[..]];
         words.concat().join(" ")
     }
+}
+
+/// Name of the file with the certificate of a run, and its key.
+const CERTIFICATE: &str = "certificate.pem";
+
+/// Makes the certificate of a run.
+///
+/// # Errors
+/// When it cannot be made or written.
+pub(crate) fn make_certificate(scratch: &Path) -> io::Result<()> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+    let made = made.map_err(io::Error::other)?;
+    let text = made.cert.pem() + &made.signing_key.serialize_pem();
+    fs::write(scratch.join(CERTIFICATE), text)
 }
 
 /// The last part of a path.
@@ -260,12 +283,18 @@ const fn nginx(name: &'static str, config: ConfigFile) -> Known {
 /// Configuration file of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigFile {
-    /// Text, with the placeholders of [`ServerForm::arguments`], `{scratch}`, `{user}` for h2o, and
-    /// `{delivery}` and `{listen}` for nginx.
+    /// Text, with the placeholders of [`ServerForm::arguments`], `{scratch}`, `{user}` for h2o,
+    /// `{delivery}` for nginx, and `{listen}`.
     text: &'static str,
     delivery: &'static str,
     listen: &'static str,
 }
+
+/// `{listen}` for TLS with HTTP/2, if a server has it: nginx's, and h2o's.
+const TLS_LISTEN: [&str; 2] = [
+    " ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate}",
+    "\n  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}",
+];
 
 const fn file(text: &'static str, delivery: &'static str, listen: &'static str) -> ConfigFile {
     ConfigFile { text, delivery, listen }
@@ -360,6 +389,22 @@ pub(crate) fn name_of(kind: &str) -> &str {
 }
 
 impl System {
+    /// The same over TLS, with a certificate of the run; `None` if it is not known how.
+    pub(crate) fn over_tls(&self) -> Option<System> {
+        let mut system = self.clone();
+        let Start::Server(server) = &mut system.start else {
+            return None;
+        };
+        let [nginx, h2o] = TLS_LISTEN;
+        match (&mut server.config, self.kind.split(' ').next()) {
+            (Some(config), Some("nginx")) => config.listen = nginx,
+            (Some(config), Some("h2o")) => config.listen = h2o,
+            (None, Some("weft")) => server.arguments.extend(words("--tls-cert {certificate}")),
+            _ => return None,
+        }
+        Some(system)
+    }
+
     /// Adds a key to `--engine`, whose value ends the command line of a weft form.
     pub(crate) fn add_engine_key(&mut self, key: &str) {
         if let Start::Server(server) = &mut self.start

@@ -19,6 +19,17 @@ const CACHES: &[&str] = &[
     "ceiling cache event",
 ];
 
+/// Connections of an experiment, and of the thesis.
+const SOME: u64 = 256;
+const MANY: u64 = 15_360;
+/// And what is measured over these.
+const OVER_MANY: &[&str] = &["weft cache", "weft cache epoll", "weft cache event", "memcached"];
+
+/// True if a system has no part over as many connections as the thesis has.
+fn skips_many(configuration: &Configuration, kind: &str) -> bool {
+    configuration.get("connections", SOME) == MANY && !OVER_MANY.contains(&kind)
+}
+
 /// Starts a cache.
 fn start(bench: &mut Bench<'_>, system: &System, limits: ServerLimits) -> Result<Running, Fault> {
     let folder = bench.folder("nothing", |_| Ok(()))?;

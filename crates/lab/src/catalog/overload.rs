@@ -118,8 +118,8 @@ pub(super) const fn work(take: crate::experiment::Take) -> Work {
     Work::Server(ServerWork {
         lasts: LASTS,
         seconds_min: SECONDS_MIN,
-        repetitions: Some(3),
-        full_seconds: 0.8,
+        quick_repetitions: 2,
+        full_seconds: SECONDS_MIN,
         paper_seconds: 3.0,
         skips,
         needs_group: Some(Controller::Cpu),

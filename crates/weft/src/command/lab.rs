@@ -182,7 +182,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     if has_servers {
         systems.extend(::lab::weft_forms(&weft, ""));
         systems.extend(::lab::generators(&weft));
-        if let Ok(programs) = programs() {
+        if let Ok(programs) = programs_of(&std::env::current_exe()?) {
             systems.extend(::lab::ceilings(&programs));
         }
         systems.extend(KNOWN.iter().filter_map(::lab::Known::find));
@@ -512,7 +512,7 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
         }
         if has_programs {
             let version = ::lab::version_of(&build, "--version");
-            let programs = programs_beside(&build)?;
+            let programs = programs_of(&build)?;
             forms.extend(::lab::weft_fibers(&programs, prefix, &version));
         }
         forms.retain(|form| {
@@ -612,7 +612,7 @@ fn without_part<'a>(
 
 /// weft's fibers, dispatchers and netstacks, and runtimes of others that build here.
 fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
-    let program = programs()?;
+    let program = programs_of(&std::env::current_exe()?)?;
     let version = env!("CARGO_PKG_VERSION");
     let own = |name: &str, parameters| {
         let start = Start::Program { program: program.clone(), arguments: Vec::new(), parameters };
@@ -653,13 +653,8 @@ fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
     Ok(systems)
 }
 
-/// weft's own programs lie beside weft: it is a product, and they are measured and nothing else.
-fn programs() -> Result<PathBuf, Failure> {
-    programs_beside(&std::env::current_exe()?)
-}
-
-fn programs_beside(weft: &Path) -> Result<PathBuf, Failure> {
-    let program = weft.with_file_name("weft-programs");
+fn programs_of(weft: &Path) -> Result<PathBuf, Failure> {
+    let program = ::lab::programs_beside(weft);
     if program.is_file() {
         Ok(program)
     } else {

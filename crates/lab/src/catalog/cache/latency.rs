@@ -1,6 +1,7 @@
 //! `cache-latency`: throughput and tail latency of caches over the offered rate, the thesis's two
 //! figures.
 
+use super::{MANY, SOME};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
@@ -12,33 +13,38 @@ pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
     systems: super::CACHES,
     work: Work::Server(ServerWork {
         seconds_min: 2.0,
-        repetitions: Some(5),
+        quick_repetitions: 5,
         scaled_by: Some("memcached"),
+        skips: super::skips_many,
         ..ServerWork::new(take)
     }),
     figures: &[
-        Figure::over_rate(0, false, true, None),
-        Figure::over_rate(1, true, false, None),
-        Figure::over_rate(3, true, false, None),
+        Figure::over_rate(0, false, true, Some(("connections", "connections"))),
+        Figure::over_rate(1, true, false, Some(("connections", "connections"))),
+        Figure::over_rate(3, true, false, Some(("connections", "connections"))),
     ],
     expectations,
 };
 
-/// Percent of the peak.
-const SHARES: &[u64] = &[20, 50, 70, 90, 100, 110, 130];
+/// Connections, and percents of the peak.
+const ALL: &[(u64, &[u64])] = &[(SOME, &[20, 50, 70, 90, 100, 110, 130]), (MANY, &[50, 70, 110])];
+const QUICK: &[(u64, &[u64])] = &[(SOME, &[70, 110])];
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let peak = breadth.peak_per_s.unwrap_or(100_000.0);
-    let configurations = breadth.pick(&[70, 110][..], SHARES).iter().map(|&share| {
-        let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
-        let asked = [("rate", rate), ("share", share), ("connections", 256)];
-        Configuration::new(label(share), "cache", asked)
+    let configurations = breadth.pick(QUICK, ALL).iter().flat_map(|&(connections, shares)| {
+        shares.iter().map(move |&share| {
+            let rate = (peak * share as f64 / 100_000.0).round() as u64 * 1000;
+            let asked = [("rate", rate), ("share", share), ("connections", connections)];
+            Configuration::new(label(share, connections), "cache", asked)
+        })
     });
     configurations.collect()
 }
 
-fn label(share: u64) -> String {
-    format!("{share} % of the peak")
+fn label(share: u64, connections: u64) -> String {
+    let over = if connections == MANY { ", 15,360 connections" } else { "" };
+    format!("{share} % of the peak{over}")
 }
 
 pub(super) fn take(
@@ -59,8 +65,12 @@ pub(super) fn take(
 fn expectations(rows: &Rows) -> Expectations {
     let p99 = rows.by(&Measure::P99);
     let rate = rows.by(&Measure::RATE);
-    vec![
-        p99.near(&label(70), "weft cache", 0.8, "memcached"),
-        rate.beats(&label(110), "weft cache", &["memcached"], 1.0),
-    ]
+    let both = [SOME, MANY].map(|connections| {
+        let [calm, beyond] = [70, 110].map(|share| label(share, connections));
+        [
+            p99.near(&calm, "weft cache", 0.8, "memcached"),
+            rate.beats(&beyond, "weft cache", &["memcached"], 1.0),
+        ]
+    });
+    both.into_iter().flatten().collect()
 }

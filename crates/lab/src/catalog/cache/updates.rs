@@ -1,6 +1,7 @@
 //! `cache-updates`: whether the share of writes changes what a cache follows.
 
 use super::latency::take;
+use super::{MANY, SOME};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
@@ -18,23 +19,30 @@ pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     expectations,
 };
 
-/// Panel, percent of sets, whether one key takes a fifth.
-const PANELS: &[(&str, u64, u64)] = &[
-    ("3 % sets", 3, 0),
-    ("5 % sets", 5, 0),
-    ("10 % sets", 10, 0),
-    ("50 % sets", 50, 0),
-    ("50 % sets, a hot key", 50, 1),
+/// Panel, percent of sets, whether one key takes a fifth, connections.
+const PANELS: &[(&str, u64, u64, u64)] = &[
+    (FEW_SETS, 3, 0, SOME),
+    ("5 % sets", 5, 0, SOME),
+    ("10 % sets", 10, 0, SOME),
+    (MANY_SETS, 50, 0, SOME),
+    (HOT_KEY, 50, 1, SOME),
+    (FEW_OVER_MANY, 3, 0, MANY),
+    (MANY_OVER_MANY, 50, 0, MANY),
 ];
+const FEW_SETS: &str = "3 % sets";
+const MANY_SETS: &str = "50 % sets";
+const HOT_KEY: &str = "50 % sets, a hot key";
+const FEW_OVER_MANY: &str = "3 % sets, 15,360 connections";
+const MANY_OVER_MANY: &str = "50 % sets, 15,360 connections";
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
-    let shares = breadth.pick(&[50, 100][..], &[50, 80, 100, 120]);
     let panels = PANELS.iter().enumerate();
     let panels = panels.filter(|(at, _)| !breadth.quick || [0, 4].contains(at));
-    let configurations = panels.flat_map(|(at, &(panel, sets, hot))| {
-        shares.iter().map(move |&share| {
+    let configurations = panels.flat_map(|(at, &(panel, sets, hot, connections))| {
+        let all = if connections == MANY { &[50, 100][..] } else { &[50, 80, 100, 120] };
+        breadth.pick(&[50, 100][..], all).iter().map(move |&share| {
             let rate = breadth.rate(share, 100_000.0);
-            let asked = [("rate", rate), ("share", share), ("connections", 256)];
+            let asked = [("rate", rate), ("share", share), ("connections", connections)];
             let what = [("panel", at as u64), ("sets", sets), ("hot", hot)];
             Configuration::new(label(panel, share), "cache", [asked, what].concat())
         })
@@ -48,7 +56,10 @@ fn label(panel: &str, share: u64) -> String {
 
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US);
-    let few = label(PANELS[0].0, 100);
-    let many = [PANELS[3].0, PANELS[4].0].map(|panel| label(panel, 100));
-    many.map(|configuration| paper(judge.within(&configuration, &few, "weft cache", 1.1))).into()
+    let pairs = [[MANY_SETS, FEW_SETS], [HOT_KEY, FEW_SETS], [MANY_OVER_MANY, FEW_OVER_MANY]];
+    let judged = pairs.map(|pair| {
+        let [many, few] = pair.map(|panel| label(panel, 100));
+        paper(judge.within(&many, &few, "weft cache", 1.1))
+    });
+    judged.into()
 }

@@ -16,7 +16,7 @@ pub(in crate::catalog) const TRUTH: Experiment = Experiment {
     systems: &["weft load", "weft load epoll", "wrk", "httperf"],
     work: Work::Server(ServerWork {
         seconds_min: 2.0,
-        repetitions: Some(5),
+        quick_repetitions: 5,
         skips: |configuration, kind| match configuration.program {
             "open" => kind == "wrk",
             _ => kind == "httperf",

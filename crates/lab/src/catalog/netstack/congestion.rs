@@ -13,7 +13,7 @@ pub(in crate::catalog) const CONGESTION: Experiment = Experiment {
     systems: &[KERNEL, PACKET],
     work: Work::Server(ServerWork {
         lasts: LASTS,
-        repetitions: Some(3),
+        quick_repetitions: 2,
         needs_link: true,
         // The relay and the generator share a core.
         queues_by_itself: true,

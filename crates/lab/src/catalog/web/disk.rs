@@ -26,7 +26,7 @@ pub(in crate::catalog) const WEB_DISK: Experiment = Experiment {
     ],
     work: Work::Server(ServerWork {
         lasts: 2.0 * UNITS,
-        repetitions: Some(3),
+        quick_repetitions: 2,
         needs_group: Some(Controller::Memory),
         queues_by_itself: true,
         ..ServerWork::new(take)
@@ -44,7 +44,7 @@ const MEMORY_BYTES: u64 = 70_000_000;
 const HOT_FILES: usize = 16;
 const HOT_BYTES: usize = 4096;
 /// Lengths of warm-up and measurement, in samples' times.
-const UNITS: f64 = 3.0;
+const UNITS: f64 = 2.0;
 /// On the slow disk, at least: in this time it reads each file once.
 const SLOW_WARM_UP_S: f64 = 6.5;
 

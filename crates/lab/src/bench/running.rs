@@ -135,6 +135,22 @@ impl Running {
         Ok(reading)
     }
 
+    /// Waits until it has little to do, but no longer than so.
+    pub(crate) fn rest(&self, patience: Duration) -> Result<(), Fault> {
+        const STEP: Duration = Duration::from_millis(100);
+        let deadline = Instant::now() + patience;
+        let mut before = self.read()?.cpu;
+        while Instant::now() < deadline {
+            thread::sleep(STEP);
+            let now = self.read()?.cpu;
+            if now - before < STEP / 10 {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
     /// A counter of all event loops of a weft, which it prints on SIGUSR1.
     pub(crate) fn loop_counter(&mut self, name: &str) -> Result<u64, Fault> {
         let before = fs::read_to_string(&self.log)?.len();

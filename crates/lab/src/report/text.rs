@@ -41,15 +41,28 @@ impl Report<'_> {
         // Where it was measured is the same for all: lab.md has it.
         let mut parts = vec![paragraph(&self.receipt(false))];
         // Of what is computed the verdicts have all figures.
-        for measure in self.main_measures(1).filter(|measure| !measure.is_exact) {
-            if self.is_nothing(measure) {
-                parts.push(format!("No {} in any sample.", measure.title));
-                continue;
-            }
+        let measures = self.main_measures(1).filter(|measure| !measure.is_exact);
+        let (nothing, measures): (Vec<&Measure>, Vec<&Measure>) =
+            measures.partition(|measure| self.is_nothing(measure));
+        parts.extend(nothing.iter().map(|one| format!("No {} in any sample.", one.title)));
+        let tables = measures.into_iter().map(|measure| {
             let mut table = self.table(measure);
-            table[0][0] = format!("{}, {}", measure.title, self.rows.scale(measure).unit);
-            parts.push(markdown_table(&table));
+            let what = format!("{}, {}", measure.title, self.rows.scale(measure).unit);
+            if self.is_one_table() {
+                let is_alone = table[0].len() == 2;
+                table[0].iter_mut().skip(1).for_each(|name| {
+                    *name = if is_alone { what.clone() } else { format!("{what}: {name}") };
+                });
+            } else {
+                table[0][0] = what;
+            }
+            table
+        });
+        let mut tables: Vec<Vec<Vec<String>>> = tables.collect();
+        if self.is_one_table() {
+            tables = tables.into_iter().reduce(beside).into_iter().collect();
         }
+        parts.extend(tables.iter().map(|table| markdown_table(table)));
         let verdicts = self.expectations.iter().map(|expectation| {
             let (verdict, source) = (expectation.words(), expectation.source.word());
             let says = &expectation.says;
@@ -68,6 +81,16 @@ impl Report<'_> {
         parts.join("\n\n")
     }
 
+    /// A line for each system instead of one for each configuration, so that it fits a terminal.
+    fn is_narrow(&self) -> bool {
+        self.rows.configurations().len() < self.rows.systems().len()
+    }
+
+    /// All measures beside each other.
+    fn is_one_table(&self) -> bool {
+        self.is_narrow() && self.rows.configurations().len() <= 2
+    }
+
     /// True if less would be better, and nothing at all is what every sample says.
     fn is_nothing(&self, measure: &Measure) -> bool {
         let rows = self.rows.all().iter().filter(|row| !row.is_absent);
@@ -76,12 +99,10 @@ impl Report<'_> {
         measure.better == Better::Less && !spreads.is_empty() && spreads.iter().all(is_zero)
     }
 
-    /// A header, and a line for each configuration: with few configurations a line for each system
-    /// instead, so that it fits a terminal.
+    /// A header, and a line for each configuration, or for each system.
     fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
         let mut configurations = self.rows.configurations();
         let systems = self.rows.systems();
-        let is_narrow = configurations.len() < systems.len();
         let is_told = |label: &str| {
             let mut rows = self.rows.all().iter().filter(|row| row.configuration.label == label);
             rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
@@ -104,12 +125,20 @@ impl Report<'_> {
             });
             [header].into_iter().chain(lines).collect()
         };
-        if is_narrow {
+        if self.is_narrow() {
             table(&labels, &systems, &|system, configuration| at(configuration, system))
         } else {
             table(&systems, &labels, &at)
         }
     }
+}
+
+/// Two tables as one: they begin with the same column.
+fn beside(mut left: Vec<Vec<String>>, right: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    for (line, more) in left.iter_mut().zip(right) {
+        line.extend(more.into_iter().skip(1));
+    }
+    left
 }
 
 /// A table whose first line is its header.
@@ -321,11 +350,17 @@ mod tests {
         let figures = [("goodput_percent", 113.0), ("knee_per_s", 9000.0)];
         turn.result = TurnResult::Sample(Sample::of(figures));
         let text = Report::new(experiment, &recorded).markdown();
+        let cells = |line: &str| -> Vec<String> {
+            let mut lines = text.lines();
+            let found = lines.find(|found| found.starts_with(line)).unwrap_or_default();
+            found.split(" | ").map(|cell| cell.trim_end_matches(" |").to_owned()).collect()
+        };
+        // All measures of a configuration, or two, are one table.
         for (title, figure) in [("the knee", "9,000"), ("good replies under overload", "10,170")] {
-            let table = format!(
-                "| {title}, per second | no idle connections |\n| --- | --- |\n| weft | {figure} |"
-            );
-            assert!(text.contains(&table), "{table}\nis not in\n{text}");
+            let title = format!("{title}, per second");
+            let at = cells("|  | good").iter().position(|cell| *cell == title);
+            let at = at.unwrap_or_else(|| panic!("{title} is not in\n{text}"));
+            assert_eq!(cells("| weft |")[at], figure, "{text}");
         }
     }
 

@@ -283,18 +283,16 @@ const fn nginx(name: &'static str, config: ConfigFile) -> Known {
 /// Configuration file of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigFile {
-    /// Text, with the placeholders of [`ServerForm::arguments`], `{scratch}`, `{user}` for h2o,
-    /// `{delivery}` for nginx, and `{listen}`.
+    /// Text, with the placeholders of [`ServerForm::arguments`], `{scratch}`, `{user}` for h2o, and
+    /// `{delivery}` and `{listen}` for nginx.
     text: &'static str,
     delivery: &'static str,
     listen: &'static str,
 }
 
-/// `{listen}` for TLS with HTTP/2, if a server has it: nginx's, and h2o's.
-const TLS_LISTEN: [&str; 2] = [
-    " ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate}",
-    "\n  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}",
-];
+/// `{listen}` of nginx for TLS with HTTP/2.
+const NGINX_TLS: &str =
+    " ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate}";
 
 const fn file(text: &'static str, delivery: &'static str, listen: &'static str) -> ConfigFile {
     ConfigFile { text, delivery, listen }
@@ -395,10 +393,8 @@ impl System {
         let Start::Server(server) = &mut system.start else {
             return None;
         };
-        let [nginx, h2o] = TLS_LISTEN;
         match (&mut server.config, self.kind.split(' ').next()) {
-            (Some(config), Some("nginx")) => config.listen = nginx,
-            (Some(config), Some("h2o")) => config.listen = h2o,
+            (Some(config), Some("nginx")) => config.listen = NGINX_TLS,
             (None, Some("weft")) => server.arguments.extend(words("--tls-cert {certificate}")),
             _ => return None,
         }

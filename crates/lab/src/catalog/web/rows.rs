@@ -63,7 +63,7 @@ const SOME: &str = "400 B, 64 connections";
 const MANY: &str = "400 B, 1,000 connections";
 const CLOSE: &str = "400 B, a connection for every request";
 /// What is measured over TLS, where nginx's two forms are one.
-const OVER_TLS: &[&str] = &["weft", "weft event", "nginx sendfile", "h2o"];
+const OVER_TLS: &[&str] = &["weft", "weft event", "nginx sendfile"];
 const PROTOCOLS: [&str; 3] = ["", "--insecure --no-resumption", "--insecure --http2"];
 const SIZES: &[u64] = &[400, 4096, 65_536, 1_048_576];
 
@@ -118,7 +118,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::CPU_US).below(CEILINGS);
     let beats = |row: &Goals, others: &[&str], times| judge.beats(row.label, "weft", others, times);
     let (over_tls, plain): (Vec<_>, Vec<_>) = ROWS.iter().partition(|row| row.tls > 0);
-    let over_tls = over_tls.iter().map(|row| beats(row, &["nginx sendfile", "h2o"], 1.0));
+    let over_tls = over_tls.iter().map(|row| beats(row, &["nginx sendfile"], 1.0));
     let each = plain.iter().flat_map(|row| {
         let [sendfile, better, lighttpd] = row.goals;
         [

@@ -449,12 +449,12 @@ apt_get() {
 
 # installed PROFILE [ARGS]: the command as packages have it, without its laboratory. A release is optimised as one program,
 # and functions that are the same are there once (lld can, rustc's own linker on x86-64; a backtrace may have the twin's
-# name). It is a tenth smaller, and as fast. Packed relocations need glibc 2.36.
+# name). It is smaller, and as fast.
 installed() {
     local profile=$1
     local -a build=(--locked --profile "$profile" --package weftwork --bin weft --no-default-features "${@:2}")
     if [[ $profile == release && $(uname -m) == x86_64 ]]; then
-        run cargo rustc "${build[@]}" -- -C lto=fat -C link-arg=-Wl,--icf=all,-z,pack-relative-relocs
+        run cargo rustc "${build[@]}" -- -C lto=fat -C link-arg=-Wl,--icf=all
     else
         run cargo build "${build[@]}"
     fi

@@ -139,7 +139,7 @@ const PENDING_LEN_MAX: usize = 32 * 1024;
 
 /// Bytes of memory of streams from which a connection is given no more of them while memory is
 /// short.
-const STREAMS_LEN_LEAN: usize = 16 * 1024;
+const STREAMS_LEN_LEAN: usize = 12 * 1024;
 
 /// Charges for memory change in steps: what a few streams hold is as little as nothing.
 const HELD_LEN_STEP: usize = 4 * 1024;

@@ -16,7 +16,7 @@ pub(crate) struct Route<'a> {
     pub(crate) is_chatty: bool,
 }
 
-/// Completions that are awaited together; fewer than two: each ends a wait.
+/// Number of completions that end a wait; below 2, each does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Gather {
     pub(crate) count: u32,

@@ -47,8 +47,8 @@ const BUFFERS_MAX: u16 = 4096;
 const REGISTER_AFTER: u32 = 4;
 /// Longest send; longer ones are split. The kernel takes at most 2 GiB at a time. send(2)
 const SEND_BYTES_MAX: usize = if cfg!(test) { 1 << 24 } else { 1 << 30 };
-/// Longest send that a socket takes at once: the smallest send buffer (tcp_wmem, tcp(7)).
-const SEND_AT_ONCE_BYTES: u32 = 4096;
+/// Longest send that a socket takes at once: the default send buffer (tcp_wmem, tcp(7)).
+const SEND_AT_ONCE_BYTES: u32 = 16 * 1024;
 /// io_uring_prep_recv(3).
 const RECVSEND_POLL_FIRST: u16 = 1;
 
@@ -352,7 +352,9 @@ impl Ring {
             let timeout = Timespec::from(wait);
             let mut arguments = SubmitArgs::new().timespec(&timeout);
             if self.gather.count > 1 {
-                arguments = arguments.min_wait_usec(self.gather.within.as_micros() as u32);
+                // The kernel compares it with no time-out.
+                let within = self.gather.within.min(wait);
+                arguments = arguments.min_wait_usec(within.as_micros() as u32);
             }
             self.ring.submitter().submit_with_args(want, &arguments)
         };

@@ -55,7 +55,9 @@ impl Worker<'_> {
 fn gather(connections: u32, reply: Duration, is_busy: bool) -> Gather {
     let count = connections / PART_OF_CONNECTIONS;
     let within = WITHIN_MAX.min(reply / PART_OF_REPLY);
-    if is_busy || count < COUNT_MIN || within < WITHIN_MIN {
+    // Fewer than two arrive in that time, and the timer costs more than a wake.
+    let is_slow = within * connections < reply * 2;
+    if is_busy || is_slow || count < COUNT_MIN || within < WITHIN_MIN {
         return Gather::default();
     }
     Gather { count, within }
@@ -80,9 +82,15 @@ mod tests {
 
     #[test]
     fn each_reply_wakes_where_a_batch_would_cost() {
-        for (connections, reply_us, is_busy) in
-            [(8, 800, false), (64, 60, false), (64, 800, true), (0, 0, false)]
-        {
+        let each_alone = [
+            (8, 800, false),
+            (64, 60, false),
+            (64, 800, true),
+            (64, 10_000, false),
+            (16, 10_000, false),
+            (0, 0, false),
+        ];
+        for (connections, reply_us, is_busy) in each_alone {
             let none = gathered(connections, reply_us, is_busy);
             assert_eq!(none, (0, 0), "{connections} {reply_us} {is_busy}");
         }

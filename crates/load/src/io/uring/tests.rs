@@ -211,4 +211,9 @@ fn gathered_completions_end_a_wait_together() {
     ring.submit_and_wait(PATIENCE, &mut completions).unwrap();
     assert_eq!(completions.len(), 3, "{completions:?}");
     assert!(began.elapsed() < PATIENCE, "one sufficed");
+    // A wait that is shorter ends in time.
+    ring.gather(Gather { count: 2, within: PATIENCE });
+    let began = Instant::now();
+    ring.submit_and_wait(Duration::from_millis(1), &mut completions).unwrap();
+    assert!(began.elapsed() < PATIENCE, "it lasted as long as a batch's");
 }

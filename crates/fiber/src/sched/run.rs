@@ -80,12 +80,12 @@ impl FiberRef {
     /// The fiber is at home on this processor from now on: a cancel or a wake finds it here.
     fn settle(self, processor: &Processor, started: &Counter) {
         let home = std::ptr::from_ref(processor.shared()).cast_mut();
-        let place = &self.control().home;
-        if place.load(Ordering::Relaxed) == home {
-            return; // As a pinned one is from its first run on: a cancel sends a message here.
+        let at = &self.control().home;
+        if at.load(Ordering::Relaxed) == home {
+            return; // A cancel sends a message here, as for a pinned fiber.
         }
         // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
-        let before = place.swap(home, Ordering::SeqCst);
+        let before = at.swap(home, Ordering::SeqCst);
         if before.is_null() {
             started.add(1);
         }

@@ -135,7 +135,7 @@ impl Running {
         Ok(reading)
     }
 
-    /// Waits until it has little to do, but no longer than so.
+    /// Waits until it has little to do, for at most `patience`.
     pub(crate) fn rest(&self, patience: Duration) -> Result<(), Fault> {
         const STEP: Duration = Duration::from_millis(100);
         let deadline = Instant::now() + patience;

@@ -250,6 +250,27 @@ fn host_figures_and_shutdown() {
     assert_eq!(*asked.lock().unwrap(), [StopMode::Graceful]);
 }
 
+/// Seen: without cas (`-C`), a loop of gets and cas lost what others had stored, as each item had
+/// the 0 that it compared with.
+#[test]
+fn without_cas_nothing_compares() {
+    let config = Config { counts_cas: false, ..Config::default() };
+    let store = Store::new(config).expect("a store");
+    let host = Recorder(Arc::default());
+    let service = Arc::new(Service::new(store, Settings::default(), host, test_now()));
+    let mut session = open(&service);
+    for (line, reply) in [
+        ("set k 0 0 1\r\na\r\n", "STORED\r\n"),
+        ("gets k\r\n", "VALUE k 0 1 0\r\na\r\nEND\r\n"),
+        ("cas k 0 0 1 0\r\nb\r\n", "EXISTS\r\n"),
+        ("ms k 1 C0\r\nb\r\n", "EX\r\n"),
+        ("ms k 1 E5 c\r\nc\r\n", "HD c0\r\n"),
+        ("get k\r\n", "VALUE k 0 1\r\nc\r\nEND\r\n"),
+    ] {
+        assert_eq!(ask(&mut session, line), reply, "{line:?}");
+    }
+}
+
 #[test]
 fn a_datagram_cannot_watch() {
     let from = "127.0.0.1:9".parse().unwrap();

@@ -149,7 +149,15 @@ impl Pool {
         1..=self.lens.last()
     }
 
-    pub(crate) fn next_cas(&self) -> u64 {
+    /// The cas of a new version: the one that was asked for, or the next.
+    pub(crate) fn cas_of(&self, asked: Option<u64>) -> u64 {
+        match asked {
+            Some(cas) if cas != 0 && self.config.counts_cas => cas,
+            _ => self.next_cas(),
+        }
+    }
+
+    fn next_cas(&self) -> u64 {
         if !self.config.counts_cas {
             return 0;
         }

@@ -115,7 +115,7 @@ impl<'s> Guard<'s> {
             let exptime = old.exptime.load(Relaxed);
             pool.arena.header(raw.chunk).exptime.store(exptime, Relaxed);
         }
-        let cas = rule.new_cas.unwrap_or_else(|| pool.next_cas());
+        let cas = pool.cas_of(rule.new_cas);
         pool.publish(
             &mut locked,
             found,
@@ -146,12 +146,14 @@ impl<'s> Guard<'s> {
             let current = pool.arena.header(live).cas.load(Relaxed);
             stale = rule.invalidate && cas < current && !is_join;
             let mut class = pool.class_of(live);
-            if cas == current {
+            // No client means a version by 0, which is no cas: all items have it without cas (-C).
+            let is_same = cas == current && cas != 0;
+            if is_same {
                 class.counts.cas_hits += 1
             } else {
                 class.counts.cas_badval += 1
             }
-            if cas != current && !stale {
+            if !is_same && !stale {
                 return Err(StoreOutcome::Exists);
             }
         }
@@ -243,7 +245,7 @@ impl<'s> Guard<'s> {
         let header = pool.arena.header(new.chunk);
         let exptime = pool.arena.header(old.chunk).exptime.load(Relaxed);
         header.exptime.store(change.exptime.unwrap_or(exptime), Relaxed);
-        let cas = change.new_cas.unwrap_or_else(|| pool.next_cas());
+        let cas = pool.cas_of(change.new_cas);
         let marks = change.marks;
         let in_set = change.in_set;
         pool.publish(&mut locked, found, &new, NewVersion { hash, marks, cas, clock, in_set });

@@ -117,7 +117,7 @@ impl Pool {
         if let Some(exptime) = rule.exptime.filter(|_| rule.invalidate) {
             header.exptime.store(exptime, Relaxed);
         }
-        header.cas.store(rule.new_cas.unwrap_or_else(|| self.next_cas()), Relaxed);
+        header.cas.store(self.cas_of(rule.new_cas), Relaxed);
     }
 
     /// Builds an item with the key and flags of `like` from the values of `parts`. The caller holds

@@ -9,7 +9,7 @@ use foldhash::quality::RandomState;
 use self::patterns::PatternIndex;
 use crate::request::is_host;
 use crate::request::target::{RawPath, encoded};
-use crate::site::{clean_addresses, percent_encoded};
+use crate::site::{clean_addresses, path_encoded, percent_encoded};
 use crate::status::Status;
 
 /// A rule that answers a path with another address, or with the file at another path.
@@ -91,7 +91,11 @@ impl RedirectRule {
         for piece in &self.to {
             match piece {
                 PathPiece::Text(text) => address.push_str(text),
-                PathPiece::Capture(at) => address.push_str(&percent_encoded(captures[*at])),
+                // In a query `&`, `=` and `+` would be the rule's own.
+                PathPiece::Capture(at) if address.contains(['?', '#']) => {
+                    address.push_str(&percent_encoded(captures[*at]));
+                }
+                PathPiece::Capture(at) => address.push_str(&path_encoded(captures[*at])),
             }
         }
         // To a browser `//evil.example` is another host. RFC 3986 4.2

@@ -73,7 +73,7 @@ pub use config::{CacheRule, CorsRule, EtagKind, HeaderRule, SiteConfig, SiteErro
 pub(crate) use cors::Readers;
 pub(crate) use entry::{Body, Entry, Found};
 pub use explain::RuleList;
-pub(crate) use listing::percent_encoded;
+pub(crate) use listing::{path_encoded, percent_encoded};
 pub(crate) use survey::clean_addresses;
 
 use crate::lookup::{Encodings, Lookup};
@@ -527,7 +527,7 @@ impl SiteCache {
 /// Redirect target of a path. It begins with exactly one `/`, since two would name another host.
 /// RFC 3986 4.2
 fn address(path: &str) -> String {
-    let path = percent_encoded(path);
+    let path = path_encoded(path);
     format!("/{}", path.trim_start_matches('/'))
 }
 

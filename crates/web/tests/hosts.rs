@@ -244,7 +244,7 @@ fn reply_of(session: &mut Session, request: &str) -> String {
 #[test]
 fn rules_hold_before_files() {
     let dir = tempfile::tempdir().unwrap();
-    let lines = "/index.html /home 302\n/blog/* /:splat?a=b\n/any/* /index.html 200\n/up/* /x/:splat 200\n/n* /:splat";
+    let lines = "/index.html /home 302\n/blog/* /:splat?a=b\n/any/* /index.html 200\n/up/* /x/:splat 200\n/find/* /s?q=:splat\n/n* /:splat";
     let handle = only(ruled(&dir, lines));
     let mut session = Session::new(Arc::clone(&handle), Peer::Unix);
     for (request, expected) in [
@@ -252,7 +252,9 @@ fn rules_hold_before_files() {
         ("HEAD /index.html?x=1", "302 /home?x=1"),
         ("POST /index.html", "302 /home"),
         ("GET /%69ndex.html", "302 /home"),
-        ("GET /blog/%0D%0ASet-Cookie:x?c=\u{fc}", "301 /%0D%0ASet-Cookie%3Ax?a=b&c=%C3%BC"),
+        ("GET /blog/%0D%0ASet-Cookie:x?c=\u{fc}", "301 /%0D%0ASet-Cookie:x?a=b&c=%C3%BC"),
+        ("GET /blog/@a/C++;v=1,2_(x):y!", "301 /@a/C++;v=1,2_(x):y!?a=b"),
+        ("GET /find/a&b=c+d", "301 /s?q=a%26b%3Dc%2Bd"),
         ("GET /blog//evil.org", "301 /evil.org?a=b"),
         ("GET /n/evil.org", "301 /evil.org"),
         ("GET /n/%5cevil.org", "301 /%5Cevil.org"),

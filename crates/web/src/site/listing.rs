@@ -20,7 +20,7 @@ use super::open::{Miss, Root};
 use crate::lookup::{ListingFormat, ListingSort, Lookup};
 use directory::{order, read};
 use page::{html, json};
-pub(crate) use show::percent_encoded;
+pub(crate) use show::{path_encoded, percent_encoded};
 
 /// The last listings, so that a flood of requests for one does not read the directory each time,
 /// and so that all who take their time to receive one have the same bytes on their way.

@@ -92,15 +92,25 @@ fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A path for a URL: everything but unreserved characters and slashes as `%XX`. RFC 3986 2.3
+/// A path for any part of a URL: everything but unreserved characters and slashes as `%XX`. RFC
+/// 3986 2.3
 pub(crate) fn percent_encoded(path: &str) -> String {
+    encoded_but(path, b"-._~/")
+}
+
+/// A path for the path of a URL: what may stand there stays, since a reserved character that is
+/// encoded makes another address. RFC 3986 2.2, 3.3
+pub(crate) fn path_encoded(path: &str) -> String {
+    encoded_but(path, b"-._~/!$&'()*+,;=:@")
+}
+
+fn encoded_but(path: &str, kept: &[u8]) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                encoded.push(char::from(byte));
-            }
-            _ => _ = write!(encoded, "%{byte:02X}"),
+        if byte.is_ascii_alphanumeric() || kept.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            _ = write!(encoded, "%{byte:02X}");
         }
     }
     encoded

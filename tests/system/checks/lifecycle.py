@@ -154,12 +154,14 @@ def sighup_under_load_drops_no_connection(world):
     config = world.scratch / "weft.toml"
     config.write_text('[headers]\n"X-Turn" = "0"\n')
     with world.server("--config", config) as server:
-        wrk = world.start("wrk", "-t1", "-c64", "-d4s", server.url("/style.css"))
+        wrk = world.start("wrk", "-t1", "-c64", "-d30s", server.url("/style.css"))
         for turn in range(1, 11):
             config.write_text(f'[headers]\n"X-Turn" = "{turn}"\n')
             server.signal(signal.SIGHUP)
             wait_for(f"reload {turn} is seen", lambda: server.get("/style.css").header("X-Turn") == str(turn))
         expect(wrk.poll() is None, "wrk ended before the last reload")
+        # It ends at once, and says what it has seen.
+        wrk.send_signal(signal.SIGINT)
         expect_no_error(wrk.communicate(timeout=20)[0].decode())
 
 

@@ -47,7 +47,9 @@ impl Report<'_> {
         parts.extend(nothing.iter().map(|one| format!("No {} in any sample.", one.title)));
         let tables = measures.into_iter().map(|measure| {
             let mut table = self.table(measure);
-            let what = format!("{}, {}", measure.title, self.rows.scale(measure).unit);
+            let unit = self.rows.scale(measure).unit;
+            let comma = if unit.is_empty() { "" } else { ", " };
+            let what = format!("{}{comma}{unit}", measure.title);
             if self.is_one_table() {
                 table[0][0] = std::mem::replace(&mut table[0][1], what);
             } else {

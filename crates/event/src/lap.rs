@@ -91,8 +91,8 @@ impl Lap {
     /// Default time in which each cold descriptor is looked at once.
     pub const DELAY: Duration = Duration::from_millis(10);
 
-    /// A dispatcher that sees an event of a cold descriptor within `delay` and a quarter of it while
-    /// the loop mostly sleeps, and within four times `delay` and a quarter while it only works.
+    /// A dispatcher that sees an event of a cold descriptor within `delay` and a quarter of it
+    /// while the loop mostly sleeps, within four times `delay` and a quarter while it only works.
     ///
     /// # Panics
     ///

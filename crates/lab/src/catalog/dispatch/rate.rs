@@ -118,8 +118,8 @@ fn queue_of(kind: &str) -> Option<u64> {
     kind.split(' ').find_map(|word| word.parse().ok())
 }
 
-/// The paper's four headlines, and what LAP is for: nine tenths of what FDM has at high load (all of
-/// it until two samples had 0.97), and not its delay.
+/// The paper's four headlines, and what LAP is for: nine tenths of what FDM has at high load (all
+/// of it until two samples had 0.97), and not its delay.
 fn expectations(rows: &Rows) -> Expectations {
     let rate = rows.by(&Measure::RATE);
     let time = rows.by(&Measure::P50);

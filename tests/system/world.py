@@ -45,6 +45,10 @@ class Failure(Exception):
     """A promise that was not kept."""
 
 
+class StillWaiting(Failure):
+    """What a check waited for has not come in time: a broken promise, or a machine that stood still."""
+
+
 class TookTooLong(BaseException):
     """The check's time is over. No `except Exception` of a check may catch it."""
 
@@ -113,7 +117,7 @@ def wait_for(what, holds, seconds=10.0):
         if value:
             return value
         if time.monotonic() > end:
-            raise Failure(f"{what}: still not so after {seconds:g} s")
+            raise StillWaiting(f"{what}: still not so after {seconds:g} s")
         time.sleep(0.02)
 
 

@@ -712,7 +712,8 @@ const LIMITS: Rows = &[
         .takes("TIME", put!(head_timeout = value::timeout))
         .starts_as("20s")
         .for_all_because("a connection may be for several hosts")
-        .help("Time to receive a request head, from its first byte"),
+        .help("Time to receive a request head, from its first byte")
+        .more("The first head of a connection has as much from its start."),
     set("body-timeout")
         .takes("TIME", put!(body_timeout = value::timeout))
         .starts_as("60s")

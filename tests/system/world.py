@@ -32,7 +32,8 @@ FIBERS = ("uring", "epoll")
 MANY = ("uring", "epoll", "event", "pipeline")
 
 # What event loops and stages may wait with, beside epoll-edge, which is the default.
-DISPATCHERS = ("select", "poll", "fdm", "lap", "rtsig", "rtsig-select", "rtsig-signalfd", "epoll", "uring")
+DISPATCHERS = ("select", "poll", "fdm", "lap", "rtsig", "rtsig-kept-poll", "rtsig-select", "rtsig-signalfd", "epoll",
+               "uring")
 VARIANTS["distributed"] = ["--engine", "event:accept=distributed"]
 for _engine, _keys in (("event", "event:"), ("distributed", "event:accept=distributed,"), ("pipeline", "pipeline:")):
     VARIANTS |= {f"{_engine}-{name}": ["--engine", f"{_keys}dispatcher={name}"] for name in DISPATCHERS}

@@ -44,12 +44,13 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Mechanism; 11] = [
+    pub const ALL: [Mechanism; 12] = [
         Mechanism::Select,
         Mechanism::Poll,
         Mechanism::FDM,
         Mechanism::Lap,
         Mechanism::RtSig(Overflow::Poll),
+        Mechanism::RtSig(Overflow::KeptPoll),
         Mechanism::RtSig(Overflow::Select),
         Mechanism::RtSig(Overflow::Signalfd),
         Mechanism::Epoll,
@@ -88,6 +89,7 @@ impl Mechanism {
             Mechanism::Fdm { .. } => "fdm",
             Mechanism::Lap => "lap",
             Mechanism::RtSig(Overflow::Poll) => "rtsig",
+            Mechanism::RtSig(Overflow::KeptPoll) => "rtsig-kept-poll",
             Mechanism::RtSig(Overflow::Select) => "rtsig-select",
             Mechanism::RtSig(Overflow::Signalfd) => "rtsig-signalfd",
             Mechanism::Epoll => "epoll",

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use crate::bitmaps::Bitmaps;
 use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
 use crate::interest::{Interest, Readiness};
+use crate::poll::Poll;
 use crate::signals::{Next, Queue, Signal, disarm};
 use crate::sys;
 use crate::table::Table;
@@ -42,6 +43,9 @@ const SIGNALS_PER_OVERFLOW: usize = 1 << 17;
 pub enum Overflow {
     /// One signal for each call; asks about all descriptors with `poll(2)`.
     Poll,
+    /// The same, with a list for `poll(2)` that each `add`, `modify` and `remove` brings up to date,
+    /// as in Liu and Chen's server.
+    KeptPoll,
     /// One signal for each call; asks about all descriptors with `select(2)`.
     Select,
     /// Up to 128 signals for each call, through a signalfd; asks with `poll(2)`.
@@ -73,6 +77,8 @@ pub struct RtSig {
     batch: Vec<Signal>,
     /// Descriptors to poll. Empty between two waits.
     asked: Vec<pollfd>,
+    /// All descriptors, with [`Overflow::KeptPoll`]. A token is the descriptor's number.
+    kept: Option<Poll>,
     /// Signals go to one thread.
     not_send: PhantomData<*const ()>,
 }
@@ -128,6 +134,7 @@ impl RtSig {
             counts: RtSigCounts::default(),
             batch: Vec::new(),
             asked: Vec::new(),
+            kept: (overflow == Overflow::KeptPoll).then(Poll::new),
             not_send: PhantomData,
         })
     }
@@ -248,6 +255,11 @@ impl RtSig {
     /// The queue has overflowed: any descriptor may be ready without a signal.
     fn look_at_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         self.counts.overflows += 1;
+        if self.kept.is_some() {
+            self.ask_kept(ready)?;
+            self.has_overflowed = false;
+            return Ok(());
+        }
         // If a descriptor was closed while it was watched, select fails and poll says which.
         if self.overflow != Overflow::Select || self.select_all(ready).is_err() {
             let all = self.watched.iter().map(|(fd, watched)| asks(fd, watched));
@@ -270,6 +282,17 @@ impl RtSig {
         looked.map(drop)
     }
 
+    fn ask_kept(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let mut found = Vec::new();
+        if let Some(kept) = &mut self.kept {
+            kept.wait(&mut found, Some(Duration::ZERO))?;
+        }
+        for Ready { token, readiness } in found {
+            self.report(token.0 as RawFd, readiness, ready);
+        }
+        Ok(())
+    }
+
     fn select_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         let mut asked = Bitmaps::default();
         for (fd, watched) in self.watched.iter() {
@@ -289,8 +312,13 @@ fn asks(fd: RawFd, watched: &Watched) -> pollfd {
 }
 
 impl Dispatcher for RtSig {
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let fd = fd.as_raw_fd();
+    fn add(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let fd = descriptor.as_raw_fd();
         let watched = Watched {
             token,
             events: interest.poll_events(),
@@ -304,6 +332,9 @@ impl Dispatcher for RtSig {
             self.watched.remove(fd)?;
             return Err(error);
         }
+        if let Some(kept) = &mut self.kept {
+            kept.add(descriptor, Token(fd as u64), interest)?;
+        }
         self.doubt(fd)
     }
 
@@ -311,6 +342,9 @@ impl Dispatcher for RtSig {
         let watched = self.watched.get_mut(fd.as_raw_fd())?;
         watched.token = token;
         watched.events = interest.poll_events();
+        if let Some(kept) = &mut self.kept {
+            kept.modify(fd, Token(fd.as_raw_fd() as u64), interest)?;
+        }
         self.doubt(fd.as_raw_fd())
     }
 
@@ -322,6 +356,10 @@ impl Dispatcher for RtSig {
     /// A file that is closed sends no more signals.
     fn forget(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let watched = self.watched.remove(fd.as_raw_fd())?;
+        if let Some(kept) = &mut self.kept {
+            // It has left the list by itself if it was closed and then asked about.
+            let _ = kept.remove(fd);
+        }
         if let Some(at) = watched.unsure_at {
             self.unsure.swap_remove(at);
             if let Some(&moved) = self.unsure.get(at) {

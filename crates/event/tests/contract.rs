@@ -565,6 +565,9 @@ macro_rules! over_every_dispatcher {
         over_every_dispatcher! { @each lap Mechanism::Lap; $($promise)* }
         over_every_dispatcher! { @each rtsig Mechanism::RtSig(event::Overflow::Poll); $($promise)* }
         over_every_dispatcher! {
+            @each rtsig_kept_poll Mechanism::RtSig(event::Overflow::KeptPoll); $($promise)*
+        }
+        over_every_dispatcher! {
             @each rtsig_select Mechanism::RtSig(event::Overflow::Select); $($promise)*
         }
         over_every_dispatcher! {

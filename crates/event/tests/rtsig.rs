@@ -24,7 +24,7 @@ fn queue_overflow_loses_no_readiness() {
     for queue in [64, 1024, 2048] {
         let current = limits.maximum.map_or(queue, |most| most.min(queue));
         setrlimit(Resource::Sigpending, Rlimit { current: Some(current), ..limits }).unwrap();
-        for overflow in [Overflow::Poll, Overflow::Select, Overflow::Signalfd] {
+        for overflow in [Overflow::Poll, Overflow::KeptPoll, Overflow::Select, Overflow::Signalfd] {
             overflows(overflow, queue as usize);
         }
     }

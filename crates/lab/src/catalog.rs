@@ -109,8 +109,11 @@ mod tests {
             );
             assert!(!experiment.figures.is_empty(), "{name} has no figure");
             for quick in [false, true] {
-                let configurations =
-                    (experiment.configurations)(&Breadth { quick, peak_per_s: Some(100_000.0) });
+                let configurations = (experiment.configurations)(&Breadth {
+                    quick,
+                    peak_per_s: Some(100_000.0),
+                    cores: 2,
+                });
                 let labels: BTreeSet<_> =
                     configurations.iter().map(|configuration| &configuration.label).collect();
                 assert_eq!(
@@ -190,7 +193,7 @@ mod tests {
         for experiment in CATALOG {
             for quick in [false, true] {
                 let configurations =
-                    (experiment.configurations)(&Breadth { quick, peak_per_s: None });
+                    (experiment.configurations)(&Breadth { quick, peak_per_s: None, cores: 2 });
                 let labels: BTreeSet<_> =
                     configurations.iter().map(|configuration| &*configuration.label).collect();
                 // Its expectations are about weft's names, its systems about kinds.

@@ -130,9 +130,24 @@ pub struct Breadth {
     /// Requests per second that the machine allows, if the experiment is
     /// [scaled](ServerWork::scaled_by).
     pub peak_per_s: Option<f64>,
+    /// Number of cores of the machine, or of the one that a record is of.
+    pub cores: usize,
 }
 
 impl Breadth {
+    /// Numbers of processors to measure a runtime on: 1, 2, 4 and so on to the number of cores, and
+    /// 2 where there is one core; in a quick run 1.
+    pub(crate) fn processors(&self) -> Vec<u64> {
+        if self.quick {
+            return vec![1];
+        }
+        let cores = self.cores.max(2) as u64;
+        let doubled = std::iter::successors(Some(1), |one| Some(2 * one));
+        let mut processors: Vec<u64> = doubled.take_while(|&one| one < cores).collect();
+        processors.push(cores);
+        processors
+    }
+
     /// The first for a quick run, the second for a full one.
     pub(crate) fn pick<T>(&self, quick: T, all: T) -> T {
         if self.quick { quick } else { all }
@@ -198,5 +213,20 @@ impl Figure {
             diagonal,
             panels,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_by_cores() {
+        let of = |cores| Breadth { quick: false, peak_per_s: None, cores }.processors();
+        assert_eq!(of(1), [1, 2]);
+        assert_eq!(of(2), [1, 2]);
+        assert_eq!(of(12), [1, 2, 4, 8, 12]);
+        assert_eq!(of(16), [1, 2, 4, 8, 16]);
+        assert_eq!(Breadth { quick: true, peak_per_s: None, cores: 16 }.processors(), [1]);
     }
 }

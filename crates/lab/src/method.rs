@@ -37,6 +37,11 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Greatest share of repeated samples in a run, so that a busy machine cannot make it endless.
 const REPEATS_SHARE_MAX: f64 = 0.25;
 
+/// Number of cores that this process may use.
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Thoroughness, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thoroughness {
@@ -198,8 +203,11 @@ pub fn estimate(experiment: &Experiment, kinds: &[&str], effort: &Effort) -> Dur
             1.1 + lasts.max(configuration.get("least_s", 0) as f64)
         }
     };
-    let configurations =
-        (experiment.configurations)(&Breadth { quick: effort.quick, peak_per_s: None });
+    let configurations = (experiment.configurations)(&Breadth {
+        quick: effort.quick,
+        peak_per_s: None,
+        cores: cores(),
+    });
     let configurations = configurations.iter();
     let chosen =
         configurations.filter(|configuration| is_chosen(&effort.only, &configuration.label));
@@ -253,7 +261,7 @@ impl Run<'_> {
             Some(earlier) => earlier.header.peak_per_s,
             None => self.peak(setting)?,
         };
-        let breadth = Breadth { quick: self.effort.quick, peak_per_s };
+        let breadth = Breadth { quick: self.effort.quick, peak_per_s, cores: cores() };
         let mut configurations = (self.experiment.configurations)(&breadth);
         configurations.retain(|configuration| is_chosen(&self.effort.only, &configuration.label));
         if configurations.is_empty() {
@@ -312,8 +320,7 @@ impl Run<'_> {
             Work::Server(work) => work.queues_by_itself,
             Work::Program => true,
         };
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let noise = |sample: &Sample| sample.noise.percent(queues, cores);
+        let noise = |sample: &Sample| sample.noise.percent(queues, cores());
         let mut best: Option<Sample> = None;
         for attempt in 1..=ATTEMPTS_MAX {
             let result = self.take(setting, configuration, system);
@@ -435,6 +442,7 @@ impl Run<'_> {
             repetitions: self.effort.repetitions,
             seconds: self.effort.seconds,
             peak_per_s,
+            cores: cores(),
             only: self.effort.only.clone(),
             testbed: self.testbed(setting),
             lacks,

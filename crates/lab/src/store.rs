@@ -30,6 +30,9 @@ pub struct Header {
     pub seconds: f64,
     /// Peak rate of the machine, where configurations are scaled by it.
     pub peak_per_s: Option<f64>,
+    /// Number of cores that the laboratory may use.
+    #[serde(default = "two")]
+    pub cores: usize,
     /// Testbed in words.
     pub testbed: String,
     /// Only configurations that have one of these in their label, if there are any.
@@ -43,6 +46,11 @@ pub struct Header {
     pub missing: Vec<String>,
     /// The machine at the beginning.
     pub card: Card,
+}
+
+/// Cores of the machine whose records do not tell.
+fn two() -> usize {
+    2
 }
 
 /// A system in a file.
@@ -225,7 +233,8 @@ impl Recorded {
 
     /// The rows of the experiment that these are the turns of.
     pub fn rows(&self, experiment: &Experiment) -> Rows {
-        let breadth = Breadth { quick: self.header.quick, peak_per_s: self.header.peak_per_s };
+        let Header { quick, peak_per_s, cores, .. } = self.header;
+        let breadth = Breadth { quick, peak_per_s, cores };
         let systems: Vec<String> =
             self.header.systems.iter().map(|system| system.name.clone()).collect();
         let mut configurations = (experiment.configurations)(&breadth);
@@ -279,6 +288,7 @@ pub(crate) mod tests {
             repetitions: 2,
             seconds: 0.5,
             peak_per_s: None,
+            cores: 2,
             only: Vec::new(),
             testbed: "here".to_owned(),
             lacks: Vec::new(),

@@ -417,8 +417,12 @@ pub const DISPATCHERS: &[&str] =
     &["select", "poll", "fdm", "lap", "rtsig", "epoll", "epoll-edge", "uring"];
 
 /// Real-time signals with a queue as short as the name says, and what follows when it overflows.
-const QUEUES: &[(&str, &str)] =
-    &[("rtsig 1024", "rtsig"), ("rtsig 2048", "rtsig"), ("rtsig 1024 select", "rtsig-select")];
+const QUEUES: &[(&str, &str)] = &[
+    ("rtsig 1024", "rtsig"),
+    ("rtsig 2048", "rtsig"),
+    ("rtsig 1024 kept poll", "rtsig-kept-poll"),
+    ("rtsig 1024 select", "rtsig-select"),
+];
 
 /// Prefixes of the two builds' names.
 pub const OLD: &str = "old ";

@@ -10,7 +10,7 @@ import threading
 import time
 
 from memcache import certificate
-from world import ALL, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, read_reply, request, wait_for
+from world import ALL, DISPATCHERS, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, read_reply, request, wait_for
 
 CROWD = 10_000
 # What docs/engines.md says of fibers, and room for an allocator that grows in steps.
@@ -95,7 +95,7 @@ def slowest_of(server, count):
     return worst_s
 
 
-@check(*(f"{engine}-{name}" for engine in ("event", "distributed", "pipeline") for name in ("rtsig", "rtsig-select", "rtsig-signalfd")))
+@check(*(f"{engine}-{name}" for engine in ("event", "distributed", "pipeline") for name in DISPATCHERS if name.startswith("rtsig")))
 def an_overflow_of_signals_loses_no_request(world):
     """500 clients ask at once, and the kernel queues 64 signals: it drops the others and says so with one SIGIO."""
     queued_max = 64

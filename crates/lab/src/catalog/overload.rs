@@ -462,7 +462,7 @@ mod tests {
     /// knee is no praise, and knees and replies stand beside it.
     #[test]
     fn more_than_the_knee_is_no_praise() {
-        let configurations = configurations(&Breadth { quick: true, peak_per_s: None });
+        let configurations = configurations(&Breadth { quick: true, peak_per_s: None, cores: 2 });
         let judged = |goodput_percent: f64| {
             let mut rows = Rows::new(&configurations, &["weft".to_owned()]);
             let figures = [(GOODPUT.name, goodput_percent), (KNEE.name, 9000.0)];

@@ -20,16 +20,29 @@ const PEERS: &[&str] = &["go", "tokio", "may"];
 
 const BARS: &[Figure] = &[bars(0)];
 
-/// The four configurations of the thesis's figures: one and two processors, many fibers for each
+/// Bars, and lines over the number of processors where a machine has more than two.
+const SCALING: &[Figure] = &[bars(0), over_processors("per_processor", "fibers a processor")];
+
+const fn over_processors(panels: &'static str, words: &'static str) -> Figure {
+    Figure::Lines {
+        measure: 0,
+        over: "processors",
+        axis: "processors",
+        log: false,
+        diagonal: false,
+        panels: Some((panels, words)),
+    }
+}
+
+/// The configurations of the thesis's figures: one, two and more processors, many fibers for each
 /// and one for each.
-fn four_configurations(program: &'static str, breadth: &Breadth) -> Vec<Configuration> {
-    let processors = breadth.pick(&[1_u64][..], &[1, 2]);
-    let configurations = processors.iter().flat_map(|&processors| {
+fn scaling_configurations(program: &'static str, breadth: &Breadth) -> Vec<Configuration> {
+    let configurations = breadth.processors().into_iter().flat_map(|processors| {
         [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
             let threads = per_processor * processors;
-            let parameters =
-                [("processors", processors), ("threads", threads), ("spots", threads.div_ceil(2))];
-            Configuration::new(label(processors, how_many), program, parameters)
+            let sizes = [("processors", processors), ("per_processor", per_processor)];
+            let work = [("threads", threads), ("spots", threads.div_ceil(2))];
+            Configuration::new(label(processors, how_many), program, [sizes, work].concat())
         })
     });
     configurations.collect()

@@ -83,6 +83,11 @@ pub(super) fn thesis(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     fileset(bench, "thesis", &["--scale", "0.02"])
 }
 
+/// The thesis's file set, whole: 21,600 files of 2.3 GB.
+pub(super) fn whole_thesis(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
+    fileset(bench, "whole-thesis", &["--scale", "1"])
+}
+
 /// The front pages of Rusty's author: 500, of 3.5 KB to 1.1 MB.
 pub(super) fn pages(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     fileset(bench, "pages", &["--model", "pages"])

@@ -279,7 +279,7 @@ const REPEATABLE: [&str; 2] = ["address", "gateway"];
 
 const DISPATCHER: Key = Key {
     name: "dispatcher",
-    values: "select|poll|fdm|lap|rtsig|rtsig-select|rtsig-signalfd|epoll|epoll-edge|uring",
+    values: "select|poll|fdm|lap|rtsig|rtsig-kept-poll|rtsig-select|rtsig-signalfd|epoll|epoll-edge|uring",
     default: "epoll-edge",
     help: "readiness notification of the loops",
     set: |choice, text| {

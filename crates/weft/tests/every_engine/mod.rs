@@ -26,6 +26,7 @@ macro_rules! on_every_engine {
             event_fdm: events(Mechanism::FDM, Accept::Own);
             event_lap: events(Mechanism::Lap, Accept::Own);
             event_rtsig: events(Mechanism::RtSig(Overflow::Poll), Accept::Own);
+            event_rtsig_kept_poll: events(Mechanism::RtSig(Overflow::KeptPoll), Accept::Own);
             event_rtsig_select: events(Mechanism::RtSig(Overflow::Select), Accept::Own);
             event_rtsig_signalfd: events(Mechanism::RtSig(Overflow::Signalfd), Accept::Own);
             event_epoll: events(Mechanism::Epoll, Accept::Own);

@@ -1,7 +1,7 @@
 //! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Which one is woken
 //! cannot be foreseen, and is on another processor half of the time.
 
-use super::{BARS, ahead, four_configurations};
+use super::{SCALING, ahead, scaling_configurations};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CHURN: Experiment = Experiment {
@@ -12,13 +12,13 @@ pub(in crate::catalog) const CHURN: Experiment = Experiment {
     configurations,
     systems: &["pinned", "migratable", "go", "tokio", "may"],
     work: Work::Program,
-    figures: BARS,
+    figures: SCALING,
     expectations,
 };
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     // With one fiber and one semaphore there is none to wake.
-    let mut configurations = four_configurations("churn", breadth);
+    let mut configurations = scaling_configurations("churn", breadth);
     configurations.retain(|configuration| configuration.label.ends_with("many"));
     configurations
 }

@@ -2,7 +2,7 @@
 //! wakes the next. What waiting and waking cost together; a yield that does nothing cannot cheat
 //! here.
 
-use super::{BARS, FOUR, ahead, four_configurations};
+use super::{FOUR, SCALING, ahead, scaling_configurations};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CYCLE: Experiment = Experiment {
@@ -13,14 +13,14 @@ pub(in crate::catalog) const CYCLE: Experiment = Experiment {
     configurations,
     systems: &["pinned", "stackless", "migratable", "go", "tokio", "may"],
     work: Work::Program,
-    figures: BARS,
+    figures: SCALING,
     expectations,
 };
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     let ways = [("semaphore", 1), ("park", 0)].into_iter();
     let configurations = ways.flat_map(|(way, semaphore)| {
-        let mut configurations = four_configurations("cycle", breadth);
+        let mut configurations = scaling_configurations("cycle", breadth);
         for configuration in &mut configurations {
             configuration.label = format!("{way}: {}", configuration.label);
             configuration.parameters.push(("semaphore", semaphore));

@@ -2,7 +2,7 @@
 //! array, takes a random slot, and wakes the fiber that waited there; with sharing, the two
 //! exchange their arrays.
 
-use super::{BARS, ahead, label};
+use super::{ahead, label, over_processors};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
@@ -13,13 +13,13 @@ pub(in crate::catalog) const LOCALITY: Experiment = Experiment {
     configurations,
     systems: &["pinned", "migratable", "go", "tokio", "may"],
     work: Work::Program,
-    figures: BARS,
+    figures: &[bars(0), over_processors("share", "share of exchanged arrays")],
     expectations,
 };
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {
-    let processors = breadth.pick(&[2][..], &[1, 2]);
-    let configurations = processors.iter().flat_map(|&processors| {
+    let processors = if breadth.quick { vec![2] } else { breadth.processors() };
+    let configurations = processors.into_iter().flat_map(|processors| {
         [("no sharing", 0), ("sharing", 1)].map(|(how, share)| {
             let sizes = [("processors", processors), ("threads", 100 * processors)];
             let work = [("words", 100), ("touched", 10), ("share", share)];

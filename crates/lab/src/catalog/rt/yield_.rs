@@ -1,6 +1,6 @@
 //! `rt-yield`: each fiber gives way, again and again. What a trip through the ready queue costs.
 
-use super::{BARS, FOUR, ahead, four_configurations};
+use super::{FOUR, SCALING, ahead, scaling_configurations};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const YIELD: Experiment = Experiment {
@@ -8,10 +8,10 @@ pub(in crate::catalog) const YIELD: Experiment = Experiment {
     about: "each fiber yields again and again",
     page: page!("rt-yield"),
     measures: &[Measure::NANOS_PER_OPERATION],
-    configurations: |breadth| four_configurations("yield", breadth),
+    configurations: |breadth| scaling_configurations("yield", breadth),
     systems: &["pinned", "stackless", "migratable", "go", "tokio", "may"],
     work: Work::Program,
-    figures: BARS,
+    figures: SCALING,
     expectations,
 };
 

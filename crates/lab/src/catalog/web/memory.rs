@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn needed_memory_of_each_round() {
-        let configurations = configurations(&Breadth { quick: true, peak_per_s: None });
+        let configurations = configurations(&Breadth { quick: true, peak_per_s: None, cores: 2 });
         let systems = ["weft", "nginx"].map(str::to_owned);
         let mut rows = Rows::new(&configurations, &systems);
         let rates = [("weft", [950.0, 1000.0]), ("nginx", [600.0, 1000.0])];

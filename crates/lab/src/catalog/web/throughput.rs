@@ -66,7 +66,8 @@ fn take(
     configuration: &Configuration,
     system: &System,
 ) -> Result<Sample, Fault> {
-    let site = super::thesis(bench)?;
+    let is_long = bench.seconds >= LONG_S;
+    let site = if is_long { super::whole_thesis(bench)? } else { super::thesis(bench)? };
     let log = sessions(bench, &site)?;
     let limits = ServerLimits { cpu_percent: Some(CPU_PERCENT), ..ServerLimits::default() };
     let mut server = bench.start(system, &site, limits)?;
@@ -76,7 +77,7 @@ fn take(
         return Ok(bench.drive(&mut server, &[load])?.sample());
     };
     let sessions_per_s = rate as f64 / requests_per_session(&fs::read_to_string(&log)?);
-    let timeout_s = if bench.seconds < LONG_S { SHORT_TIMEOUT_S } else { TIMEOUT_S };
+    let timeout_s = if is_long { TIMEOUT_S } else { SHORT_TIMEOUT_S };
     let mut load = words(&format!(
         "http {} -c {CONNECTIONS} --arrivals poisson --rate {sessions_per_s:.0} --warm-up \
          {WARM_UP_S:.0}s --timeout {timeout_s}s --sessions",

@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn load_per_worker() {
-        let configurations = configurations(&Breadth { quick: false, peak_per_s: Some(100_000.0) });
+        let configurations =
+            configurations(&Breadth { quick: false, peak_per_s: Some(100_000.0), cores: 2 });
         let rates = configurations.iter().map(|configuration| configuration.get("rate", 0));
         assert_eq!(rates.collect::<Vec<_>>(), [25_000, 50_000, 50_000]);
     }

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use crate::bitmaps::Bitmaps;
 use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
 use crate::interest::{Interest, Readiness};
-use crate::poll::Poll;
+use crate::set::Set;
 use crate::signals::{Next, Queue, Signal, disarm};
 use crate::sys;
 use crate::table::Table;
@@ -43,8 +43,8 @@ const SIGNALS_PER_OVERFLOW: usize = 1 << 17;
 pub enum Overflow {
     /// One signal for each call; asks about all descriptors with `poll(2)`.
     Poll,
-    /// The same, with a list for `poll(2)` that each `add`, `modify` and `remove` brings up to date,
-    /// as in Liu and Chen's server.
+    /// The same, with a list for `poll(2)` that `add`, `modify` and `remove` keep up to date, as in
+    /// Liu and Chen's server.
     KeptPoll,
     /// One signal for each call; asks about all descriptors with `select(2)`.
     Select,
@@ -77,8 +77,8 @@ pub struct RtSig {
     batch: Vec<Signal>,
     /// Descriptors to poll. Empty between two waits.
     asked: Vec<pollfd>,
-    /// All descriptors, with [`Overflow::KeptPoll`]. A token is the descriptor's number.
-    kept: Option<Poll>,
+    /// All descriptors, with [`Overflow::KeptPoll`].
+    kept: Option<Set<()>>,
     /// Signals go to one thread.
     not_send: PhantomData<*const ()>,
 }
@@ -88,6 +88,8 @@ struct Watched {
     events: i16,
     /// [`RtSig::emptied`] when it was added.
     added_at: u64,
+    /// Index in [`RtSig::kept`], if there is that.
+    kept_at: usize,
     /// Index in [`RtSig::unsure`].
     unsure_at: Option<usize>,
     /// The last wait that reported it, and where in the report.
@@ -134,7 +136,7 @@ impl RtSig {
             counts: RtSigCounts::default(),
             batch: Vec::new(),
             asked: Vec::new(),
-            kept: (overflow == Overflow::KeptPoll).then(Poll::new),
+            kept: (overflow == Overflow::KeptPoll).then(Set::default),
             not_send: PhantomData,
         })
     }
@@ -283,14 +285,15 @@ impl RtSig {
     }
 
     fn ask_kept(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let mut found = Vec::new();
-        if let Some(kept) = &mut self.kept {
-            kept.wait(&mut found, Some(Duration::ZERO))?;
+        let Some(mut kept) = self.kept.take() else {
+            return Ok(());
+        };
+        let asked = sys::poll(&mut kept.fds, Some(Duration::ZERO));
+        for polled in kept.fds.iter().filter(|polled| asked.is_ok() && polled.revents != 0) {
+            self.report(polled.fd, Readiness::from_poll(polled.revents as u32), ready);
         }
-        for Ready { token, readiness } in found {
-            self.report(token.0 as RawFd, readiness, ready);
-        }
-        Ok(())
+        self.kept = Some(kept);
+        asked.map(drop)
     }
 
     fn select_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
@@ -312,17 +315,13 @@ fn asks(fd: RawFd, watched: &Watched) -> pollfd {
 }
 
 impl Dispatcher for RtSig {
-    fn add(
-        &mut self,
-        descriptor: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
-    ) -> io::Result<()> {
-        let fd = descriptor.as_raw_fd();
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
         let watched = Watched {
             token,
             events: interest.poll_events(),
             added_at: self.emptied,
+            kept_at: 0,
             unsure_at: None,
             reported_by: 0,
             reported_at: 0,
@@ -333,7 +332,7 @@ impl Dispatcher for RtSig {
             return Err(error);
         }
         if let Some(kept) = &mut self.kept {
-            kept.add(descriptor, Token(fd as u64), interest)?;
+            self.watched.get_mut(fd)?.kept_at = kept.push(fd, interest.poll_events(), ());
         }
         self.doubt(fd)
     }
@@ -343,7 +342,7 @@ impl Dispatcher for RtSig {
         watched.token = token;
         watched.events = interest.poll_events();
         if let Some(kept) = &mut self.kept {
-            kept.modify(fd, Token(fd.as_raw_fd() as u64), interest)?;
+            kept.fds[watched.kept_at].events = watched.events;
         }
         self.doubt(fd.as_raw_fd())
     }
@@ -357,8 +356,10 @@ impl Dispatcher for RtSig {
     fn forget(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let watched = self.watched.remove(fd.as_raw_fd())?;
         if let Some(kept) = &mut self.kept {
-            // It has left the list by itself if it was closed and then asked about.
-            let _ = kept.remove(fd);
+            kept.swap_remove(watched.kept_at);
+            if let Some(moved) = kept.fd_at(watched.kept_at) {
+                self.watched.get_mut(moved)?.kept_at = watched.kept_at;
+            }
         }
         if let Some(at) = watched.unsure_at {
             self.unsure.swap_remove(at);

@@ -569,10 +569,7 @@ fn program(
         return Ok(TurnResult::Absent);
     }
     if !status.success() {
-        // A panic begins with an empty line.
-        let first = errors.lines().find(|line| !line.trim().is_empty());
-        let words = first.map(|line| format!(": {line}")).unwrap_or_default();
-        return Ok(TurnResult::Failed(format!("{status}{words}")));
+        return Ok(TurnResult::Failed(format!("{status}{}", last_words(&errors))));
     }
     Ok(match serde_json::from_str::<Output>(out.trim()) {
         Ok(output) => TurnResult::Sample(output.into()),
@@ -580,10 +577,27 @@ fn program(
     })
 }
 
+/// The first line that says why. A panic begins with an empty line, and one that names the thread,
+/// by a number that is another one each time, and a path of this machine.
+fn last_words(errors: &str) -> String {
+    let mut lines = errors.lines().map(str::trim);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with("thread '"));
+    first.map(|line| format!(": {line}")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::tests::header;
+
+    /// Seen: a note for each sample of a program that panics, with the path of a source file.
+    #[test]
+    fn words_of_a_panic() {
+        let panic = "\nthread 'main' (21) panicked at /root/src/mod.rs:588:45:\nno memory\nnote: x";
+        assert_eq!(last_words(panic), ": no memory");
+        assert_eq!(last_words("out of memory\n"), ": out of memory");
+        assert_eq!(last_words("\n"), "");
+    }
 
     fn run_of<'a>(experiment: &'static str, systems: &'a [System]) -> Run<'a> {
         let experiment = crate::catalog::find(experiment).unwrap();

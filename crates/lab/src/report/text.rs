@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Report;
 use crate::expect::Tally;
-use crate::measure::{Better, Measure};
+use crate::measure::{Better, Configuration, Measure};
 use crate::numbers::Spread;
 use crate::page::{item, paragraph};
 use crate::rows::show_row;
@@ -18,7 +18,7 @@ impl fmt::Display for Report<'_> {
             let title = measure.title;
             let unit = self.rows.scale(measure).unit;
             writeln!(f, "\n{title} ({unit}), median (least–greatest):\n")?;
-            write_table(f, &self.table(measure))?;
+            write_table(f, &self.table(measure, &[], self.is_narrow()))?;
         }
         writeln!(f)?;
         for expectation in &self.expectations {
@@ -45,8 +45,11 @@ impl Report<'_> {
         let (nothing, measures): (Vec<&Measure>, Vec<&Measure>) =
             measures.partition(|measure| self.is_nothing(measure));
         parts.extend(nothing.iter().map(|one| format!("No {} in any sample.", one.title)));
+        let followed: Vec<&str> =
+            measures.iter().flat_map(|measure| self.followed_by_all(measure)).collect();
         let tables = measures.into_iter().map(|measure| {
-            let mut table = self.table(measure);
+            let left_out = if measure.name == Measure::RATE.name { &followed[..] } else { &[] };
+            let mut table = self.table(measure, left_out, self.has_lines_of_systems());
             let unit = self.rows.scale(measure).unit;
             let comma = if unit.is_empty() { "" } else { ", " };
             let what = format!("{}{comma}{unit}", measure.title);
@@ -68,6 +71,10 @@ impl Report<'_> {
             let because = &expectation.because;
             vec![verdict.to_owned(), source.to_owned(), says.clone(), because.clone()]
         });
+        if !followed.is_empty() {
+            let followed = followed.join("; ");
+            parts.push(paragraph(&format!("All systems within 1 % of the same rate: {followed}.")));
+        }
         if !self.expectations.is_empty() {
             let head = ["verdict", "whose", "expectation", "figures"].map(str::to_owned);
             parts.push(markdown_table(&[vec![head.to_vec()], verdicts.collect()].concat()));
@@ -85,6 +92,19 @@ impl Report<'_> {
         self.rows.configurations().len() < self.rows.systems().len()
     }
 
+    /// The same for a page, which scrolls: whichever has fewer lines, unless it has too many
+    /// columns.
+    fn has_lines_of_systems(&self) -> bool {
+        let (configurations, systems) =
+            (self.rows.configurations().len(), self.rows.systems().len());
+        let has_fewer = if systems < configurations {
+            configurations <= COLUMNS_MAX
+        } else {
+            systems > COLUMNS_MAX
+        };
+        has_fewer || self.is_one_table()
+    }
+
     /// All measures beside each other.
     fn is_one_table(&self) -> bool {
         self.is_narrow() && self.rows.configurations().len() == 1
@@ -98,10 +118,48 @@ impl Report<'_> {
         measure.better == Better::Less && !spreads.is_empty() && spreads.iter().all(is_zero)
     }
 
-    /// A header, and a line for each configuration, or for each system.
-    fn table(&self, measure: &Measure) -> Vec<Vec<String>> {
+    /// Labels of configurations in which all systems have the rate that was asked for: lines of a
+    /// table that would tell of no difference. None if those are all.
+    fn followed_by_all(&self, measure: &Measure) -> Vec<&str> {
+        let is_followed = |configuration: &Configuration| {
+            let rows = self.rows.all().iter().filter(|row| row.configuration == *configuration);
+            let rows: Vec<_> = rows.filter(|row| !row.is_absent).collect();
+            let medians = rows.iter().filter_map(|row| Some(row.spread(measure)?.median));
+            let (least, most) = medians
+                .fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
+            let has_failures = rows.iter().any(|row| !row.failures.is_empty());
+            configuration.parameter("rate").is_some()
+                && !has_failures
+                && most > 0.0
+                && most <= 1.01 * least
+        };
         let mut configurations = self.rows.configurations();
-        let systems = self.rows.systems();
+        let count = configurations.len();
+        configurations.retain(|configuration| is_followed(configuration));
+        if measure.name != Measure::RATE.name || configurations.len() == count {
+            return Vec::new();
+        }
+        configurations.into_iter().map(|configuration| &*configuration.label).collect()
+    }
+
+    /// A header, and a line for each configuration but those left out, or for each system.
+    fn table(
+        &self,
+        measure: &Measure,
+        left_out: &[&str],
+        has_lines_of_systems: bool,
+    ) -> Vec<Vec<String>> {
+        let mut configurations = self.rows.configurations();
+        configurations.retain(|configuration| !left_out.contains(&&*configuration.label));
+        let mut systems = self.rows.systems();
+        let tells = |system: &str| {
+            let mut rows = self.rows.all().iter().filter(|row| row.system == system);
+            rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
+        };
+        // Tables that stand beside each other have the same lines.
+        if !self.is_one_table() && systems.iter().any(|system| tells(system)) {
+            systems.retain(|system| tells(system));
+        }
         let is_told = |label: &str| {
             let mut rows = self.rows.all().iter().filter(|row| row.configuration.label == label);
             rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
@@ -124,7 +182,7 @@ impl Report<'_> {
             });
             [header].into_iter().chain(lines).collect()
         };
-        if self.is_narrow() {
+        if has_lines_of_systems {
             table(&labels, &systems, &|system, configuration| at(configuration, system))
         } else {
             table(&systems, &labels, &at)
@@ -175,6 +233,9 @@ pub fn summary(reports: &[Report<'_>], folder: &str) -> String {
     }
     lines.join("\n")
 }
+
+/// Most columns of figures in a page's table.
+const COLUMNS_MAX: usize = 12;
 
 /// Columns of the smallest terminal.
 const COLUMNS: usize = 80;
@@ -232,6 +293,7 @@ fn write_columns(
 mod tests {
     use super::super::Report;
     use super::summary;
+    use crate::measure::Measure;
     use crate::sample::{LASTED_S, Sample};
     use crate::store::tests::header;
     use crate::store::{Record, Recorded, RunEnd, TurnResult};
@@ -486,5 +548,31 @@ mod tests {
         let line = text.lines().nth(2).unwrap();
         assert!(line.starts_with("| [rt-yield](pages/rt-yield.md) | each fiber"), "{line}");
         assert!(line.ends_with(" |  |  |  |  | 1 | 2 |"), "{line}");
+    }
+
+    /// Seen: pages with dozens of lines in which every server has the rate that was asked for.
+    #[test]
+    fn rates_that_all_follow_have_no_line() {
+        let experiment = crate::catalog::find("web-throughput").unwrap();
+        let mut recorded = recorded(0.0);
+        recorded.header.quick = false;
+        recorded.header.peak_per_s = Some(1000.0);
+        let labels = ["40 % of the peak", "80 % of the peak", "100 % of the peak"];
+        let rates = [[400.0, 400.5], [800.0, 700.0], [900.0, 905.0]];
+        let turns = labels.iter().zip(rates).flat_map(|(label, rates)| {
+            ["weft", "go"].into_iter().zip(rates).map(|(system, rate)| Record {
+                configuration: (*label).to_owned(),
+                system: system.to_owned(),
+                round: 0,
+                result: TurnResult::Sample(Sample::of([("rate_per_s", rate), ("p50_us", 1.0)])),
+            })
+        });
+        recorded.turns = turns.collect();
+        let report = Report::new(experiment, &recorded);
+        assert_eq!(report.followed_by_all(&Measure::RATE), [labels[0], labels[2]]);
+        assert_eq!(report.followed_by_all(&Measure::P50), [""; 0]);
+        let text = report.markdown();
+        assert!(text.contains("\n| 80 % of the peak | 800 | 700 |\n"), "{text}");
+        assert!(!text.contains("| 40 % of the peak | 400 |"), "{text}");
     }
 }

@@ -179,7 +179,7 @@ cmd_system() {
         nginx nginx-light lighttpd lighttpd haproxy haproxy caddy caddy memccapable libmemcached-tools \
         nutcracker nutcracker unshare util-linux ip iproute2 tmux tmux promtool prometheus mpirun openmpi-bin \
         gcc gcc go golang-go faketime faketime certbot certbot lego lego testssl testssl.sh hexdump bsdextrautils \
-        dig dnsutils pyflakes3 pyflakes3 srun slurm-wlm
+        dig dnsutils pyflakes3 pyflakes3 srun slurm-wlm ssh openssh-client sshd openssh-server
     cmd_memcached
     # pip builds what it has no wheel for.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev

@@ -23,7 +23,6 @@ mod window;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +37,7 @@ use generator::{Generator, Watched, busy_in_the_middle, generator_delay_percent}
 pub(crate) use running::{Running, read_reply};
 use window::Window;
 
-use crate::busy::Usage;
+use crate::busy::{self, Usage};
 use crate::sample::Noise;
 use crate::system::{ServerProtocol, Start, StartContext, System, programs_beside, words};
 use crate::testbed::{
@@ -143,7 +142,7 @@ impl Bench<'_> {
         };
         let (host, interface) = match &link {
             Some(link) => (SERVER, &*link.interface),
-            None => (Ipv4Addr::LOCALHOST, ""),
+            None => (self.testbed.address(), ""),
         };
         let port = self.testbed.port()?;
         let scratch = self.testbed.scratch().to_owned();
@@ -233,8 +232,10 @@ impl Bench<'_> {
         loads: &[Vec<String>],
     ) -> Result<Driven, Fault> {
         let mut generators = Vec::new();
+        let [here, there] = self.testbed.clocks()?;
         let mut readings = vec![server.read()?];
         let usage = Usage::now();
+        let interrupts = busy::interrupts();
         for (at, words) in loads.iter().enumerate() {
             generators.push(self.generate(at, side(at), words)?);
         }
@@ -262,7 +263,11 @@ impl Bench<'_> {
         readings.push(server.read()?);
         drop(ahead);
         let last = readings[readings.len() - 1];
-        let own = (last.cpu + last.relay).saturating_sub(readings[0].cpu + readings[0].relay);
+        let mut own = (last.cpu + last.relay).saturating_sub(readings[0].cpu + readings[0].relay);
+        if self.testbed.is_remote() {
+            // Packets from outside are handled for no process, on any core.
+            own += busy::interrupts().saturating_sub(interrupts);
+        }
         let mut noise = Noise::since(usage, own);
         server.check()?;
         let mut outcomes = Vec::new();
@@ -272,7 +277,8 @@ impl Bench<'_> {
             outcomes.push(outcome);
             intervals.push(its_intervals);
         }
-        let window = Window::of(&readings, outcomes[0].began, outcomes[0].elapsed);
+        let began = outcomes[0].began.duration_since(there).map(|after| here + after);
+        let window = began.ok().and_then(|at| Window::of(&readings, at, outcomes[0].elapsed));
         let window = window.ok_or("the clock was set while a sample was taken")?;
         let replies = outcomes.iter().map(|one| one.total.replies()).sum();
         window.check(replies)?;
@@ -286,12 +292,19 @@ impl Bench<'_> {
         let [log, json] = ["log", "json"].map(|kind| scratch.join(format!("load-{at}.{kind}")));
         let _ = fs::remove_file(&json);
         let duration = format!("{}ms", (self.seconds * 1000.0) as u64);
-        let mut argv: Vec<OsString> = vec![self.generator.into(), "load".into()];
-        argv.extend(words.iter().map(OsString::from));
-        argv.extend(["--quiet", "--color", "never", "--duration"].map(OsString::from));
-        argv.extend([duration.into(), "--json".into(), json.clone().into()]);
-        let limits = ServerLimits::default();
-        let launched = self.testbed.launch(side, &argv, &log, limits, None)?;
+        let mut argv = [&["load".to_owned()], words].concat();
+        let common = ["--quiet", "--color", "never", "--duration", &duration, "--json"];
+        argv.extend(common.map(str::to_owned));
+        let launched = if self.testbed.is_remote() {
+            // A core of its own is not to be had there: none goes ahead of another.
+            argv.push("-".to_owned());
+            self.testbed.launch_remote(&argv, &json, &log, self.stop)?
+        } else {
+            let mut argv: Vec<OsString> = argv.into_iter().map(OsString::from).collect();
+            argv.insert(0, self.generator.into());
+            argv.push(json.clone().into());
+            self.testbed.launch(side, &argv, &log, ServerLimits::default(), None)?
+        };
         Ok(Generator { launched, log, json })
     }
 

@@ -7,15 +7,24 @@ use crate::sample::Noise;
 
 /// CPU time that all processors have given to anything at all; `None` where `/proc` does not say.
 pub(crate) fn machine() -> Option<Duration> {
-    let Ticks { all, idle, steal } = Ticks::parse(&fs::read_to_string("/proc/stat").ok()?)?;
+    let Ticks { all, idle, steal, .. } = Ticks::parse(&fs::read_to_string("/proc/stat").ok()?)?;
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     Some(Duration::from_secs_f64((all - idle - steal) as f64 / per_second))
+}
+
+/// CPU time that went to interrupts, of a network's packets most of all; 0 where `/proc` does not
+/// say.
+pub(crate) fn interrupts() -> Duration {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = Ticks::parse(&text).map_or(0, |ticks| ticks.interrupts);
+    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Clock ticks of all processors since the start.
 struct Ticks {
     all: u64,
     idle: u64,
+    interrupts: u64,
     /// Ticks that the hypervisor gave to others.
     steal: u64,
 }
@@ -30,6 +39,7 @@ impl Ticks {
         Some(Ticks {
             all: ticks.get(..8)?.iter().sum(),
             idle: ticks[3] + ticks[4],
+            interrupts: ticks[5] + ticks[6],
             steal: ticks[7],
         })
     }
@@ -56,7 +66,7 @@ impl Usage {
 
     /// proc_stat(5), proc_pid_stat(5)
     fn parse(machine: &str, process: &str) -> Option<Usage> {
-        let Ticks { all, idle, steal } = Ticks::parse(machine)?;
+        let Ticks { all, idle, steal, .. } = Ticks::parse(machine)?;
         // The name may hold spaces and parentheses; behind it comes field 3.
         let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
         let own = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

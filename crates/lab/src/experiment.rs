@@ -58,6 +58,19 @@ impl Work {
         group.or(link.flatten()).or(cores.flatten())
     }
 
+    /// Reason why its generator cannot be on another machine, if any.
+    pub fn stays_here(&self) -> Option<&'static str> {
+        match self {
+            Work::Program => Some("no server is measured"),
+            Work::Server(work) if work.lasts == 0.0 => Some("nothing is asked"),
+            Work::Server(work) if work.needs_link => Some("the link to the server is part of it"),
+            Work::Server(work) if work.shares_cores => {
+                Some("its generators share the server's cores")
+            }
+            Work::Server(work) => work.asks_itself.then_some("not only weft load asks"),
+        }
+    }
+
     /// True if server and generators share both cores.
     pub(crate) fn shares_cores(&self) -> bool {
         matches!(self, Work::Server(work) if work.shares_cores)
@@ -89,6 +102,8 @@ pub struct ServerWork {
     pub needs_link: bool,
     /// True if server and generators share both cores, and the server goes ahead, which needs root.
     pub shares_cores: bool,
+    /// True if `weft load` is not all that asks: other generators do, or the laboratory itself.
+    pub asks_itself: bool,
     /// True if a server's own threads wait for the core, so that only the CPU time of other
     /// programs tells a bad sample.
     pub queues_by_itself: bool,
@@ -115,6 +130,7 @@ impl ServerWork {
             needs_group: None,
             needs_link: false,
             shares_cores: false,
+            asks_itself: false,
             queues_by_itself: false,
             scaled_by: None,
             derive: |_| {},

@@ -60,4 +60,4 @@ pub use store::{Header, Record, Recorded, RunEnd, SystemLine, TurnResult, sample
 pub use system::{DISPATCHERS, KNOWN, Known, ServerForm, ServerProtocol, Start};
 pub use system::{ON_REQUEST, System, WEFT_FORMS, programs_beside};
 pub use system::{ceilings, custom, generators, in_path, version_of, weft_fibers, weft_forms};
-pub use testbed::{Controller, Testbed, guard};
+pub use testbed::{Controller, GeneratorHost, Testbed, guard};

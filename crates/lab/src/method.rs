@@ -292,6 +292,11 @@ impl Run<'_> {
                     else {
                         return Ok(());
                     };
+                    // Every sample after this would fail as well.
+                    if let (TurnResult::Failed(_), Some(testbed)) = (&result, &mut setting.testbed)
+                    {
+                        testbed.clocks()?;
+                    }
                     store.turn(record(configuration, system, round, result))?;
                 }
             }

@@ -108,7 +108,7 @@ pub fn ceilings(programs: &Path) -> Vec<System> {
     let forms = forms.map(|(name, words, protocol)| {
         let form = ServerForm {
             program: programs.to_owned(),
-            arguments: self::words(&format!("ceiling {words} {{port}} {{root}}")),
+            arguments: self::words(&format!("ceiling {words} {{host}}:{{port}} {{root}}")),
             config: None,
             protocol,
         };
@@ -252,11 +252,11 @@ pub const KNOWN: &[Known] = &[
 ];
 
 /// Our cache, with memcached's flags: one processor, 2 GB.
-const CACHE: &str = "cache -p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root";
+const CACHE: &str = "cache -p {port} -U 0 -l {host} -m 2048 -t 1 -u root";
 
 /// More connections than any experiment has.
 const MANY: &str = "-c 17000";
-const MEMCACHED_FLAGS: &str = "-p {port} -U 0 -l 127.0.0.1 -m 2048 -t 1 -u root -c 17000";
+const MEMCACHED_FLAGS: &str = "-p {port} -U 0 -l {host} -m 2048 -t 1 -u root -c 17000";
 
 /// A web server without a configuration file, whose program and package have its name.
 const fn known(name: &'static str, version: &'static str, arguments: &'static str) -> Known {

@@ -8,6 +8,7 @@ mod group;
 mod journal;
 mod link;
 pub(crate) mod processes;
+mod remote;
 pub(crate) mod sys;
 
 use std::ffi::OsString;
@@ -28,6 +29,8 @@ use group::Groups;
 use journal::Journal;
 pub use journal::guard;
 pub(crate) use link::{Link, LinkPlan, SERVER, Wire};
+pub use remote::GeneratorHost;
+use remote::Remote;
 
 /// Ports of servers lie below the clients' range: a connection left in TIME_WAIT must never hold
 /// the port that the next server wants.
@@ -80,10 +83,12 @@ pub(crate) struct ServerLimits {
 /// The cores, networks, control groups and scratch folder of a run.
 pub struct Testbed {
     // In the order in which they go: the journal kills what uses the folder.
+    /// The generator's machine, if it is another one.
+    remote: Option<Remote>,
     journal: Journal,
     scratch: PathBuf,
     cores: [usize; 2],
-    /// With root there are a network of its own and priority.
+    /// With root there are priority and, unless the generator is elsewhere, a network of its own.
     is_root: bool,
     groups: Groups,
     ports: std::ops::Range<u16>,
@@ -93,14 +98,14 @@ pub struct Testbed {
 
 impl Testbed {
     /// Takes the testbed: finds and removes what a laboratory that was killed has left, makes a
-    /// scratch folder below `scratch`, and starts the guard. As root, this thread moves into a
-    /// network of its own: nothing that needs the machine's network comes after this.
+    /// scratch folder below `scratch`, and starts the guard. As root, with `own_network`, this
+    /// thread moves into one: nothing that needs the machine's network comes after this.
     ///
     /// `guard` is the command that runs [`guard()`] on the journal whose path is its last argument.
     ///
     /// # Errors
     /// Too few cores, or a folder that cannot be written.
-    pub fn take(scratch: &Path, guard: Option<Command>) -> io::Result<Testbed> {
+    pub fn take(scratch: &Path, guard: Option<Command>, own_network: bool) -> io::Result<Testbed> {
         let cores = two_cores()?;
         // What a server's first process leaves behind becomes ours: to be waited for, and counted.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -115,11 +120,12 @@ impl Testbed {
             guard.arg(journal.path()).stdin(Stdio::null()).stdout(Stdio::null());
             guard.stderr(Stdio::null()).spawn()?;
         }
-        if is_root {
+        if is_root && own_network {
             enter_own_network()?;
         }
         raise_file_limit()?;
         Ok(Testbed {
+            remote: None,
             journal,
             scratch,
             cores,
@@ -137,12 +143,20 @@ impl Testbed {
 
     /// Deficiencies of this machine, in sentences, with their effect on the figures.
     pub fn lacks(&self) -> Vec<String> {
-        let without_root = [
-            "without root, other programs get the cores as well: figures are noisier",
-            "without root, the machine's own loopback is used: its congestion control and packet \
-             filters are part of the figures",
+        let lacks_network = !self.is_root || self.remote.is_some();
+        let lacks = [
+            (
+                !self.is_root,
+                "without root, other programs get the cores as well: figures are noisier",
+            ),
+            (
+                lacks_network,
+                "without a network of its own, congestion control and packet filters of this \
+                 machine are part of the figures",
+            ),
         ];
-        if self.is_root { Vec::new() } else { without_root.map(str::to_owned).into() }
+        let lacks = lacks.into_iter().filter(|(is_so, _)| *is_so);
+        lacks.map(|(_, lack)| lack.to_owned()).collect()
     }
 
     /// Reason why no control group of this kind can be made here, if any.
@@ -214,6 +228,11 @@ impl Testbed {
     /// Description for reports; `shares_cores` where servers have both.
     pub fn words(&self, shares_cores: bool) -> String {
         let [server, generator] = self.cores;
+        if let Some(remote) = &self.remote {
+            let address = remote.address;
+            let name = &remote.host.name;
+            return format!("server on core {server} at {address}, generator on {name} by ssh");
+        }
         let cores = if shares_cores {
             format!("server on cores {server} and {generator}, generators behind it")
         } else {
@@ -447,7 +466,7 @@ mod tests {
         let below = home.path().to_owned();
         let (tell, told) = std::sync::mpsc::channel();
         let panics = move || {
-            let mut testbed = Testbed::take(&below, None).unwrap();
+            let mut testbed = Testbed::take(&below, None, true).unwrap();
             let log = below.join("log");
             let argv = ["sleep", "60"].map(OsString::from);
             let limits = ServerLimits::default();

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 
+from lan import SERVER, Lan
 from world import check, expect, expect_equal, wait_for
 
 # Version 2's hierarchy, and version 1's of each controller.
@@ -162,3 +163,97 @@ def a_lab_that_is_interrupted_leaves_no_link_no_network_and_no_group(world):
         wait_for(f"nobody has {networks}", lambda: not users_of(networks))
         new = set(os.listdir("/sys/class/net")) - interfaces
         expect(not [name for name in new if name.startswith(("near", "far"))], f"interfaces are left: {new}")
+
+
+OTHER = "10.9.0.2"
+SSHD = """ListenAddress {other}
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/client.pub
+SetEnv TMPDIR={there} LD_PRELOAD={faketime} FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1
+PermitRootLogin prohibit-password
+StrictModes no
+UsePAM no
+PidFile none
+"""
+SSH = """Host other
+HostName {other}
+User root
+IdentityFile {folder}/client
+IdentitiesOnly yes
+UserKnownHostsFile {folder}/known
+"""
+
+
+class OtherMachine:
+    """A network with an sshd and a clock of its own, at the other end of a link: `other` by this `ssh`. `there` is its folder of
+    temporary files."""
+
+    def __init__(self, world):
+        self.lan = Lan(world, "packet")
+        self.lan.give_kernel(OTHER)
+        self.lan.ip(self.lan.server, "link", "set", "lo", "up")
+        folder = world.folder("ssh")
+        self.there = world.folder("there")
+        for key in ("host", "client"):
+            world.output_of("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key)
+        (folder / "known").write_text(f"{OTHER} {(folder / 'host.pub').read_text()}")
+        faketime = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+        for name, text in (("sshd.conf", SSHD), ("ssh.conf", SSH)):
+            (folder / name).write_text(text.format(other=OTHER, folder=folder, there=self.there, faketime=faketime))
+        pathlib.Path("/run/sshd").mkdir(exist_ok=True)
+        log = (folder / "sshd.log").open("wb")
+        self.sshd = world.start(*self.lan.clients, shutil.which("sshd"), "-D", "-e", "-f", folder / "sshd.conf", stderr=log)
+        self.ssh = f"ssh -F {folder / 'ssh.conf'}"
+        wait_for("sshd listens", lambda: b"listening" in (folder / "sshd.log").read_bytes())
+
+    def lab(self, world, *words, host="other"):
+        return [*self.lan.server, *lab(world, "run", *words, "--quick", "--generator", host, "--ssh", self.ssh)]
+
+    def has(self):
+        """Folders of the laboratory's there, and processes of it on either side."""
+        processes = subprocess.run(["pgrep", "-f", f"{self.there}/|{self.ssh}"], capture_output=True, text=True).stdout.split()
+        return [*self.there.iterdir(), *processes]
+
+
+@check(limit_s=150)
+def the_lab_has_its_generator_on_another_machine_by_ssh(world):
+    other = OtherMachine(world)
+    words = ["web-rows", "web-servers", "rt-yield", "--repeat", "1", "--sample", "200ms", "--systems", "weft,nginx sendfile,ceiling event"]
+    process = world.start(*other.lab(world, *words, "--configurations", "a connection for every", "--configurations", "front pages"))
+    table, said = (one.decode() for one in process.communicate(timeout=120))
+    expect_equal(f"the exit code, with {said}", process.returncode, 0)
+    expect("rt-yield is left out with --generator: no server is measured\n" in said, f"rt-yield was not left out: {said}")
+    for experiment in ("web-rows", "web-servers"):
+        lines = (world.scratch / f"results/samples/{experiment}.jsonl").read_text().splitlines()
+        run, *others = map(json.loads, lines)
+        testbed = run["run"]["testbed"]
+        expect(f"at {SERVER}, generator on other" in testbed, f"the testbed is told as {testbed}")
+        came = {line["turn"]["system"]: line["turn"]["came"] for line in others if "turn" in line}
+        expect_equal("the systems", sorted(came), ["ceiling event", "nginx sendfile", "weft"])
+        for system, sample in came.items():
+            expect("sample" in sample and sample["sample"]["values"]["cpu_us"] > 0, f"{experiment} of {system}: {sample} {table}")
+    wait_for("nothing is left", lambda: not other.has(), seconds=20)
+    # By its address it has no known key.
+    process = world.start(*other.lab(world, "web-rows", host=OTHER))
+    said = process.communicate(timeout=60)[1].decode()
+    expect_equal("the exit code of a host that is not known", process.returncode, 1)
+    expect(f"no generator on {OTHER}: Host key verification failed" in said, f"it said {said}")
+
+
+@check(limit_s=150)
+def a_generator_on_another_machine_ends_with_its_lab_and_with_its_connection(world):
+    other = OtherMachine(world)
+    for end, code in (("SIGINT", 130), ("SIGKILL", -9), ("cut", 1)):
+        process = world.start(*other.lab(world, "web-rows", "--sample", "60s", "--systems", "weft"))
+        loads = ["pgrep", "-f", f"^{other.there}/weft-load-[^/]*/weft load "]
+        wait_for("it asks", lambda: subprocess.run(loads, stdout=subprocess.DEVNULL).returncode == 0, seconds=60)
+        if end == "cut":
+            other.lan.ip(other.lan.clients, "link", "set", "clients", "down")
+        else:
+            process.send_signal(signal.Signals[end])
+        said = process.communicate(timeout=60)[1].decode()
+        expect_equal(f"the exit code after {end}, with {said}", process.returncode, code)
+        if end == "cut":
+            expect("the connection to other is lost: " in said and "--resume goes on" in said, f"it said {said}")
+            other.lan.ip(other.lan.clients, "link", "set", "clients", "up")
+        wait_for(f"nothing is left after {end}", lambda: not left_of(process.pid) and not other.has(), seconds=60)

@@ -1,16 +1,16 @@
 //! Servers that do next to nothing: what an answer costs at the least on this machine, with epoll
 //! and with a ring. Real servers stand beside them in the laboratory's figures.
 //!
-//! `weft-programs ceiling event|ring web|cache PORT FOLDER` has one thread and serves the files of
-//! the folder from memory; or it is a cache with one value for all keys. What
-//! it leaves out is what makes a server: limits, time-outs, checks of what it is sent.
+//! `weft-programs ceiling event|ring web|cache HOST:PORT FOLDER` has one thread and serves the
+//! files of the folder from memory; or it is a cache with one value for all keys. What it leaves
+//! out is what makes a server: limits, time-outs, checks of what it is sent.
 
 mod event;
 mod replies;
 mod ring;
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{SocketAddrV4, TcpListener};
 use std::path::Path;
 
 use replies::Replies;
@@ -20,8 +20,8 @@ use replies::Replies;
 /// # Errors
 /// What is wrong with the words, or what the system refused.
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
-    let [way, protocol, port, folder] = words else {
-        return Err("want: ceiling event|ring web|cache PORT FOLDER".to_owned());
+    let [way, protocol, address, folder] = words else {
+        return Err("want: ceiling event|ring web|cache HOST:PORT FOLDER".to_owned());
     };
     let replies = match &**protocol {
         "web" => {
@@ -30,18 +30,18 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
         "cache" => Replies::of_a_cache(),
         _ => return Err(format!("no protocol '{protocol}'")),
     };
-    let port: u16 = port.parse().map_err(|_| format!("no port '{port}'"))?;
+    let address: SocketAddrV4 = address.parse().map_err(|_| format!("no address '{address}'"))?;
     let serve = match &**way {
         "event" => event::serve,
         "ring" => ring::serve,
         _ => return Err(format!("no way '{way}'")),
     };
-    let served = listen(port).and_then(|listener| serve(&listener, replies));
+    let served = listen(address).and_then(|listener| serve(&listener, replies));
     served.map_err(|error| error.to_string())
 }
 
-pub(crate) fn listen(port: u16) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+pub(crate) fn listen(address: SocketAddrV4) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
     // std asks for 128 places: too few for a thousand connections at once.
     rustix::net::listen(&listener, 16_384)?;
     Ok(listener)

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -74,7 +74,7 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let port: u16 = port.parse().map_err(|_| format!("no port '{port}'"))?;
     let serve = || -> io::Result<Infallible> {
         let files = open_all(Path::new(folder))?;
-        let listener = listen(port)?;
+        let listener = listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
         println!("port {}", listener.local_addr()?.port());
         Responder::new(way, files, workers_max, has_second)?.serve(&listener)
     };

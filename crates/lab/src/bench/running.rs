@@ -47,7 +47,12 @@ impl Running {
     /// `HOST:PORT` of it and of those beside it.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let all = [self].into_iter().chain(&self.beside);
-        all.map(|one| format!("{}:{}", one.host, one.port)).collect()
+        all.map(Running::address).collect()
+    }
+
+    /// `HOST:PORT`
+    pub(crate) fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
     }
 
     /// `http://HOST:PORT/PATH`

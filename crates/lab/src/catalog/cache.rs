@@ -36,16 +36,16 @@ fn start(bench: &mut Bench<'_>, system: &System, limits: ServerLimits) -> Result
     bench.start(system, &folder, limits)
 }
 
-/// The generator's words for a configuration, for a cache at `port`.
-fn load(configuration: &Configuration, port: u16) -> Vec<String> {
-    let mut load = what(configuration, port);
+/// The generator's words for a configuration.
+fn load(configuration: &Configuration, server: &Running) -> Vec<String> {
+    let mut load = what(configuration, server);
     let connections = configuration.get("connections", 64);
     load.extend(words(&format!("--connections {connections} --warm-up 400ms")));
     load
 }
 
 /// The same, without the number of connections.
-fn what(configuration: &Configuration, port: u16) -> Vec<String> {
+fn what(configuration: &Configuration, server: &Running) -> Vec<String> {
     let [depth, sets, value, per_get] =
         [("depth", 1), ("sets", 3), ("value", 200), ("keys_per_get", 1)]
             .map(|(name, default)| configuration.get(name, default));
@@ -53,8 +53,9 @@ fn what(configuration: &Configuration, port: u16) -> Vec<String> {
     let keys = if value < 10_000 { 20_000 } else { 1000 };
     let popularity = configuration.either("hot", "hot:0.2", "uniform");
     let protocol = configuration.either("meta", "meta", "text");
+    let address = server.address();
     words(&format!(
-        "cache 127.0.0.1:{port} --depth {depth} --sets {sets} --value-size {value} \
+        "cache {address} --depth {depth} --sets {sets} --value-size {value} \
          --multi-get {per_get} --keys {keys} --popularity {popularity} --protocol {protocol} \
          --populate"
     ))

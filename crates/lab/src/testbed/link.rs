@@ -224,7 +224,7 @@ mod tests {
         let _alone = alone();
         let test = || {
             let home = tempfile::tempdir().unwrap();
-            let mut testbed = Testbed::take(home.path(), None).unwrap();
+            let mut testbed = Testbed::take(home.path(), None, true).unwrap();
             if let Some(why) = testbed.lacks_links() {
                 return eprintln!("not tested: {why}");
             }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
 use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
-    Effort, Experiment, KNOWN, ON_REQUEST, PeerRuntime, Progress, Recorded, Report, RunError,
-    Setting, Start, System, Testbed, Thoroughness, Work, fold, samples_file,
+    Effort, Experiment, GeneratorHost, KNOWN, ON_REQUEST, PeerRuntime, Progress, Recorded, Report,
+    RunError, Setting, Start, System, Testbed, Thoroughness, Work, fold, samples_file,
 };
 
 use crate::failure::Failure;
@@ -164,7 +164,15 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
 }
 
 fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
-    let experiments = chosen(&run.names)?;
+    let mut experiments = chosen(&run.names)?;
+    let host = run.generator_host();
+    if host.is_some() {
+        experiments.retain(|one| {
+            let why = one.work.stays_here();
+            let told = why.map(|why| format!("{} is left out with --generator: {why}", one.name));
+            told.inspect(|told| say(told)).is_none()
+        });
+    }
     // Before programs are built, which takes a while.
     let folder = run.measuring.folder(RESULTS);
     let samples = folder.join("samples");
@@ -193,7 +201,8 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     for name in without_part(&experiments, &systems, &run.custom) {
         say(&format!("{name} takes no part: none of these experiments measures what it is"));
     }
-    let mut lab = Laboratory::new(&run.measuring, folder.clone(), weft, has_servers)?;
+    let host = host.as_ref();
+    let mut lab = Laboratory::new(&run.measuring, folder.clone(), weft, has_servers, host)?;
     let each = experiments.iter().map(|experiment| {
         let part = ::lab::taking_part(experiment, &systems);
         let kinds: Vec<&str> = part.iter().map(|system| &*system.kind).collect();
@@ -278,18 +287,26 @@ impl Laboratory {
         folder: PathBuf,
         generator: PathBuf,
         has_servers: bool,
+        host: Option<&GeneratorHost>,
     ) -> Result<Laboratory, Failure> {
         let stop = Stop::default();
         stop.listen()?;
         let mut guard = Command::new(std::env::current_exe()?);
         guard.args(["lab", "guard"]);
-        let testbed =
-            if has_servers { Some(Testbed::take(&measuring.scratch, Some(guard))?) } else { None };
+        let own_network = host.is_none();
+        let take = || Testbed::take(&measuring.scratch, Some(guard), own_network);
+        let testbed = has_servers.then(take).transpose()?;
         let swept = testbed.as_ref().map_or(0, Testbed::swept);
         if swept > 0 {
             say(&format!("removed what {swept} laboratories that were killed had left"));
         }
-        Ok(Laboratory { folder, generator, testbed, stop })
+        let mut lab = Laboratory { folder, generator, testbed, stop };
+        if let (Some(host), Some(testbed)) = (host, &mut lab.testbed) {
+            let reached = testbed.reach(host, &lab.generator, &lab.stop.wish);
+            lab.check_stop()?;
+            reached?;
+        }
+        Ok(lab)
     }
 
     fn is_stopped(&self) -> bool {
@@ -523,7 +540,7 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     }
     let generator = fs::canonicalize(&compare.new)?;
     let folder = compare.measuring.folder(COMPARISONS);
-    let mut lab = Laboratory::new(&compare.measuring, folder, generator, has_servers)?;
+    let mut lab = Laboratory::new(&compare.measuring, folder, generator, has_servers, None)?;
     let mut comparison = Comparison::new(Compares::Builds, compare.limit.unwrap_or(LIMIT));
     for experiment in experiments {
         if let Some(recorded) = lab.measure(experiment, &systems, compare.effort())? {
@@ -684,6 +701,14 @@ fn peers_folder() -> Result<PathBuf, Failure> {
 }
 
 impl Run {
+    fn generator_host(&self) -> Option<GeneratorHost> {
+        Some(GeneratorHost {
+            name: self.generator.clone()?,
+            ssh: self.ssh.split_whitespace().map(str::to_owned).collect(),
+            address: self.address,
+        })
+    }
+
     fn effort(&self, experiment: &Experiment) -> Effort {
         let measuring = &self.measuring;
         let look = match (self.quick, self.paper) {

@@ -53,7 +53,7 @@ pub(super) fn take(
     system: &System,
 ) -> Result<Sample, Fault> {
     let mut server = super::start(bench, system, ServerLimits::default())?;
-    let mut load = super::load(configuration, server.port);
+    let mut load = super::load(configuration, &server);
     if let Some(rate) = configuration.parameter("rate") {
         let rate = rate.max(1000);
         load.extend(words(&format!("--rate {rate} --arrivals poisson")));

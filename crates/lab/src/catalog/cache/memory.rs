@@ -12,7 +12,11 @@ pub(in crate::catalog) const CACHE_MEMORY: Experiment = Experiment {
     measures: &[PER_UNIT],
     configurations,
     systems: &["weft cache", "weft cache event", "weft cache thread", "memcached"],
-    work: Work::Server(ServerWork { queues_by_itself: true, ..ServerWork::new(take) }),
+    work: Work::Server(ServerWork {
+        asks_itself: true,
+        queues_by_itself: true,
+        ..ServerWork::new(take)
+    }),
     figures: &[bars(0)],
     expectations,
 };

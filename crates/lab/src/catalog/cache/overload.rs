@@ -28,6 +28,6 @@ fn take(
     system: &System,
 ) -> Result<Sample, Fault> {
     let mut server = super::start(bench, system, overload::LIMITS)?;
-    let what = super::what(configuration, server.port);
+    let what = super::what(configuration, &server);
     overload::take(bench, configuration, &mut server, &what)
 }

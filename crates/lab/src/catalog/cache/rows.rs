@@ -62,7 +62,7 @@ fn take(
     system: &System,
 ) -> Result<Sample, Fault> {
     let mut server = super::start(bench, system, ServerLimits::default())?;
-    let load = super::load(configuration, server.port);
+    let load = super::load(configuration, &server);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())
 }
 

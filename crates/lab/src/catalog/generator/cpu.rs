@@ -9,7 +9,7 @@ pub(in crate::catalog) const CPU: Experiment = Experiment {
     measures: &[GENERATOR_CPU, Measure::RATE],
     configurations,
     systems: &["weft load", "weft load epoll", "wrk"],
-    work: Work::Server(ServerWork::new(take)),
+    work: Work::Server(ServerWork { asks_itself: true, ..ServerWork::new(take) }),
     figures: &[bars(0)],
     expectations,
 };

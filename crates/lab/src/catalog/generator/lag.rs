@@ -15,6 +15,7 @@ pub(in crate::catalog) const LAG: Experiment = Experiment {
     work: Work::Server(ServerWork {
         // A p99 decides, of a thousand requests at the lower rate.
         seconds_min: 1.0,
+        asks_itself: true,
         ..ServerWork::new(take)
     }),
     figures: &[bars(0)],

@@ -21,6 +21,7 @@ pub(in crate::catalog) const TRUTH: Experiment = Experiment {
             "open" => kind == "wrk",
             _ => kind == "httperf",
         },
+        asks_itself: true,
         ..ServerWork::new(take)
     }),
     figures: &[bars(0), bars(1)],

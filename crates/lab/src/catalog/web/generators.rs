@@ -28,6 +28,7 @@ pub(in crate::catalog) const WEB_GENERATORS: Experiment = Experiment {
     work: Work::Server(ServerWork {
         // wrk counts whole seconds.
         seconds_min: 1.0,
+        asks_itself: true,
         ..ServerWork::new(take)
     }),
     figures: &[bars(0), bars(1)],

@@ -15,7 +15,11 @@ pub(in crate::catalog) const WEB_IDLE: Experiment = Experiment {
     measures: &[BYTES, BEFORE],
     configurations,
     systems: &["weft", "weft epoll", "weft event", "weft thread", "nginx sendfile", "lighttpd"],
-    work: Work::Server(ServerWork { queues_by_itself: true, ..ServerWork::new(take) }),
+    work: Work::Server(ServerWork {
+        asks_itself: true,
+        queues_by_itself: true,
+        ..ServerWork::new(take)
+    }),
     figures: &[bars(0), bars(1)],
     expectations,
 };

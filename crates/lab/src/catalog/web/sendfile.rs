@@ -26,6 +26,7 @@ pub(in crate::catalog) const WEB_SENDFILE: Experiment = Experiment {
         quick_repetitions: 2,
         // Of each there may be hundreds of threads.
         queues_by_itself: true,
+        asks_itself: true,
         ..ServerWork::new(take)
     }),
     figures: &[bars(0), bars(1), bars(2)],

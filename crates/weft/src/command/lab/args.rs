@@ -1,5 +1,6 @@
 //! The command line of `weft lab`.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -161,6 +162,20 @@ pub(crate) struct Run {
         help = "The weft that serves and generates the load [default: this one]"
     )]
     pub(super) weft: Option<PathBuf>,
+    /// Run the load generator on another machine, by ssh; weft is copied there for the time.
+    #[arg(long, value_name = "[USER@]HOST")]
+    pub(super) generator: Option<String>,
+    /// Command that is ssh, with options of yours: 'ssh -F FILE'.
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "generator")]
+    pub(super) ssh: String,
+    #[arg(
+        long,
+        value_name = "IPV4",
+        requires = "generator",
+        help = "Address of this machine at which servers listen for that generator [default: the \
+                one that ssh uses]"
+    )]
+    pub(super) address: Option<Ipv4Addr>,
     #[command(flatten)]
     pub(super) measuring: Measuring,
 }

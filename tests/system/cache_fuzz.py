@@ -457,7 +457,9 @@ def run(addresses, seed, operations_min, failures_max=1):
         found = differs(addresses, session, seed)
         # A second may have ended in one cache and not in the other, or the machine stood still: what is different stays so.
         for _ in range(TRIES - 1):
-            found = found and differs(addresses, session, seed)
+            if found:
+                print(f"seed {seed} differs; once more", flush=True)
+                found = differs(addresses, session, seed)
         if found:
             failed += 1
             batch, (theirs, ours) = found

@@ -11,9 +11,10 @@ a time: each lane takes the next module. Those of ALONE follow. It prints
 
 and at last how many failed, with their names. Files of a failed check stay below target/system.
 
-A check whose time was over while others ran beside it runs again by itself, once, and what it says then counts: a wait
-that was too short says nothing of a server on a machine that stood still. Anything else that is wrong fails at once.
-The last lines tell the longest time for which the machine gave this process no processor.
+A check whose time was over while others ran beside it, and whose servers are well, runs again by itself, once, and what
+it says then counts: a wait that was too short says nothing of a server on a machine that stood still. Anything else
+that is wrong fails at once, and so do more than LATE_MAX such checks. Files of the first try stay beside those of the
+second, as NAME.late. The last lines tell the longest time for which the machine gave this process no processor.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from world import REGISTRY, Failure, StillWaiting, TookTooLong, World, use_share
 import checks
 
 LANES = 3
+LATE_MAX = 6
 # Modules that take longest: they begin first.
 LONG = ["cache_clients", "http2", "netstack_engine", "acme", "starts", "crowds", "lifecycle"]
 # Modules that share the account whose threads are counted: one lane takes both.
@@ -58,6 +60,8 @@ def main():
     standstill = Standstill()
     failed, late = failures_of_lanes(groups([check for check in wanted if check.module not in ALONE]), options)
     failed += failures([check for check in wanted if check.module in ALONE or check.name in late], options)
+    if len(late) > LATE_MAX:
+        failed.append(f"FAIL {len(late)} checks were too late beside others: this is no single standstill")
     print(f"the machine stood still for {standstill.longest_s:.1f} s at most; too late beside others: {', '.join(late) or 'none'}")
     print(f"{len(wanted) - len(failed)} passed, {len(failed)} failed", *failed, sep="\n", flush=True)
     return 1 if failed else 0
@@ -167,9 +171,9 @@ def failure_of(check, options, late=None):
     try:
         check.run(world)
     except Failure as failure:
-        why, is_late = str(failure), isinstance(failure, StillWaiting)
+        why, is_late = str(failure), isinstance(failure, StillWaiting) and not world.has_fallen()
     except TookTooLong:
-        is_late = True
+        is_late = not world.has_fallen()
         where = traceback.extract_tb(sys.exc_info()[2])[-1]
         why = f"not finished after {check.limit_s} s, at {pathlib.Path(where.filename).name}:{where.lineno}"
     except Exception as error:
@@ -179,7 +183,7 @@ def failure_of(check, options, late=None):
         try:
             world.end()
         except Exception as error:
-            why = why or f"at its end: {described(error)}"
+            why, is_late = why or f"at its end: {described(error)}", False
     took = time.monotonic() - began
     if why is None:
         note = f", {world.note}" if world.note else ""
@@ -188,6 +192,9 @@ def failure_of(check, options, late=None):
     if is_late and late is not None:
         print(f"late {check.name}: {why}; it runs again by itself\n{world.last_words()}", end="", flush=True)
         late.append(check.name)
+        kept = scratch.with_name(f"{scratch.name}.late")
+        shutil.rmtree(kept, ignore_errors=True)
+        scratch.rename(kept)
         return None
     line = f"FAIL {check.name}: {why}"
     print(f"{line}\n{world.last_words()}", end="", flush=True)

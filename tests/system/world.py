@@ -216,6 +216,11 @@ class World:
                     pipe.close()
         self.cleanups.close()
 
+    def has_fallen(self):
+        """Whether a server has panicked, or has ended in a way in which no check ends one."""
+        ends = {server.process.poll() for server in self.servers if server.process}
+        return not ends <= {None, 0, -signal.SIGKILL} or any("panicked" in server.output() for server in self.servers)
+
     def last_words(self):
         lines = [line for server in self.servers for line in server.output().splitlines()[-12:]]
         return "".join(f"    | {line}\n" for line in lines)

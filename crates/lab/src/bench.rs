@@ -232,6 +232,9 @@ impl Bench<'_> {
         loads: &[Vec<String>],
     ) -> Result<Driven, Fault> {
         let mut generators = Vec::new();
+        for words in loads {
+            self.testbed.prepare_remote(words, self.stop)?;
+        }
         let [here, there] = self.testbed.clocks()?;
         let mut readings = vec![server.read()?];
         let usage = Usage::now();

@@ -471,6 +471,7 @@ impl Run<'_> {
             && earlier.header.only == self.effort.only
             && earlier.header.systems == self.lines()
             && earlier.header.testbed == testbed
+            && earlier.header.cores == cores()
     }
 
     fn lines(&self) -> Vec<SystemLine> {

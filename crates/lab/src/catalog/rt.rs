@@ -20,7 +20,7 @@ const PEERS: &[&str] = &["go", "tokio", "may"];
 
 const BARS: &[Figure] = &[bars(0)];
 
-/// Bars, and lines over the number of processors where a machine has more than two.
+/// Bars, and lines over the number of processors.
 const SCALING: &[Figure] = &[bars(0), over_processors("per_processor", "fibers a processor")];
 
 const fn over_processors(panels: &'static str, words: &'static str) -> Figure {

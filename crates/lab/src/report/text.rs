@@ -5,7 +5,7 @@ use std::fmt;
 use super::Report;
 use crate::expect::Tally;
 use crate::measure::{Better, Configuration, Measure};
-use crate::numbers::Spread;
+use crate::numbers::{Spread, grouped};
 use crate::page::{item, paragraph};
 use crate::rows::show_row;
 
@@ -38,17 +38,20 @@ impl fmt::Display for Report<'_> {
 impl Report<'_> {
     /// The report as Markdown, for a document.
     pub fn markdown(&self) -> String {
-        // Where it was measured is the same for all: lab.md has it.
-        let mut parts = vec![paragraph(&self.receipt(false))];
+        // Where it was measured is the same for all, and lab.md has it, unless the generator was on
+        // another machine.
+        let has_testbed = self.recorded.header.testbed.ends_with(" by ssh");
+        let mut parts = vec![paragraph(&self.receipt(has_testbed))];
         // Of what is computed the verdicts have all figures.
         let measures = self.main_measures(1).filter(|measure| !measure.is_exact);
         let (nothing, measures): (Vec<&Measure>, Vec<&Measure>) =
             measures.partition(|measure| self.is_nothing(measure));
         parts.extend(nothing.iter().map(|one| format!("No {} in any sample.", one.title)));
-        let followed: Vec<&str> =
-            measures.iter().flat_map(|measure| self.followed_by_all(measure)).collect();
+        let alike: Vec<(&str, String)> =
+            measures.iter().flat_map(|measure| self.alike(measure)).collect();
+        let labels: Vec<&str> = alike.iter().map(|(label, _)| *label).collect();
         let tables = measures.into_iter().map(|measure| {
-            let left_out = if measure.name == Measure::RATE.name { &followed[..] } else { &[] };
+            let left_out = if measure.name == Measure::RATE.name { &labels[..] } else { &[] };
             let mut table = self.table(measure, left_out, self.has_lines_of_systems());
             let unit = self.rows.scale(measure).unit;
             let comma = if unit.is_empty() { "" } else { ", " };
@@ -71,9 +74,10 @@ impl Report<'_> {
             let because = &expectation.because;
             vec![verdict.to_owned(), source.to_owned(), says.clone(), because.clone()]
         });
-        if !followed.is_empty() {
-            let followed = followed.join("; ");
-            parts.push(paragraph(&format!("All systems within 1 % of the same rate: {followed}.")));
+        if !alike.is_empty() {
+            let alike = alike.iter().map(|(label, rate)| format!("{label} ({rate})"));
+            let alike = alike.collect::<Vec<_>>().join("; ");
+            parts.push(paragraph(&format!("Rates within 1 % of each other: {alike}.")));
         }
         if !self.expectations.is_empty() {
             let head = ["verdict", "whose", "expectation", "figures"].map(str::to_owned);
@@ -118,28 +122,34 @@ impl Report<'_> {
         measure.better == Better::Less && !spreads.is_empty() && spreads.iter().all(is_zero)
     }
 
-    /// Labels of configurations in which all systems have the rate that was asked for: lines of a
-    /// table that would tell of no difference. None if those are all.
-    fn followed_by_all(&self, measure: &Measure) -> Vec<&str> {
-        let is_followed = |configuration: &Configuration| {
+    /// Labels of configurations with an offered rate in which the systems' rates are the same within
+    /// 1 %, and the median of the first: lines of a table that would tell of no difference. None if
+    /// those are all.
+    fn alike(&self, measure: &Measure) -> Vec<(&str, String)> {
+        let rate = |configuration: &Configuration| {
             let rows = self.rows.all().iter().filter(|row| row.configuration == *configuration);
             let rows: Vec<_> = rows.filter(|row| !row.is_absent).collect();
-            let medians = rows.iter().filter_map(|row| Some(row.spread(measure)?.median));
-            let (least, most) = medians
-                .fold((f64::MAX, 0.0_f64), |(least, most), one| (least.min(one), most.max(one)));
             let has_failures = rows.iter().any(|row| !row.failures.is_empty());
-            configuration.parameter("rate").is_some()
+            // One without a sample may have been skipped.
+            let medians = rows.iter().filter_map(|row| Some(row.spread(measure)?.median));
+            let medians: Vec<f64> = medians.collect();
+            let least = medians.iter().copied().fold(f64::MAX, f64::min);
+            let most = medians.iter().copied().fold(0.0, f64::max);
+            let is_alike = configuration.parameter("rate").is_some()
                 && !has_failures
-                && most > 0.0
-                && most <= 1.01 * least
+                && medians.len() > 1
+                && most <= 1.01 * least;
+            is_alike.then(|| grouped(medians[0]))
         };
-        let mut configurations = self.rows.configurations();
+        let configurations = self.rows.configurations();
         let count = configurations.len();
-        configurations.retain(|configuration| is_followed(configuration));
-        if measure.name != Measure::RATE.name || configurations.len() == count {
+        let alike = configurations.into_iter();
+        let alike = alike.filter_map(|one| Some((&*one.label, rate(one)?)));
+        let alike: Vec<_> = alike.collect();
+        if measure.name != Measure::RATE.name || alike.len() == count {
             return Vec::new();
         }
-        configurations.into_iter().map(|configuration| &*configuration.label).collect()
+        alike
     }
 
     /// A header, and a line for each configuration but those left out, or for each system.
@@ -153,7 +163,8 @@ impl Report<'_> {
         configurations.retain(|configuration| !left_out.contains(&&*configuration.label));
         let mut systems = self.rows.systems();
         let tells = |system: &str| {
-            let mut rows = self.rows.all().iter().filter(|row| row.system == system);
+            let rows = self.rows.all().iter().filter(|row| row.system == system);
+            let mut rows = rows.filter(|row| configurations.contains(&&row.configuration));
             rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
         };
         // Tables that stand beside each other have the same lines.
@@ -552,7 +563,7 @@ mod tests {
 
     /// Seen: pages with dozens of lines in which every server has the rate that was asked for.
     #[test]
-    fn rates_that_all_follow_have_no_line() {
+    fn rates_that_are_alike_have_no_line() {
         let experiment = crate::catalog::find("web-throughput").unwrap();
         let mut recorded = recorded(0.0);
         recorded.header.quick = false;
@@ -569,8 +580,9 @@ mod tests {
         });
         recorded.turns = turns.collect();
         let report = Report::new(experiment, &recorded);
-        assert_eq!(report.followed_by_all(&Measure::RATE), [labels[0], labels[2]]);
-        assert_eq!(report.followed_by_all(&Measure::P50), [""; 0]);
+        let alike = report.alike(&Measure::RATE);
+        assert_eq!(alike, [(labels[0], "400".to_owned()), (labels[2], "900".to_owned())]);
+        assert_eq!(report.alike(&Measure::P50), []);
         let text = report.markdown();
         assert!(text.contains("\n| weft | 800 |\n| go | 700 |\n"), "{text}");
     }

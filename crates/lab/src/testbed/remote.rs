@@ -35,12 +35,14 @@ pub struct GeneratorHost {
 
 /// It asks for nothing, notices silence, and leaves no connection for others to share.
 const OPTIONS: &str = "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 \
-                       -o ServerAliveCountMax=3 -o ControlMaster=no --";
+                       -o ServerAliveCountMax=3 -o ControlPath=none --";
 
 /// Says by which address it was reached, and the folder. After that, the time for each line.
 const KEEP: &str = "umask 077; d=$(mktemp -d \"${TMPDIR:-/tmp}/weft-load-XXXXXX\") || exit 1; \
                     clean() { rm -rf \"$d\"; }; trap clean EXIT; trap \"exit 1\" HUP INT TERM; \
-                    echo \"${SSH_CONNECTION%% *} $d\"; while read -r _; do date +%s%N; done";
+                    echo \"weft: ${SSH_CONNECTION%% *} $d\"; while read -r _; do date +%s%N; done";
+/// Begin of what the first script says, behind which the address stands.
+const MARK: &str = "weft: ";
 /// Writes its input to a file, and runs what comes behind it.
 const COPY: &str = "umask 077; cat >\"$1\" && chmod 700 \"$1\" && shift && \"$@\" </dev/null";
 /// Runs a program, and kills it when the input ends. What waits for that has no part in the output,
@@ -100,14 +102,20 @@ impl Testbed {
         let said = BufReader::new(keeper.child.stdout.take().expect("piped"));
         let (tell, lines) = mpsc::channel();
         thread::spawn(move || said.lines().map_while(Result::ok).try_for_each(|it| tell.send(it)));
-        let first = lines.recv_timeout(REPLY_PATIENCE).map_err(|_| {
-            let said = last_words(&log);
-            let ssh = host.ssh.join(" ");
-            io::Error::other(format!(
-                "no generator on {name}: {said}: first `{ssh} -o BatchMode=yes {name} true` must \
-                 work, without a question"
-            ))
-        })?;
+        // A login shell may print lines of its own before.
+        let first = loop {
+            let line = lines.recv_timeout(REPLY_PATIENCE).map_err(|_| {
+                let said = last_words(&log);
+                let ssh = host.ssh.join(" ");
+                io::Error::other(format!(
+                    "no generator on {name}: {said}: first `{ssh} -o BatchMode=yes {name} true` \
+                     must work, without a question"
+                ))
+            })?;
+            if let Some((_, first)) = line.split_once(MARK) {
+                break first.to_owned();
+            }
+        };
         let (from, folder) = first.split_once(' ').unwrap_or_default();
         let from = host.address.map_or(from.to_owned(), |address| address.to_string());
         let is_ours = |address: &Ipv4Addr| {
@@ -125,7 +133,7 @@ impl Testbed {
         let remote = Remote { host, address, folder, copied, scratch, core, keeper, lines };
         remote.copy(&mut self.journal, weft, WEFT, stop)?;
         self.remote = Some(remote);
-        Ok(())
+        self.clocks().map(drop)
     }
 
     /// Address at which servers listen.
@@ -153,23 +161,22 @@ impl Testbed {
         let Testbed { remote: Some(remote), journal, scratch, .. } = self else {
             return Err(io::Error::other("the generator is on this machine"));
         };
-        let mut argv = vec![remote.path(WEFT)];
-        for word in words {
-            let path = Path::new(word);
-            let Ok(inside) = path.strip_prefix(&*scratch) else {
-                argv.push(word.clone());
-                continue;
-            };
-            let name = inside.display().to_string().replace('/', "-");
-            let file = if path.is_dir() { path.join(MANIFEST) } else { path.to_owned() };
-            argv.push(remote.path(&name));
-            if !remote.copied.contains(&name) {
-                remote.copy(journal, &file, &name, stop)?;
-                remote.copied.push(name);
-            }
-        }
+        let argv = [&[remote.path(WEFT)], &remote.take_along(journal, scratch, words, stop)?[..]];
+        let argv = argv.concat();
         let pipes = [Stdio::piped(), File::create(out)?.into()];
         remote.host.ssh(journal, remote.core, &by_shell(RUN, &argv), pipes, log)
+    }
+
+    /// Copies files of the scratch folder among these words to the other machine, if there is one,
+    /// so that a generator that starts later is not late.
+    ///
+    /// # Errors
+    /// When a file cannot be copied.
+    pub(crate) fn prepare_remote(&mut self, words: &[String], stop: &AtomicBool) -> io::Result<()> {
+        let Testbed { remote: Some(remote), journal, scratch, .. } = self else {
+            return Ok(());
+        };
+        remote.take_along(journal, scratch, words, stop).map(drop)
     }
 
     /// One moment by the clocks of this machine and of the generator's.
@@ -186,11 +193,20 @@ impl Testbed {
             let stdin = remote.keeper.child.stdin.as_mut();
             let is_sent = stdin.is_some_and(|stdin| stdin.write_all(b"\n").is_ok());
             let said = remote.lines.recv_timeout(REPLY_PATIENCE).ok().filter(|_| is_sent);
-            let said = said.ok_or_else(|| remote.lost(&remote.scratch.join(KEEP_LOG)))?;
+            let Some(said) = said else {
+                // A late answer would be taken for the next one's.
+                remote.keeper.child.stdin = None;
+                return Err(remote.lost(&remote.scratch.join(KEEP_LOG)));
+            };
             let took = asked.elapsed().unwrap_or_default();
-            let there = said.parse().map(|ns| UNIX_EPOCH + Duration::from_nanos(ns));
-            let there = there.map_err(|_| {
-                io::Error::other(format!("`date +%s%N` on {} says {said}", remote.host.name))
+            // A `date` without nanoseconds says ten digits.
+            let there = said.parse().ok().filter(|_| said.len() >= 19);
+            let there = there.map(|ns| UNIX_EPOCH + Duration::from_nanos(ns));
+            let there = there.ok_or_else(|| {
+                io::Error::other(format!(
+                    "`date +%s%N` on {} says {said}, not nanoseconds: it needs GNU's",
+                    remote.host.name
+                ))
             })?;
             quickest = quickest.min((took, [asked + took / 2, there]));
         }
@@ -199,6 +215,33 @@ impl Testbed {
 }
 
 impl Remote {
+    /// Copies files of the scratch folder that are not there yet. Returns the words, with the paths
+    /// there.
+    fn take_along(
+        &mut self,
+        journal: &mut Journal,
+        scratch: &Path,
+        words: &[String],
+        stop: &AtomicBool,
+    ) -> io::Result<Vec<String>> {
+        let mut taken = Vec::new();
+        for word in words {
+            let path = Path::new(word);
+            let Ok(inside) = path.strip_prefix(scratch) else {
+                taken.push(word.clone());
+                continue;
+            };
+            let name = inside.display().to_string().replace('/', "-");
+            let file = if path.is_dir() { path.join(MANIFEST) } else { path.to_owned() };
+            taken.push(self.path(&name));
+            if !self.copied.contains(&name) {
+                self.copy(journal, &file, &name, stop)?;
+                self.copied.push(name);
+            }
+        }
+        Ok(taken)
+    }
+
     /// The path there of a file.
     fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.folder)

@@ -713,7 +713,7 @@ const LIMITS: Rows = &[
         .starts_as("20s")
         .for_all_because("a connection may be for several hosts")
         .help("Time to receive a request head, from its first byte")
-        .more("The first head of a connection has as much from its start."),
+        .more("A new connection has as much until its first byte."),
     set("body-timeout")
         .takes("TIME", put!(body_timeout = value::timeout))
         .starts_as("60s")

@@ -122,9 +122,9 @@ impl Report<'_> {
         measure.better == Better::Less && !spreads.is_empty() && spreads.iter().all(is_zero)
     }
 
-    /// Labels of configurations with an offered rate in which the systems' rates are the same within
-    /// 1 %, and the median of the first: lines of a table that would tell of no difference. None if
-    /// those are all.
+    /// Labels of configurations with an offered rate in which the systems' rates are the same
+    /// within 1 %, and the median of the first: lines of a table that would tell of no difference.
+    /// None if those are all.
     fn alike(&self, measure: &Measure) -> Vec<(&str, String)> {
         let rate = |configuration: &Configuration| {
             let rows = self.rows.all().iter().filter(|row| row.configuration == *configuration);

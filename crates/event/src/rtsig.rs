@@ -27,7 +27,6 @@ use rustix::io::Errno;
 use crate::bitmaps::Bitmaps;
 use crate::dispatcher::{Dispatcher, Ready, Token, Trigger};
 use crate::interest::{Interest, Readiness};
-use crate::set::Set;
 use crate::signals::{Next, Queue, Signal, disarm};
 use crate::sys;
 use crate::table::Table;
@@ -78,7 +77,7 @@ pub struct RtSig {
     /// Descriptors to poll. Empty between two waits.
     asked: Vec<pollfd>,
     /// All descriptors, with [`Overflow::KeptPoll`].
-    kept: Option<Set<()>>,
+    kept: Option<Vec<pollfd>>,
     /// Signals go to one thread.
     not_send: PhantomData<*const ()>,
 }
@@ -136,7 +135,7 @@ impl RtSig {
             counts: RtSigCounts::default(),
             batch: Vec::new(),
             asked: Vec::new(),
-            kept: (overflow == Overflow::KeptPoll).then(Set::default),
+            kept: (overflow == Overflow::KeptPoll).then(Vec::new),
             not_send: PhantomData,
         })
     }
@@ -257,13 +256,12 @@ impl RtSig {
     /// The queue has overflowed: any descriptor may be ready without a signal.
     fn look_at_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         self.counts.overflows += 1;
-        if self.kept.is_some() {
-            self.ask_kept(ready)?;
-            self.has_overflowed = false;
-            return Ok(());
-        }
-        // If a descriptor was closed while it was watched, select fails and poll says which.
-        if self.overflow != Overflow::Select || self.select_all(ready).is_err() {
+        if let Some(mut kept) = self.kept.take() {
+            let asked = self.ask(&mut kept, ready);
+            self.kept = Some(kept);
+            asked?;
+        } else if self.overflow != Overflow::Select || self.select_all(ready).is_err() {
+            // If a descriptor was closed while it was watched, select fails and poll says which.
             let all = self.watched.iter().map(|(fd, watched)| asks(fd, watched));
             self.asked.extend(all);
             self.look(ready)?;
@@ -275,25 +273,20 @@ impl RtSig {
     /// Asks `poll(2)` about what stands in [`RtSig::asked`], and empties it.
     fn look(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         let mut asked = std::mem::take(&mut self.asked);
-        let looked = sys::poll(&mut asked, Some(Duration::ZERO));
-        for polled in asked.drain(..).filter(|_| looked.is_ok()) {
+        let looked = self.ask(&mut asked, ready);
+        asked.clear();
+        self.asked = asked;
+        looked
+    }
+
+    /// Asks `poll(2)` about a list, and reports what it says.
+    fn ask(&mut self, list: &mut [pollfd], ready: &mut Vec<Ready>) -> io::Result<()> {
+        sys::poll(list, Some(Duration::ZERO))?;
+        for polled in list {
             let readiness = Readiness::from_poll(polled.revents as u32);
             self.report(polled.fd, readiness, ready);
         }
-        self.asked = asked;
-        looked.map(drop)
-    }
-
-    fn ask_kept(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let Some(mut kept) = self.kept.take() else {
-            return Ok(());
-        };
-        let asked = sys::poll(&mut kept.fds, Some(Duration::ZERO));
-        for polled in kept.fds.iter().filter(|polled| asked.is_ok() && polled.revents != 0) {
-            self.report(polled.fd, Readiness::from_poll(polled.revents as u32), ready);
-        }
-        self.kept = Some(kept);
-        asked.map(drop)
+        Ok(())
     }
 
     fn select_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
@@ -332,7 +325,9 @@ impl Dispatcher for RtSig {
             return Err(error);
         }
         if let Some(kept) = &mut self.kept {
-            self.watched.get_mut(fd)?.kept_at = kept.push(fd, interest.poll_events(), ());
+            let watched = self.watched.get_mut(fd)?;
+            watched.kept_at = kept.len();
+            kept.push(asks(fd, watched));
         }
         self.doubt(fd)
     }
@@ -342,7 +337,7 @@ impl Dispatcher for RtSig {
         watched.token = token;
         watched.events = interest.poll_events();
         if let Some(kept) = &mut self.kept {
-            kept.fds[watched.kept_at].events = watched.events;
+            kept[watched.kept_at].events = watched.events;
         }
         self.doubt(fd.as_raw_fd())
     }
@@ -357,8 +352,8 @@ impl Dispatcher for RtSig {
         let watched = self.watched.remove(fd.as_raw_fd())?;
         if let Some(kept) = &mut self.kept {
             kept.swap_remove(watched.kept_at);
-            if let Some(moved) = kept.fd_at(watched.kept_at) {
-                self.watched.get_mut(moved)?.kept_at = watched.kept_at;
+            if let Some(moved) = kept.get(watched.kept_at) {
+                self.watched.get_mut(moved.fd)?.kept_at = watched.kept_at;
             }
         }
         if let Some(at) = watched.unsure_at {

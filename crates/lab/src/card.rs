@@ -195,7 +195,7 @@ pub(crate) fn machine() -> String {
     // Virtual machines call many processors by one name.
     let number = field("model").map_or(String::new(), |number| format!(" model {number}"));
     let virtual_ = if cpus.contains(" hypervisor") { " (virtual)" } else { "" };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let system = rustix::system::uname();
     let release = system.release().to_string_lossy().into_owned();
     format!("{model}{number}{virtual_}, {cores} cores, Linux {release}")
@@ -208,6 +208,11 @@ pub fn date_of(unix_s: u64) -> String {
     let month = u8::from(date.month());
     let day = format!("{}-{month:02}-{:02}", date.year(), date.day());
     format!("{day} {:02}:{:02}", date.hour(), date.minute())
+}
+
+/// Number of cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]

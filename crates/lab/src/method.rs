@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, Fault};
 use crate::busy::Usage;
-use crate::card::Card;
+use crate::card::{Card, cores};
 use crate::experiment::{Breadth, Experiment, Work};
 use crate::measure::{Configuration, Measure};
 use crate::numbers::SAMPLES_MIN;
@@ -36,11 +36,6 @@ const NOISE_PERCENT_MAX: f64 = 8.0;
 const ATTEMPTS_MAX: u32 = 3;
 /// Greatest share of repeated samples in a run, so that a busy machine cannot make it endless.
 const REPEATS_SHARE_MAX: f64 = 0.25;
-
-/// Number of cores that this process may use.
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
 
 /// Thoroughness, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -575,7 +570,7 @@ fn program(
         return Ok(TurnResult::Absent);
     }
     if !status.success() {
-        return Ok(TurnResult::Failed(format!("{status}{}", last_words(&errors))));
+        return Ok(TurnResult::Failed(format!("{status}{}", reason_in(&errors))));
     }
     Ok(match serde_json::from_str::<Output>(out.trim()) {
         Ok(output) => TurnResult::Sample(output.into()),
@@ -585,7 +580,7 @@ fn program(
 
 /// The first line that says why. A panic begins with an empty line, and one that names the thread,
 /// by a number that is another one each time, and a path of this machine.
-fn last_words(errors: &str) -> String {
+fn reason_in(errors: &str) -> String {
     let mut lines = errors.lines().map(str::trim);
     let first = lines.find(|line| !line.is_empty() && !line.starts_with("thread '"));
     first.map(|line| format!(": {line}")).unwrap_or_default()
@@ -600,9 +595,9 @@ mod tests {
     #[test]
     fn words_of_a_panic() {
         let panic = "\nthread 'main' (21) panicked at src/mod.rs:588:45:\nno memory\nnote: x";
-        assert_eq!(last_words(panic), ": no memory");
-        assert_eq!(last_words("out of memory\n"), ": out of memory");
-        assert_eq!(last_words("\n"), "");
+        assert_eq!(reason_in(panic), ": no memory");
+        assert_eq!(reason_in("out of memory\n"), ": out of memory");
+        assert_eq!(reason_in("\n"), "");
     }
 
     fn run_of<'a>(experiment: &'static str, systems: &'a [System]) -> Run<'a> {

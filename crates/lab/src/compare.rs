@@ -97,8 +97,13 @@ impl Comparison {
         self.add_rows((experiment.name, &experiment.measures[0]), (&old.rows, &new.rows), |old| {
             Some(old.to_owned())
         });
-        let [old, new] = [old, new].map(|report| &report.recorded.header.card.machine);
-        let note = format!("the machines differ: {old}; {new}");
+        let headers = [old, new].map(|report| &report.recorded.header);
+        self.note_difference("machines", headers.map(|header| &*header.card.machine));
+        self.note_difference("testbeds", headers.map(|header| &*header.testbed));
+    }
+
+    fn note_difference(&mut self, what: &str, [old, new]: [&str; 2]) {
+        let note = format!("the {what} differ: {old}; {new}");
         if old != new && !self.notes.contains(&note) {
             self.notes.push(note);
         }
@@ -341,6 +346,16 @@ mod tests {
 
     /// Seen: `compare` of two folders of results ended with "Permission denied": only builds were
     /// compared, though a run of a whole lab is what a user has from last week.
+    #[test]
+    fn differing_testbeds_are_noted_once() {
+        let mut comparison = Comparison::new(Compares::Runs, 1.05);
+        let beds = ["both here", "generator at b by ssh"];
+        comparison.note_difference("testbeds", beds);
+        comparison.note_difference("testbeds", beds);
+        comparison.note_difference("testbeds", [beds[0]; 2]);
+        assert_eq!(comparison.notes, ["the testbeds differ: both here; generator at b by ssh"]);
+    }
+
     #[test]
     fn only_sure_differences_count() {
         let fast = [5.0, 5.1, 5.1, 5.1, 5.2].map(Some);

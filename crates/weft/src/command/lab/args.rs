@@ -138,8 +138,8 @@ pub(crate) struct Run {
                 weft pipeline]"
     )]
     pub(super) systems: Option<Vec<String>>,
-    /// Measure this server as well; {port} and {root} stand for its port and folder. Or this
-    /// threading runtime; {program} stands for the program to run. May be repeated.
+    /// Measure this server as well; {host}, {port} and {root} stand for its address, port and
+    /// folder. Or this threading runtime; {program} stands for the program to run. May be repeated.
     #[arg(long = "system", value_name = "NAME=COMMAND")]
     pub(super) custom: Vec<String>,
     #[arg(

@@ -247,7 +247,7 @@ impl Patience {
 
 impl Run<'_> {
     fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
-        let earlier = if self.effort.resume {
+        let earlier = if self.effort.resume && file.exists() {
             Recorded::read(file)?.filter(|earlier| self.continues(earlier, &self.testbed(setting)))
         } else {
             None

@@ -2,10 +2,11 @@
 //! one for the end. What was interrupted goes on from there, and a report needs nothing else.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 
 use crate::card::Card;
@@ -191,15 +192,13 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads a file; `None` if it is not there.
+    /// Reads a file, or what `gzip` has made of it; `None` if neither is there.
     ///
     /// # Errors
     /// A file that holds something else.
     pub fn read(path: &Path) -> io::Result<Option<Recorded>> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(with_path(path)(error)),
+        let Some(text) = text_of(path)? else {
+            return Ok(None);
         };
         let (mut header, mut turns, mut ending) = (None, Vec::new(), None);
         // A last line without its end was cut off by the death of the writer.
@@ -264,6 +263,26 @@ impl Recorded {
 /// True if a configuration was asked for.
 pub(crate) fn is_chosen(only: &[String], label: &str) -> bool {
     only.is_empty() || only.iter().any(|part| label.contains(part))
+}
+
+/// Text of a file, or of the compressed one beside it.
+fn text_of(path: &Path) -> io::Result<Option<String>> {
+    let read = |path: &Path| match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(with_path(path)(error)),
+    };
+    let mut text = String::new();
+    if let Some(plain) = read(path)? {
+        (&plain[..]).read_to_string(&mut text).map_err(with_path(path))?;
+        return Ok(Some(text));
+    }
+    let packed = path.with_extension("jsonl.gz");
+    let Some(bytes) = read(&packed)? else {
+        return Ok(None);
+    };
+    GzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(with_path(&packed))?;
+    Ok(Some(text))
 }
 
 /// The file of an experiment below a folder of results.
@@ -338,6 +357,14 @@ pub(crate) mod tests {
         let rows = recorded.rows(crate::catalog::find("rt-yield").unwrap());
         let row = rows.find("1 processor, many", "weft").unwrap();
         assert_eq!((row.samples.len(), row.failures.len()), (1, 1));
+        drop(again);
+        let whole = Recorded::read(&path).unwrap();
+        let file = File::create(path.with_extension("jsonl.gz")).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(file, flate2::Compression::best());
+        packed.write_all(&fs::read(&path).unwrap()).unwrap();
+        packed.finish().unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(Recorded::read(&path).unwrap(), whole);
     }
 
     /// Seen: `weft lab run --out FILE` ended with "Not a directory (os error 20)".

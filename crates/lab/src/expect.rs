@@ -22,6 +22,8 @@ const RESOLUTION: f64 = 0.02;
 pub(crate) const SAME: f64 = 0.08;
 /// Part of a ceiling's lead that is asked for where more is not to be had.
 const REACH: f64 = 0.9;
+/// Nothing beside nothing, where a lead is asked for: neither reached nor missed.
+const TIE: f64 = 1.0 + 1e-9;
 
 /// An expectation and its verdict.
 #[derive(Clone, Debug, Serialize)]
@@ -113,7 +115,7 @@ enum Rule {
 impl Rule {
     fn judge(self, (from, to): (f64, f64)) -> Judgement {
         let (is_good, is_bad) = match self {
-            Rule::Bound => (to <= 1.0, from > 1.0),
+            Rule::Bound => (to <= 1.0, from > TIE),
             Rule::Lead => (to * (1.0 + RESOLUTION) < 1.0, from > 1.0 + RESOLUTION),
             Rule::Same => (
                 from * (1.0 + SAME) >= 1.0 && to <= 1.0 + SAME,
@@ -364,7 +366,10 @@ impl<'a> Judge<'a> {
     /// The part of a target that is missing: 1 is reached. Nothing beside nothing is a tie.
     fn behind(&self, ours: f64, theirs: f64, wanted: f64) -> f64 {
         let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
-        if is_tie { 1.0 } else { wanted * self.worse_by(ours, theirs) }
+        if !is_tie {
+            return wanted * self.worse_by(ours, theirs);
+        }
+        if wanted > 1.0 { TIE } else { 1.0 }
     }
 
     /// The factor by which one figure is worse than another. Nothing at all is the worst of rates,

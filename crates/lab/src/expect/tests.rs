@@ -345,6 +345,24 @@ fn two_that_have_no_errors_are_equal() {
     assert_eq!((verdict("a", "c"), verdict("c", "a")), (Judgement::Met, Judgement::Failed));
 }
 
+/// Seen: "as expected: 10× less requests that failed than b (0 %; b 0 %)". Cause: in one of b's five
+/// samples a request had failed, so that not all were nothing, and where both medians are, the
+/// target counted as reached. Cure: nothing beside nothing reaches no lead, and misses none.
+#[test]
+fn a_tie_in_the_middle_reaches_no_target() {
+    let none = [Some(0.0); 5];
+    let once = [0.0, 0.0, 0.0, 0.0, 1.0].map(Some);
+    let rows = rows(&[("a", &none), ("b", &once), ("c", &[Some(1.0); 5])]);
+    let judge = rows.by(&Measure::CPU_US);
+    let words = |of: &str, by: &str, times| judge.beats("c", of, &[by], times).unwrap().words();
+    for times in [1.0, 10.0] {
+        assert_eq!([words("a", "b", times), words("b", "a", times)], ["about equal"; 2]);
+    }
+    assert_eq!([words("a", "c", 10.0), words("c", "a", 10.0)], ["as expected", "target missed"]);
+    // Nothing is at most twice nothing.
+    assert_eq!(words("a", "b", 0.5), "as expected");
+}
+
 /// Seen: "resident memory of each of at most 4403.2 bytes (4,595 bytes)".
 #[test]
 fn numbers_of_limits() {

@@ -40,17 +40,21 @@ impl Row {
 
     /// True if a sample tells of a measure, if only that it never came to an end.
     pub(crate) fn tells_of(&self, measure: &Measure) -> bool {
-        let mut figures = self.figures(measure);
-        figures.any(|figure| measure.can_be_never || figure.is_some())
+        self.figures(measure).any(|figure| figure.is_some()) || self.nevers(measure) > 0
+    }
+
+    /// Number of samples that never came to an end, or to a reply.
+    fn nevers(&self, measure: &Measure) -> usize {
+        let each = self.figures(measure).zip(&self.samples);
+        let is_never = |(figure, sample): &(Option<f64>, &Sample)| {
+            figure.is_none() && (measure.can_be_never || sample.is_silent_about(measure.name))
+        };
+        each.filter(is_never).count()
     }
 
     /// Number of samples without a figure, and of all samples.
     pub(crate) fn missing(&self, measure: &Measure) -> (usize, usize) {
-        let never = if measure.can_be_never {
-            self.figures(measure).filter(Option::is_none).count()
-        } else {
-            0
-        };
+        let never = self.nevers(measure);
         let failed = self.failures.len();
         (never + failed, self.samples.len() + failed)
     }
@@ -357,6 +361,30 @@ pub(crate) mod tests {
         assert_eq!(shown(&Measure::CPU_US, &older, 0), "2.50 (2.00–3.00)");
         let once = [Some(25.3)];
         assert_eq!(shown(&Measure::CPU_US, &once, 4), "failed (25.3–failed)");
+    }
+
+    /// Seen: "not measured" of the p99 of a server that answered nothing in any sample, and of one
+    /// that did so in two of five the median of the other three. Cause: such a sample has no p99,
+    /// and that was taken for one that is older than the measure.
+    #[test]
+    fn silence_is_worse_than_any_latency() {
+        let answered = |p99_us: f64| Sample::of([("rate_per_s", 10.0), ("p99_us", p99_us)]);
+        let silent = Sample::of([("rate_per_s", 0.0)]);
+        let older = Sample::of([("rate_per_s", 10.0)]);
+        let mut rows = rows(&[("some", &[]), ("silent", &[]), ("older", &[])]);
+        let mut put = |system: &str, samples: &[Sample]| {
+            rows.find_mut("c", system).unwrap().samples = samples.to_vec();
+        };
+        let two = [silent.clone(), silent.clone()];
+        put("some", &[&[1.0, 2.0, 3.0].map(answered)[..], &two].concat());
+        put("silent", &two);
+        put("older", &[older, answered(2.0)]);
+        let scale = Scale::of_table("µs", 1.0, 1.0);
+        let shown = |system: &str| show_row(rows.find("c", system), &Measure::P99, scale);
+        assert_eq!(
+            ["some", "silent", "older"].map(shown),
+            ["3.00 (1.00–never)", "never", "2.00"]
+        );
     }
 
     #[test]

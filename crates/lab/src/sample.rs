@@ -30,6 +30,18 @@ pub struct Output {
 /// The value that says how long a server's sample was measured.
 pub(crate) const LASTED_S: &str = "lasted_s";
 
+/// Figures that a sample has only if there were replies, and the rate of these.
+const OF_REPLIES: [(&str, &str); 8] = [
+    ("cpu_us", "rate_per_s"),
+    ("machine_us", "rate_per_s"),
+    ("p50_us", "rate_per_s"),
+    ("p99_us", "rate_per_s"),
+    ("p99.9_us", "rate_per_s"),
+    ("mean_us", "rate_per_s"),
+    ("hot_p50_us", "hot_per_s"),
+    ("hot_p99_us", "hot_per_s"),
+];
+
 /// Figures of one sample.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Sample {
@@ -81,6 +93,14 @@ impl Sample {
         let mut sample = Sample::default();
         sample.add(figures);
         sample
+    }
+
+    /// True if a figure of this name is missing because nothing was answered.
+    pub(crate) fn is_silent_about(&self, name: &str) -> bool {
+        let mut of_replies = OF_REPLIES.iter();
+        let is_silent = |rate: &str| self.values.get(rate).is_some_and(|&rate| rate <= 0.0);
+        of_replies.any(|(figure, rate)| *figure == name && is_silent(rate))
+            && !self.values.contains_key(name)
     }
 
     /// More figures, by name.

@@ -8,8 +8,9 @@ use super::generator::Interval;
 use super::window::Window;
 use crate::sample::{LASTED_S, Noise, Sample};
 
-/// Figures that a sample has only if there were replies.
-const OF_REPLIES: &[&str] = &["cpu_us", "machine_us", "p50_us", "p99_us", "p99.9_us", "mean_us"];
+/// Costs of a reply of any generator, and latencies of the first one's.
+const COSTS: [&str; 2] = ["cpu_us", "machine_us"];
+const LATENCIES: [&str; 4] = ["p50_us", "p99_us", "p99.9_us", "mean_us"];
 
 /// Outcomes of the generators and readings of the meters.
 pub(crate) struct Driven {
@@ -92,11 +93,16 @@ impl Driven {
             ("lag_p99_us", figures.lag_us.p99),
         ];
         let mut sample = Sample { noise: self.noise, ..Sample::of(figures) };
+        // What was never answered has neither a latency nor a cost. A latency of 0 is the best.
+        let mut without: Vec<&str> = Vec::new();
+        if outcome.total.replies() == 0 {
+            without.extend(LATENCIES);
+        }
         if self.outcomes.iter().all(|one| one.total.replies() == 0) {
-            // What was never answered has neither a latency nor a cost.
-            for name in OF_REPLIES {
-                sample.values.remove(*name);
-            }
+            without.extend(COSTS);
+        }
+        for name in without {
+            sample.values.remove(name);
         }
         let [user, kernel] = self.window.ticks;
         if user + kernel > 0.0 {

@@ -95,9 +95,10 @@ fn take(
     sample.add([
         ("rate_per_s", set.achieved_rate_per_s),
         ("hot_per_s", hot.achieved_rate_per_s),
-        ("hot_p99_us", hot.latency_us.raw.p99),
         ("disk_kib_per_reply", disk_kib / set.replies.max(1) as f64),
     ]);
+    // Without a reply it would be 0, the best of all.
+    sample.add((hot.replies > 0).then_some(("hot_p99_us", hot.latency_us.raw.p99)));
     if is_slow {
         let reads = driven.disk_reads();
         if reads < 1.0 {

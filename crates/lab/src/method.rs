@@ -376,7 +376,7 @@ impl Run<'_> {
             (Work::Server(_), None) => Err("there is no testbed".into()),
         };
         match result {
-            Ok(sample) => TurnResult::Sample(sample),
+            Ok(sample) => of_numbers(sample),
             Err(Fault::Failed(why)) => TurnResult::Failed(why),
             Err(Fault::Absent) => TurnResult::Absent,
             Err(Fault::Stopped) => TurnResult::Failed("stopped".to_owned()),
@@ -503,6 +503,15 @@ impl Run<'_> {
     }
 }
 
+/// The sample, if all of its figures are numbers: JSON has no others, and a file with one cannot be
+/// read again.
+fn of_numbers(sample: Sample) -> TurnResult {
+    let mut figures = sample.values.iter();
+    let strange = figures.find(|(_, figure)| !figure.is_finite());
+    let why = strange.map(|(name, figure)| format!("{name} is {figure}"));
+    why.map_or(TurnResult::Sample(sample), TurnResult::Failed)
+}
+
 fn record(
     configuration: &Configuration,
     system: &System,
@@ -598,6 +607,15 @@ mod tests {
         assert_eq!(reason_in(panic), ": no memory");
         assert_eq!(reason_in("out of memory\n"), ": out of memory");
         assert_eq!(reason_in("\n"), "");
+    }
+
+    #[test]
+    fn infinite_figure_fails_its_sample() {
+        let sample = Sample::of([("rate_per_s", 0.0), ("generator_cpu_us", f64::INFINITY)]);
+        let why = "generator_cpu_us is inf".to_owned();
+        assert_eq!(of_numbers(sample), TurnResult::Failed(why));
+        let sample = Sample::of([("rate_per_s", 0.0)]);
+        assert_eq!(of_numbers(sample.clone()), TurnResult::Sample(sample));
     }
 
     fn run_of<'a>(experiment: &'static str, systems: &'a [System]) -> Run<'a> {

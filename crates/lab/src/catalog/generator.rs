@@ -34,8 +34,7 @@ fn ask(
     if system.kind == "wrk" {
         let argv = wrk(system, configuration, bench.seconds, &url, &[]);
         let watched = bench.watch(server, &argv)?;
-        let rate = number_behind(&watched.said, "Requests/sec:")
-            .ok_or_else(|| format!("wrk said: {}", watched.said))?;
+        let rate = rate_of_wrk(&watched.said)?;
         let values = [("generator_cpu_us", watched.busy * 1e6 / rate), ("rate_per_s", rate)];
         return Ok(Sample { noise: watched.noise, ..Sample::of(values) });
     }
@@ -75,6 +74,14 @@ pub(super) fn wrk(
     argv
 }
 
+/// The rate that wrk printed, of good replies: it counts all others as well.
+pub(super) fn rate_of_wrk(said: &str) -> Result<f64, Fault> {
+    let is_sound = !said.contains("Socket errors") && !said.contains("Non-2xx");
+    let rate = number_behind(said, "Requests/sec:");
+    let rate = rate.filter(|&rate| is_sound && rate > 0.0);
+    rate.ok_or_else(|| format!("wrk said: {said}").into())
+}
+
 fn program(system: &System) -> Vec<OsString> {
     match &system.start {
         Start::Generator { program, .. } => vec![program.clone().into()],
@@ -104,6 +111,19 @@ pub(super) fn number_before(text: &str, name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reported of wrk (#497) and of those who read it (TechEmpower #117, aspnet/Benchmarks #320): a
+    /// rate of wrong replies, one beside time-outs, and none at all. By that the generator's cost
+    /// was divided, and a file of samples with an infinite number is read no more.
+    #[test]
+    fn wrk_with_errors_has_no_rate() {
+        let rate = |said: &str| rate_of_wrk(said).ok();
+        assert_eq!(rate("Requests/sec: 748868.53\n"), Some(748_868.53));
+        let nothing = "  0 requests in 5.00s, 15.11KB read\nRequests/sec:      0.00\n";
+        let late = "  Socket errors: connect 0, read 0, write 0, timeout 53\nRequests/sec:  9.5\n";
+        let missing = "  Non-2xx or 3xx responses: 735\nRequests/sec:    733.67\n";
+        assert_eq!(["", nothing, late, missing].map(rate), [None; 4]);
+    }
 
     #[test]
     fn numbers_of_wrk() {

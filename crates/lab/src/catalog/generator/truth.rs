@@ -94,7 +94,7 @@ fn take(
         let mean = super::number_behind(&watched.said, " avg").unwrap_or(mean);
         (number("Request rate:")?, mean * 1e3)
     } else {
-        (number("Requests/sec:")?, number("Latency")?)
+        (super::rate_of_wrk(&watched.said)?, number("Latency")?)
     };
     Ok(Sample { noise: watched.noise, ..Sample::of([("rate_per_s", rate), ("mean_us", mean)]) })
 }

@@ -1,6 +1,6 @@
 //! `web-generators`: the same web servers, asked by two generators.
 
-use crate::catalog::generator::{number_before, number_behind, wrk};
+use crate::catalog::generator::{number_before, rate_of_wrk, wrk};
 use crate::catalog::prelude::*;
 use crate::system::{Start, generators};
 
@@ -70,10 +70,9 @@ fn installed(bench: &Bench<'_>) -> Option<System> {
 /// The figures that wrk printed, and the server's CPU time by wrk's own count of requests: its
 /// start and end take time without requests.
 fn figures(said: &str, server_s: f64) -> Result<[(&'static str, f64); 2], Fault> {
-    let is_sound = !said.contains("Socket errors") && !said.contains("Non-2xx");
-    let rate = number_behind(said, "Requests/sec:").filter(|_| is_sound);
+    let rate = rate_of_wrk(said)?;
     let requests = number_before(said, " requests in ").filter(|&requests| requests > 0.0);
-    let (rate, requests) = rate.zip(requests).ok_or_else(|| format!("wrk said: {said}"))?;
+    let requests = requests.ok_or_else(|| format!("wrk said: {said}"))?;
     let cpu_us = server_s * 1e6 / requests;
     Ok([("rate_per_s", rate), ("cpu_us", cpu_us)])
 }

@@ -26,8 +26,8 @@ use crate::store::{
 use crate::system::{CUSTOM_PROGRAM, CUSTOM_SERVER, PROGRAMS, Start, System};
 use crate::testbed::{Testbed, processes, start, sys, usable_cores};
 
-/// A sample that takes longer than this is given up; programs end by themselves well before.
-const SAMPLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A program that takes longer than it was asked for, and this, is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Exit code of a system whose runtime has no such program.
 pub const EXIT_ABSENT: u8 = 3;
 /// A sample that is disturbed by more is taken again.
@@ -164,6 +164,7 @@ pub fn run(
         total: 1,
         done: 0,
         skipped: 0,
+        rounds: 0,
     };
     run.all(setting, file)?;
     let recorded = Recorded::read(file)?;
@@ -228,6 +229,8 @@ struct Run<'a> {
     total: usize,
     done: usize,
     skipped: usize,
+    /// Rounds of which at least one turn was taken now.
+    rounds: u32,
 }
 
 /// Count of repeated samples.
@@ -247,11 +250,7 @@ impl Patience {
 
 impl Run<'_> {
     fn all(&mut self, setting: &mut Setting<'_>, file: &Path) -> Result<(), RunError> {
-        let earlier = if self.effort.resume && file.exists() {
-            Recorded::read(file)?.filter(|earlier| self.continues(earlier, &self.testbed(setting)))
-        } else {
-            None
-        };
+        let earlier = self.earlier(setting, file)?;
         let peak_per_s = match &earlier {
             Some(earlier) => earlier.header.peak_per_s,
             None => self.peak(setting)?,
@@ -268,9 +267,10 @@ impl Run<'_> {
         self.begin(configurations.len());
         let usage = Usage::now();
         for round in 0..self.effort.repetitions {
-            if round > 0 && self.is_budget_spent(round) {
+            if self.is_budget_spent() {
                 break;
             }
+            let before = self.done - self.skipped;
             for configuration in &configurations {
                 for turn in 0..self.systems.len() {
                     // The first one changes.
@@ -295,16 +295,63 @@ impl Run<'_> {
                     store.turn(record(configuration, system, round, result))?;
                 }
             }
+            self.rounds += u32::from(self.done - self.skipped > before);
         }
         let shares = usage.zip(Usage::now());
+        let (repeated, noisy) = earlier.map_or((0, 0), |earlier| self.disturbed(&earlier));
         store.end(RunEnd {
             card: Card::take(),
             took_s: self.began.elapsed().as_secs_f64(),
             others_percent: shares.map(|(before, now)| 100.0 * before.others_since(&now)),
-            repeated: self.noise.repeated,
-            noisy: self.noise.kept,
+            repeated: self.noise.repeated + repeated,
+            noisy: self.noise.kept + noisy,
         })?;
         Ok(())
+    }
+
+    /// What is to be continued, if anything is. What cannot be is not thrown away.
+    fn earlier(&self, setting: &Setting<'_>, file: &Path) -> Result<Option<Recorded>, RunError> {
+        if !self.effort.resume || !file.exists() {
+            return Ok(None);
+        }
+        let Some(earlier) = Recorded::read(file)? else {
+            return Ok(None);
+        };
+        match self.differs(&earlier, &self.testbed(setting)) {
+            None => Ok(Some(earlier)),
+            Some(_) if earlier.turns.is_empty() => Ok(None),
+            Some(what) => Err(RunError::Unfit(format!(
+                "{} has samples of another run, which --resume cannot continue ({what} is not the \
+                 same): --out DIR begins elsewhere, and without --resume they are replaced",
+                file.display()
+            ))),
+        }
+    }
+
+    /// True if waiting for a core says nothing of others.
+    fn queues_by_itself(&self) -> bool {
+        match self.experiment.work {
+            Work::Server(work) => work.queues_by_itself,
+            Work::Program => true,
+        }
+    }
+
+    /// Samples of an earlier run that were taken again, and noisy ones that were kept.
+    fn disturbed(&self, earlier: &Recorded) -> (u32, u32) {
+        let queues = self.queues_by_itself();
+        let mut repeated = 0;
+        let mut noisy = 0;
+        for turn in &earlier.turns {
+            match &turn.result {
+                TurnResult::Discarded(_) => repeated += 1,
+                TurnResult::Sample(sample) => {
+                    let percent = sample.noise.percent(queues, earlier.header.cores);
+                    noisy += u32::from(percent > NOISE_PERCENT_MAX);
+                }
+                _ => {}
+            }
+        }
+        (repeated, noisy)
     }
 
     /// A turn: one sample, again while it is noisy. `None` when the user stopped it.
@@ -316,10 +363,7 @@ impl Run<'_> {
         system: &System,
         round: u32,
     ) -> io::Result<Option<TurnResult>> {
-        let queues = match self.experiment.work {
-            Work::Server(work) => work.queues_by_itself,
-            Work::Program => true,
-        };
+        let queues = self.queues_by_itself();
         let noise = |sample: &Sample| sample.noise.percent(queues, cores());
         let mut best: Option<Sample> = None;
         for attempt in 1..=ATTEMPTS_MAX {
@@ -329,8 +373,11 @@ impl Run<'_> {
             }
             let sample = match result {
                 TurnResult::Sample(sample) => sample,
-                // A sample that there is counts more than a failure after it.
-                other => return Ok(Some(best.map_or(other, TurnResult::Sample))),
+                other => {
+                    // A sample that there is counts more than a failure after it.
+                    self.noise.kept += u32::from(best.is_some());
+                    return Ok(Some(best.map_or(other, TurnResult::Sample)));
+                }
             };
             let (better, worse) = match best.take() {
                 Some(before) if noise(&before) <= noise(&sample) => (before, Some(sample)),
@@ -459,14 +506,18 @@ impl Run<'_> {
         testbed.map_or("any core".to_owned(), |testbed| testbed.words(shares_cores))
     }
 
-    /// True if this run measures the same as an earlier one.
-    fn continues(&self, earlier: &Recorded, testbed: &str) -> bool {
-        earlier.header.quick == self.effort.quick
-            && earlier.header.seconds == self.effort.seconds
-            && earlier.header.only == self.effort.only
-            && earlier.header.systems == self.lines()
-            && earlier.header.testbed == testbed
-            && earlier.header.cores == cores()
+    /// A thing in which this run measures something else than an earlier one.
+    fn differs(&self, earlier: &Recorded, testbed: &str) -> Option<&'static str> {
+        let header = &earlier.header;
+        let things = [
+            ("--quick", header.quick == self.effort.quick),
+            ("--sample", header.seconds == self.effort.seconds),
+            ("--configurations", header.only == self.effort.only),
+            ("its systems or their versions", header.systems == self.lines()),
+            ("its testbed", header.testbed == testbed),
+            ("its number of cores", header.cores == cores()),
+        ];
+        things.into_iter().find_map(|(what, is_same)| (!is_same).then_some(what))
     }
 
     fn lines(&self) -> Vec<SystemLine> {
@@ -474,9 +525,12 @@ impl Run<'_> {
         systems.map(|&system| system.into()).collect()
     }
 
-    fn is_budget_spent(&self, rounds: u32) -> bool {
+    /// True if another round would probably end too late. There is one at least.
+    fn is_budget_spent(&self) -> bool {
         let spent = self.began.elapsed();
-        self.effort.budget.is_some_and(|budget| spent + spent / rounds > budget)
+        let each = spent.checked_div(self.rounds);
+        let ends = each.map(|each| spent + each);
+        ends.zip(self.effort.budget).is_some_and(|(ends, budget)| ends > budget)
     }
 
     /// Turns are counted from here on: what was told before was about the peak.
@@ -553,7 +607,8 @@ fn program(
     let settling = sys::Settling { cores, ..sys::Settling::default() };
     sys::settle(&mut command, settling);
     let mut child = start(&mut command)?;
-    let deadline = Instant::now() + SAMPLE_TIMEOUT;
+    let patience = patience_of(configuration, milliseconds);
+    let deadline = Instant::now() + patience;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -561,7 +616,7 @@ fn program(
         if Instant::now() > deadline || stop.load(Ordering::Relaxed) {
             child.kill()?;
             child.wait()?;
-            let limit = SAMPLE_TIMEOUT.as_secs();
+            let limit = patience.as_secs();
             return Ok(TurnResult::Failed(format!("did not end in {limit} s")));
         }
         // What threads that have ended waited is not in it any more.
@@ -585,6 +640,11 @@ fn program(
         Ok(output) => TurnResult::Sample(output.into()),
         Err(error) => TurnResult::Failed(format!("printed {:?}: {error}", out.trim())),
     })
+}
+
+/// Time that a program may take. A configuration's own time counts.
+fn patience_of(configuration: &Configuration, milliseconds: u64) -> Duration {
+    PATIENCE + Duration::from_millis(configuration.get("ms", milliseconds))
 }
 
 /// The first line that says why. A panic begins with an empty line, and one that names the thread,
@@ -629,6 +689,7 @@ mod tests {
             total: 1,
             done: 0,
             skipped: 0,
+            rounds: 0,
         }
     }
 
@@ -671,8 +732,86 @@ mod tests {
         let mut header = header();
         (header.quick, header.seconds) = (false, run.effort.seconds);
         header.systems = run.lines();
-        let earlier = Recorded { header, turns: Vec::new(), ending: None };
-        assert!(run.continues(&earlier, "here"));
-        assert!(!run.continues(&earlier, "elsewhere"));
+        header.cores = cores();
+        let mut earlier = Recorded { header, turns: Vec::new(), ending: None };
+        assert_eq!(run.differs(&earlier, "here"), None);
+        assert_eq!(run.differs(&earlier, "elsewhere"), Some("its testbed"));
+        earlier.header.seconds += 1.0;
+        assert_eq!(run.differs(&earlier, "here"), Some("--sample"));
+    }
+
+    /// Seen: `--resume` without sudo, with another `--sample` or after an upgrade of nginx emptied
+    /// the file that a night had filled, though "samples that are there stay". Cause: a run that
+    /// cannot go on began anew. Cure: it is refused.
+    #[test]
+    fn resuming_never_empties_a_file() {
+        let systems = [system()];
+        let mut run = run_of("web-rows", &systems);
+        run.effort.resume = true;
+        let home = tempfile::tempdir().unwrap();
+        let file = crate::store::samples_file(home.path(), "web-rows");
+        let mut header = header();
+        header.testbed = "elsewhere".to_owned();
+        let mut store = Store::open(&file, &header, false).unwrap();
+        let configuration = Configuration::new("c", "http", []);
+        let turn = TurnResult::Sample(Sample::default());
+        store.turn(record(&configuration, &systems[0], 0, turn)).unwrap();
+        let before = std::fs::read(&file).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut progress = |_: &Progress<'_>| ();
+        let mut setting = Setting {
+            testbed: None,
+            generator: Path::new("weft"),
+            stop: &stop,
+            progress: &mut progress,
+        };
+        let refused = run.all(&mut setting, &file);
+        assert!(matches!(refused, Err(RunError::Unfit(why)) if why.contains("--resume")));
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+    }
+
+    /// Seen: `--resume --budget 20m` went on for an hour. Cause: rounds that were there counted as
+    /// rounds of this run, so that each seemed to take next to nothing.
+    #[test]
+    fn budget_is_of_rounds_taken_now() {
+        let systems = [system()];
+        let mut run = run_of("web-rows", &systems);
+        run.effort.budget = Some(Duration::from_secs(30));
+        run.began = Instant::now().checked_sub(Duration::from_secs(20)).unwrap();
+        assert!(!run.is_budget_spent(), "one round at least");
+        run.rounds = 1;
+        assert!(run.is_budget_spent(), "the second one would end after 40 s");
+        run.rounds = 4;
+        assert!(!run.is_budget_spent());
+    }
+
+    /// Seen: a night of noisy samples, and no note of it once its last round had been resumed.
+    #[test]
+    fn noise_of_the_resumed_part_counts() {
+        let systems = [system()];
+        let run = run_of("web-rows", &systems);
+        let configuration = Configuration::new("c", "http", []);
+        let sample = |others_percent| {
+            let noise = Noise { others_percent, ..Noise::default() };
+            Sample { noise, ..Sample::default() }
+        };
+        let results = [
+            TurnResult::Discarded(sample(50.0)),
+            TurnResult::Sample(sample(40.0)),
+            TurnResult::Sample(sample(1.0)),
+            TurnResult::Failed("it died".to_owned()),
+        ];
+        let turns = results.map(|result| record(&configuration, &systems[0], 0, result));
+        let earlier = Recorded { header: header(), turns: turns.to_vec(), ending: None };
+        assert_eq!(run.disturbed(&earlier), (1, 1));
+    }
+
+    #[test]
+    fn program_has_its_time_and_a_minute() {
+        let own = Configuration::new("c", "yield", [("ms", 10_000)]);
+        let any = Configuration::new("c", "yield", []);
+        assert_eq!(patience_of(&own, 300), Duration::from_secs(70));
+        // Seen: "did not end in 60 s" of each program, with --sample 60s.
+        assert_eq!(patience_of(&any, 90_000), Duration::from_secs(150));
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use super::Report;
 use crate::expect::Tally;
 use crate::measure::{Better, Configuration, Measure};
-use crate::numbers::{Spread, grouped};
+use crate::numbers::grouped;
 use crate::page::{item, paragraph};
-use crate::rows::show_row;
+use crate::rows::{Row, show_row};
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,9 +117,13 @@ impl Report<'_> {
     /// True if less would be better, and nothing at all is what every sample says.
     fn is_nothing(&self, measure: &Measure) -> bool {
         let rows = self.rows.all().iter().filter(|row| !row.is_absent);
-        let spreads: Vec<_> = rows.map(|row| row.spread(measure)).collect();
-        let is_zero = |spread: &Option<Spread>| spread.is_some_and(|spread| spread.greatest == 0.0);
-        measure.better == Better::Less && !spreads.is_empty() && spreads.iter().all(is_zero)
+        let rows: Vec<&Row> = rows.collect();
+        // A sample that failed says nothing, and not that there was nothing.
+        let is_zero = |row: &&Row| {
+            let spread = row.spread(measure).filter(|_| row.missing(measure).0 == 0);
+            spread.is_some_and(|spread| spread.greatest == 0.0)
+        };
+        measure.better == Better::Less && !rows.is_empty() && rows.iter().all(is_zero)
     }
 
     /// Labels of configurations with an offered rate in which the systems' rates are the same
@@ -452,6 +456,11 @@ mod tests {
         }
         let said = |recorded: &Recorded| Report::new(experiment, recorded).markdown();
         assert!(said(&recorded).contains("\n\nNo requests that failed in any sample.\n\n"));
+        // Seen: the same beside a sample that failed, of which nobody knows.
+        let mut failed = recorded.clone();
+        failed.turns.push(Record { round: 1, ..failed.turns[0].clone() });
+        failed.turns[2].result = TurnResult::Failed("it died".to_owned());
+        assert!(said(&failed).contains("| requests that failed, % |"));
         let TurnResult::Sample(sample) = &mut recorded.turns[0].result else { unreachable!() };
         sample.add([("error_percent", 0.5)]);
         assert!(said(&recorded).contains("| requests that failed, % |"));

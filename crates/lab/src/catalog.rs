@@ -97,6 +97,20 @@ mod tests {
     use crate::system::{ON_REQUEST, weft_forms};
     use crate::testbed::Controller;
 
+    /// Seen: rates and p99s of caches beyond saturation, and nowhere that requests had failed. A
+    /// sample in which some did is a sample only where they are a figure.
+    #[test]
+    fn errors_beyond_the_peak_are_a_figure() {
+        let breadth = Breadth { quick: false, peak_per_s: Some(100_000.0), cores: 2 };
+        for experiment in CATALOG {
+            let configurations = (experiment.configurations)(&breadth);
+            let mut shares = configurations.iter().filter_map(|one| one.parameter("share"));
+            let mut names = experiment.measures.iter().map(|one| one.name);
+            let has_errors = names.any(|name| name == "error_percent");
+            assert!(has_errors || !shares.any(|share| share > 100), "{}", experiment.name);
+        }
+    }
+
     #[test]
     fn every_experiment_is_complete() {
         let mut names = BTreeSet::new();

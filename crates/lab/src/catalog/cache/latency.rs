@@ -8,7 +8,14 @@ pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
     name: "cache-latency",
     about: "requests per second and p99 of caches over the offered rate, to beyond saturation",
     page: page!("cache-latency"),
-    measures: &[Measure::RATE, Measure::P99, Measure::P50, Measure::P999, Measure::CPU_US],
+    measures: &[
+        Measure::RATE,
+        Measure::P99,
+        Measure::P50,
+        Measure::P999,
+        Measure::CPU_US,
+        super::ERRORS,
+    ],
     configurations,
     systems: super::CACHES,
     work: Work::Server(ServerWork {

@@ -8,7 +8,7 @@ pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     name: "cache-updates",
     about: "requests per second and p99 of caches over the offered rate, at 3 to 50 % of sets",
     page: page!("cache-updates"),
-    measures: &[Measure::RATE, Measure::P99, Measure::CPU_US],
+    measures: &[Measure::RATE, Measure::P99, Measure::CPU_US, super::ERRORS],
     configurations,
     systems: &["weft cache", "weft cache event", "memcached"],
     work: Work::Server(ServerWork { scaled_by: Some("memcached"), ..ServerWork::new(take) }),

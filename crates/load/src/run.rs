@@ -54,7 +54,7 @@ pub fn run(
     match &plan.network {
         Network::Kernel => {
             let kernel = Kernel::choose(plan.io, input_bytes(plan))?;
-            let agreed = probe(plan, tls.as_ref())?;
+            let agreed = probe_until(stop, plan, tls.as_ref())?;
             let open = |slots| Ok(secured(kernel.open(slots)?, slots));
             let io = || kernel.reason(plan.threads) + &agreed;
             run_over(plan, stop, observer, io, open)
@@ -145,13 +145,48 @@ fn input_bytes(plan: &Plan) -> usize {
     }
 }
 
+/// Interval at which the wait for the first connections looks at the wish to stop.
+const STOP_CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// Probes on a thread of its own, which is left alone once `stop` is true: the connection to a host
+/// that does not answer ends with its time-out only.
+fn probe_until(
+    stop: &AtomicBool,
+    plan: &Plan,
+    tls: Option<&TlsClient>,
+) -> Result<String, LoadError> {
+    let targets = plan.targets.clone();
+    let limit = plan.connect_timeout;
+    let tls = tls.cloned();
+    let (sender, receiver) = mpsc::channel();
+    // After a stop nobody listens.
+    let work = move || drop(sender.send(probe(&targets, limit, tls.as_ref())));
+    let started = thread::Builder::new().name("load-probe".to_owned()).spawn(work);
+    started.map_err(|error| LoadError::System {
+        doing: "cannot start a thread (ulimit -u)".to_owned(),
+        error,
+    })?;
+    loop {
+        match receiver.recv_timeout(STOP_CHECK_EVERY) {
+            Ok(probed) => return probed,
+            // What follows ends at once, with nothing counted.
+            Err(_) if stop.load(Ordering::Relaxed) => return Ok(String::new()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => panic!("the probe panicked"),
+        }
+    }
+}
+
 /// Opens one connection to each target, so that a run without a server ends with an error and not
 /// with counters. Returns what TLS agreed on, for people.
-fn probe(plan: &Plan, tls: Option<&TlsClient>) -> Result<String, LoadError> {
+fn probe(
+    targets: &[LoadTarget],
+    limit: Duration,
+    tls: Option<&TlsClient>,
+) -> Result<String, LoadError> {
     let mut agreed = String::new();
-    for target in &plan.targets {
+    for target in targets {
         let unreachable = |error| LoadError::Unreachable { target: target.clone(), error };
-        let limit = plan.connect_timeout;
         if let LoadTarget::Udp(address) = target {
             socket::ask_version(*address, limit).map_err(unreachable)?;
             continue;

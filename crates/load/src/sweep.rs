@@ -49,11 +49,11 @@ fn range(text: &str, from: &str, rest: &str) -> Result<Vec<f64>, String> {
         return Err(format!("'{text}': the first rate is above the last"));
     }
     // Half a step of grace: 0.1 + 0.1 + 0.1 is not 0.3.
-    let steps = ((to - from) / step + 1e-6).floor() as usize + 1;
-    if steps > STEPS_MAX {
-        return Err(format!("'{text}' are {steps} steps, more than {STEPS_MAX}"));
+    let steps = ((to - from) / step + 1e-6).floor() + 1.0;
+    if steps > STEPS_MAX as f64 {
+        return Err(format!("'{text}' are more than {STEPS_MAX} steps"));
     }
-    Ok((0..steps).map(|at| from + step * at as f64).collect())
+    Ok((0..steps as usize).map(|at| from + step * at as f64).collect())
 }
 
 /// Reads a rate per second: `500`, `10k`, `1.5M`.

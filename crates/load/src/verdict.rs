@@ -191,6 +191,7 @@ fn no_replies(outcome: &Outcome) -> Option<String> {
         return None;
     }
     Some(match (total.sent + total.intended, errors.total()) {
+        (0, 0) if outcome.stopped_early => "it was stopped before anything was sent".to_owned(),
         (0, 0) => {
             "no request was due in this time; use a higher --rate or a longer --duration".to_owned()
         }
@@ -463,8 +464,9 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
         warnings.push(idle_sentence(outcome));
     }
     if !is_idle && (1..REPLIES_MIN).contains(&total.replies()) {
+        let are = if total.replies() == 1 { "is" } else { "are" };
         warnings.push(format!(
-            "{} are too few for a p99; measure longer",
+            "{} {are} too few for a p99; measure longer",
             counted(total.replies(), "reply")
         ));
     }

@@ -513,6 +513,9 @@ impl<'p> Worker<'p> {
         let connect_timeout = self.plan.connect_timeout;
         let timeout = self.plan.request_timeout;
         for target in &self.plan.targets {
+            if overseer.is_stopped() {
+                break;
+            }
             let stream = self.backend.stream(target, connect_timeout, STOP_CHECK_EVERY)?;
             let is_stopped = || overseer.is_stopped();
             set_all(commands, keys.clone(), stream, timeout, is_stopped)?;

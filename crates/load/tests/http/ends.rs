@@ -1,7 +1,7 @@
 //! Servers that close, fall silent or answer by half.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use load::plan::{Arrivals, Burst, SessionPlan, Sessions, Workload};
 use load::verdict::VerdictRow;
 use load::{Outcome, Plan, Tally};
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use crate::world::{
     Then, expect_no_error, for_a_time, http_of, http_plan, http_server, over_both, over_both_until,
@@ -27,6 +28,24 @@ fn unannounced_close_is_a_short_reply() {
         let rows: Vec<VerdictRow> = outcome.faults().into_iter().map(|(row, _)| row).collect();
         assert_eq!(rows, [VerdictRow::Failing], "{:?}", outcome.total.errors);
     });
+}
+
+/// Seen: Ctrl-C was heard after --connect-timeout, ten seconds. Cause: before the run a connection is
+/// tried, and a host that drops what it cannot take was awaited without a look at the wish to stop.
+#[test]
+fn stop_is_heard_while_nobody_answers() {
+    let queue = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&queue, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    listen(&queue, 0).unwrap();
+    let full = SocketAddr::try_from(getsockname(&queue).unwrap()).unwrap();
+    // There is place for one or two; the kernel drops what comes after them.
+    let connect = |_| TcpStream::connect_timeout(&full, Duration::from_millis(200));
+    let held: Vec<_> = (0..4).map(connect).collect();
+    assert!(held.iter().any(Result::is_err), "there is always place");
+    let plan = Plan { connect_timeout: Duration::from_secs(20), ..http_plan(full, &["/"]) };
+    let outcome = load::run(&plan, &AtomicBool::new(true), &mut |_| ());
+    let outcome = outcome.expect("it is stopped before it fails");
+    assert!(outcome.stopped_early && outcome.total.replies() == 0);
 }
 
 fn is_not_blamed(outcome: &Outcome) {

@@ -52,4 +52,7 @@ fn stopped_sweep_keeps_its_runs() {
     let rows = std::fs::read_to_string(&file).unwrap();
     assert!(rows.contains("sweep,1,100.0"), "{rows}");
     assert!(rows.lines().count() < 11, "not all ten were run: {rows}");
+    // Seen: a line of the run that was cut off, "kept up: yes" after a third of a second; in a
+    // search it was the knee.
+    assert!(!rows.contains("sweep,1,1.0"), "only whole runs: {rows}");
 }

@@ -11,6 +11,7 @@ fn out_of_range_numbers_are_refused() {
         "--rate 30M",
         "--course 0..1000000M:1s",
         "--sweep 1k,1000000M",
+        "--sweep 1..10:1e-300",
         "--depth 3M",
         "--depth 12884901885",
         "-c 12884901885",

@@ -291,7 +291,7 @@ pub(super) struct WhenArgs {
     #[arg(
         long, short, value_name = "TIME", value_parser = time,
         help = "Length of the measurement; with --requests, the maximum [default: 10s, with \
-                --requests 1h]"
+                --course its length, with --requests 1h]"
     )]
     pub(super) duration: Option<Duration>,
     /// End after this many requests.

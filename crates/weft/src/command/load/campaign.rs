@@ -239,6 +239,10 @@ impl Runner for AgentGroup {
             return Err("stopped".to_owned());
         }
         let outcome = self.round(RoundOrder { rate_per_s: Some(rate_per_s) })?;
+        // What was cut off is no run at this rate.
+        if outcome.stopped_early && self.stop.load(Ordering::Acquire) {
+            return Err("stopped".to_owned());
+        }
         self.last = Some(outcome.clone());
         Ok(outcome)
     }

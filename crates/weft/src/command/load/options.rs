@@ -18,7 +18,7 @@ use netstack::interface_config::InterfaceConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::args::{CacheArgs, CommonArgs, HttpArgs, IdleArgs, NetworkArgs, TlsArgs};
+use super::args::{CacheArgs, CommonArgs, HttpArgs, IdleArgs, NetworkArgs, TlsArgs, WhenArgs};
 use super::values::Keys;
 
 /// Default maximum length of a run with a number of requests.
@@ -61,10 +61,7 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
         },
         threads: how.threads,
         warm_up: when.warm_up,
-        duration: when.duration.unwrap_or(match when.requests {
-            Some(_) => REQUESTS_LAST_MAX,
-            None => Duration::from_secs(10),
-        }),
+        duration: when.duration.unwrap_or_else(|| usual_duration(when)),
         requests_max: when.requests,
         interval: common.interval,
         connect_timeout: how.connect_timeout,
@@ -80,6 +77,18 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
         verify: how.verify,
         seed: how.seed,
     })
+}
+
+/// Length of a run if none is given: that of its course, or 10 s.
+fn usual_duration(when: &WhenArgs) -> Duration {
+    if when.requests.is_some() {
+        return REQUESTS_LAST_MAX;
+    }
+    let stages = when.course.as_deref().unwrap_or_default().iter();
+    let course = stages.fold(Duration::ZERO, |sum, stage| sum.saturating_add(stage.lasts));
+    // It begins with the warm-up.
+    let measured = course.saturating_sub(when.warm_up);
+    if measured.is_zero() { Duration::from_secs(10) } else { measured }
 }
 
 /// The load of `weft load http`. `rank` is that of this agent.
@@ -719,6 +728,21 @@ mod tests {
             unreachable!("asked for http");
         };
         http(&args, 0).map(then)
+    }
+
+    /// Seen: `--course '0..10k:30s,10k:1m,20k:10s'`, which --help shows, ended after ten seconds, in
+    /// the midst of its first stage, and "the server kept up".
+    #[test]
+    fn a_course_is_run_to_its_end() {
+        let lasts_s = |flags: &str| {
+            let flags: Vec<&str> = flags.split_whitespace().collect();
+            load_of(&flags, |load| plan(load).unwrap().duration.as_secs()).unwrap()
+        };
+        assert_eq!(lasts_s("--course 0..10k:30s,10k:1m,20k:10s"), 100);
+        assert_eq!(lasts_s("--course 5:30s --warm-up 10s"), 20, "it begins with the warm-up");
+        assert_eq!(lasts_s("--course 5:30s --duration 5s"), 5);
+        assert_eq!(lasts_s("--course 5:30s --requests 5"), 3600);
+        assert_eq!([lasts_s(""), lasts_s("--rate 5")], [10, 10]);
     }
 
     #[test]

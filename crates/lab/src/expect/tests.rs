@@ -345,9 +345,9 @@ fn two_that_have_no_errors_are_equal() {
     assert_eq!((verdict("a", "c"), verdict("c", "a")), (Judgement::Met, Judgement::Failed));
 }
 
-/// Seen: "as expected: 10× less requests that failed than b (0 %; b 0 %)". Cause: in one of b's five
-/// samples a request had failed, so that not all were nothing, and where both medians are, the
-/// target counted as reached. Cure: nothing beside nothing reaches no lead, and misses none.
+/// Seen: "as expected: 10× less requests that failed than b (0 %; b 0 %)". Cause: in one of b's
+/// five samples a request had failed, so that not all were nothing, and where both medians are,
+/// the target counted as reached. Cure: nothing beside nothing reaches no lead, and misses none.
 #[test]
 fn a_tie_in_the_middle_reaches_no_target() {
     let none = [Some(0.0); 5];

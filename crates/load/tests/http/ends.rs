@@ -30,8 +30,9 @@ fn unannounced_close_is_a_short_reply() {
     });
 }
 
-/// Seen: Ctrl-C was heard after --connect-timeout, ten seconds. Cause: before the run a connection is
-/// tried, and a host that drops what it cannot take was awaited without a look at the wish to stop.
+/// Seen: Ctrl-C was heard after --connect-timeout, ten seconds. Cause: before the run a connection
+/// is tried, and a host that drops what it cannot take was awaited without a look at the wish to
+/// stop.
 #[test]
 fn stop_is_heard_while_nobody_answers() {
     let queue = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

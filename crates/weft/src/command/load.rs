@@ -15,6 +15,11 @@ mod output;
 mod progress;
 mod values;
 
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::time::SystemTime;
+
 use ::load::Outcome;
 use ::load::Plan;
 use ::load::agents::Membership;
@@ -72,43 +77,59 @@ fn how(plan: &Plan) -> String {
         Arrivals::Closed => "closed loop".to_owned(),
         Arrivals::Fixed { rate_per_s } => format!("open loop, {}", rate_of(*rate_per_s)),
         Arrivals::Poisson { rate_per_s } => format!("open loop, Poisson, {}", rate_of(*rate_per_s)),
-        Arrivals::Course { stages, .. } => format!("open loop, {} stages", stages.len()),
+        Arrivals::Course { stages, .. } => {
+            format!("open loop, {}", counted(stages.len() as u64, "stage"))
+        }
     };
     let depth = match plan.depth {
         depth if plan.http2 => format!(", HTTP/2, streams {depth}"),
         ..=1 => String::new(),
         depth => format!(", depth {depth}"),
     };
-    let [count, idle] =
-        [plan.connections, plan.idle.connections].map(|count| count_of(count.into()));
-    let connections = match (plan.connections, plan.idle.connections) {
-        (_, 0) => format!("{count} connections"),
-        (0, _) => format!("{idle} connections"),
-        _ => format!("{count} connections and {idle} idle ones"),
+    let [count, idle] = [plan.connections, plan.idle.connections].map(u64::from);
+    let connections = match (count, idle) {
+        (_, 0) => counted(count, "connection"),
+        (0, _) => counted(idle, "connection"),
+        _ => format!("{} and {} idle ones", counted(count, "connection"), count_of(idle)),
     };
-    let threads = match plan.threads {
-        1 => "1 thread".to_owned(),
-        more => format!("{more} threads"),
-    };
-    let lasts = match plan.requests_max.map(count_of) {
+    let threads = counted(plan.threads.into(), "thread");
+    let lasts = match plan.requests_max.map(|count| counted(count, "request")) {
         None => format!("{:?}", plan.duration),
-        Some(requests) if plan.duration == options::REQUESTS_LAST_MAX => {
-            format!("{requests} requests")
-        }
-        Some(requests) => format!("{requests} requests, {:?} at most", plan.duration),
+        Some(requests) if plan.duration == options::REQUESTS_LAST_MAX => requests,
+        Some(requests) => format!("{requests}, {:?} at most", plan.duration),
     };
     format!("{arrivals}, {connections}{depth}, {threads}, {lasts}")
+}
+
+/// `1 thread`, `16,000 connections`.
+fn counted(count: u64, one: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {one}{plural}", count_of(count))
 }
 
 fn run_merge(args: &MergeArgs) -> Result<(), Failure> {
     let output = output::Output::of(&args.output, false)?;
     let mut merged: Option<Outcome> = None;
+    let mut measured: Vec<(&Path, Range<SystemTime>)> = Vec::new();
     for file in &args.files {
         let place =
             |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
         let text = ::load::workload::input_file::read(file).map_err(|error| place(&error))?;
         let document = serde_json::from_slice(&text).map_err(|error| place(&error))?;
         let outcome = Outcome::from_json(document).map_err(|error| place(&error))?;
+        let began = outcome.began;
+        let ended = began.checked_add(outcome.elapsed).unwrap_or(began);
+        let is_apart = |other: &Range<SystemTime>| began >= other.end || other.start >= ended;
+        if let Some((other, _)) = measured.iter().find(|(_, time)| is_apart(time)) {
+            writeln!(
+                io::stderr(),
+                "note: {} and {} were not measured at the same time (by the clocks of their \
+                 machines): that their rates add up is not shown",
+                other.display(),
+                file.display()
+            )?;
+        }
+        measured.push((file.as_path(), began..ended));
         match &mut merged {
             None => merged = Some(outcome),
             Some(merged) => merged.merge(&outcome).map_err(|error| place(&error))?,

@@ -109,6 +109,12 @@ fn a_closed_loop_prints_one_screen() {
 }
 
 #[test]
+fn one_of_each_is_told_as_one() {
+    let text = said(&load_to(0, &format!("http {} -n 1 -c 1", hello())));
+    assert!(text.contains("closed loop, 1 connection, 1 thread, 1 request\n"), "{text}");
+}
+
+#[test]
 fn the_json_has_what_scripts_ask_for() {
     let url = hello();
     for close in ["", "--close --arrivals poisson"] {

@@ -62,6 +62,15 @@ fn wrong_arguments_are_usage_errors() {
     }
 }
 
+/// Seen: `--json out --csv out` left one of the two.
+#[test]
+fn each_output_has_its_own_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out").display().to_string();
+    let words = format!("http http://127.0.0.1:1/ --json {file} --csv {file}");
+    load_says(2, &words, "one file");
+}
+
 #[test]
 fn netstack_usage_errors() {
     let own = "--network netstack --device tap:weft0 --address 10.9.0.2/24";

@@ -730,8 +730,8 @@ mod tests {
         http(&args, 0).map(then)
     }
 
-    /// Seen: `--course '0..10k:30s,10k:1m,20k:10s'`, which --help shows, ended after ten seconds, in
-    /// the midst of its first stage, and "the server kept up".
+    /// Seen: `--course '0..10k:30s,10k:1m,20k:10s'`, which --help shows, ended after ten seconds,
+    /// in the midst of its first stage, and "the server kept up".
     #[test]
     fn a_course_is_run_to_its_end() {
         let lasts_s = |flags: &str| {

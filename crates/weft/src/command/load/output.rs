@@ -1,5 +1,6 @@
 //! Outputs of a result: screen, files and exit status.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,12 @@ impl Output {
             failed: Vec::new(),
             unwritten: None,
         };
+        let mut seen = BTreeSet::new();
+        let is_kept = |path: &&PathBuf| !is_standard(path) && (path.is_file() || !path.exists());
+        if let Some(path) = output.files().filter(is_kept).find(|path| !seen.insert(*path)) {
+            let path = path.display();
+            return Err(Failure::Usage(format!("two outputs cannot go to one file, {path}")));
+        }
         // Files are opened before the run, so a missing folder does not cost a measurement.
         output.files().try_for_each(|path| can_be_written(path))?;
         if is_sweep && [&output.hgrm, &output.hlog].into_iter().flatten().any(|p| is_standard(p)) {

@@ -159,8 +159,10 @@ fn probe_until(
     let limit = plan.connect_timeout;
     let tls = tls.cloned();
     let (sender, receiver) = mpsc::channel();
-    // After a stop nobody listens.
-    let work = move || drop(sender.send(probe(&targets, limit, tls.as_ref())));
+    let work = move || {
+        // After a stop nobody listens.
+        let _ = sender.send(probe(&targets, limit, tls.as_ref()));
+    };
     let started = thread::Builder::new().name("load-probe".to_owned()).spawn(work);
     started.map_err(|error| LoadError::System {
         doing: "cannot start a thread (ulimit -u)".to_owned(),

@@ -15,12 +15,17 @@ use crate::backend::{BackendKind, LentMemory, Waker};
 use crate::base::counters::Counters;
 use crate::base::home::Home;
 use crate::base::lock::lock;
+use crate::base::stamp;
 use crate::sched::fiber_ref::FiberRef;
 use crate::sched::idle::{Idle, Notified};
 use crate::sched::inbox::{Inbox, Next};
 use crate::sched::ready_queue::ReadyQueue;
 use crate::sched::registry::Registry;
 use crate::sched::threads::ProcessorThreads;
+
+/// Time between two looks at another processor's run queues while runs are short: less than what
+/// waits there must have waited to be helped.
+const LOOK: Duration = Duration::from_micros(2);
 
 /// Processors that work together, and the fibers that live on them.
 #[derive(Debug)]
@@ -150,7 +155,7 @@ impl Cluster {
             processor_threads: ProcessorThreads::new(processors_max),
             running: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            queue: ReadyQueue::new(processors_max),
+            queue: ReadyQueue::new(processors_max, stamp::ticks(LOOK)),
             idle,
             fiber_count: AtomicUsize::new(0),
             registry: Registry::new(),

@@ -8,6 +8,10 @@
 //! there although it has work of its own. So a fiber never waits for ever behind a busy processor.
 //! Elsewhere this is called *work stealing*; here it takes one item, never a run queue whole.
 //!
+//! A look fetches a cache line that the other processor writes at every push and pop, which takes
+//! both longer than a short run. So while runs are short, a look that finds nothing older is followed
+//! by the next one after some microseconds or [`POPS_PER_LOOK`] pops.
+//!
 //! ```text
 //!             processor 0        processor 1        ...
 //!  run queues [ 0 ]   [ 1 ]      [ 2 ]   [ 3 ]            a spin bit and a FIFO each; if the bit is
@@ -27,8 +31,10 @@
 //! own item.
 //!
 //! Stamps, or the clock, are handed in, so that this file can be model-checked. A pop reads the
-//! clock only if an age is asked for: that takes as long as the rest.
+//! clock only if an age is asked for and no push since the pop before has read it: that takes as
+//! long as the rest.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -49,6 +55,9 @@ const LOG2_ONE: u32 = 256;
 /// A remote run queue is helped when it is this much older on the scale of log2: eight times.
 const HELP_LOG2: u32 = 3 * LOG2_ONE;
 
+/// Pops between two looks at another processor's run queues, at most.
+const POPS_PER_LOOK: u32 = 16;
+
 /// A run queue behind another last-level cache is looked at with odds of 3 in 256: its items come
 /// with cold data.
 const FAR_ODDS: u64 = 3;
@@ -63,6 +72,8 @@ pub(crate) struct ReadyQueue<T> {
     open: Box<[AtomicBool]>,
     /// Run queues that have ever been opened; the others are empty.
     queues_open: AtomicUsize,
+    /// Ticks between two looks, if there were fewer pops.
+    look_ticks: u64,
 }
 
 /// State that one processor keeps between two visits to the queue.
@@ -73,6 +84,14 @@ pub(crate) struct Visitor {
     pops: usize,
     /// A run queue of another processor, chosen by the previous pop for this one to look at.
     target: Option<usize>,
+    /// Latest stamp that is known, and that of the latest choice; pops since then.
+    latest: u64,
+    chosen_at: u64,
+    pops_since: u32,
+    /// The latest stamp is of a push since the latest pop.
+    has_pushed: bool,
+    /// The latest look helped, so the next one may as well.
+    has_helped: bool,
     random: u64,
 }
 
@@ -107,8 +126,9 @@ struct Clock {
 }
 
 impl<T> ReadyQueue<T> {
-    /// A queue for up to `processors_max` processors, none of which has run queues yet.
-    pub(crate) fn new(processors_max: usize) -> ReadyQueue<T> {
+    /// A queue for up to `processors_max` processors, none of which has run queues yet. Each looks
+    /// at another's after `look_ticks`.
+    pub(crate) fn new(processors_max: usize, look_ticks: u64) -> ReadyQueue<T> {
         let queues_max = processors_max * QUEUES;
         ReadyQueue {
             queues: (0..queues_max).map(|_| RunQueue::new()).collect(),
@@ -116,6 +136,7 @@ impl<T> ReadyQueue<T> {
             caches: (0..processors_max).map(|_| AtomicU32::new(0)).collect(),
             open: (0..processors_max).map(|_| AtomicBool::new(false)).collect(),
             queues_open: AtomicUsize::new(0),
+            look_ticks,
         }
     }
 
@@ -182,6 +203,8 @@ impl<T> ReadyQueue<T> {
     #[inline]
     pub(crate) fn push(&self, visitor: &mut Visitor, now: u64, item: T) {
         visitor.pushes += 1;
+        visitor.latest = now;
+        visitor.has_pushed = true;
         self.push_to(visitor.index, visitor.pushes, now, item);
     }
 
@@ -222,14 +245,37 @@ impl<T> ReadyQueue<T> {
         now: impl Fn() -> u64 + Copy,
         waiting_since: u64,
     ) -> Option<(T, Origin)> {
-        if let Some(item) = self.help(visitor, now, waiting_since) {
+        visitor.pops_since += 1;
+        if self.is_look_due(visitor)
+            && let Some(item) = self.help(visitor, now, waiting_since)
+        {
             return Some((item, Origin::Helped));
         }
         visitor.pops += 1;
-        (0..QUEUES).find_map(|step| {
+        // A push of the latest run has just read the clock.
+        let is_fresh = std::mem::take(&mut visitor.has_pushed);
+        let latest = Cell::new(visitor.latest);
+        let now = || {
+            if !is_fresh {
+                latest.set(now());
+            }
+            latest.get()
+        };
+        let popped = (0..QUEUES).find_map(|step| {
             let queue = visitor.index * QUEUES + (visitor.pops + step) % QUEUES;
             Some((self.try_pop(queue, now)?, Origin::Own))
-        })
+        });
+        visitor.latest = latest.get();
+        popped
+    }
+
+    /// True if a look has been prepared, or is to be.
+    #[inline]
+    fn is_look_due(&self, visitor: &Visitor) -> bool {
+        visitor.target.is_some()
+            || visitor.has_helped
+            || visitor.pops_since >= POPS_PER_LOOK
+            || visitor.latest.saturating_sub(visitor.chosen_at) >= self.look_ticks
     }
 
     /// Chooses a run queue to look at, or looks at the chosen one: so at most every other call
@@ -243,14 +289,17 @@ impl<T> ReadyQueue<T> {
     ) -> Option<T> {
         let Some(target) = visitor.target.take() else {
             visitor.target = self.choose(visitor);
+            visitor.chosen_at = visitor.latest;
+            visitor.pops_since = 0;
             return None;
         };
         let now = now();
+        visitor.latest = now;
         let age = self.clocks[target].age(now);
-        if age <= self.cutoff(visitor.index, now, waiting_since) {
-            return None;
-        }
-        self.try_pop(target, || now)
+        let is_older = age > self.cutoff(visitor.index, now, waiting_since);
+        let helped = if is_older { self.try_pop(target, || now) } else { None };
+        visitor.has_helped = helped.is_some();
+        helped
     }
 
     /// Draws a run queue of another processor.
@@ -378,6 +427,11 @@ impl Visitor {
             pushes: 0,
             pops: 0,
             target: None,
+            latest: 0,
+            chosen_at: 0,
+            pops_since: 0,
+            has_pushed: false,
+            has_helped: false,
             random: (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
         }
     }
@@ -493,7 +547,7 @@ mod tests {
 
     #[test]
     fn one_processor_serves_in_order() {
-        let queue = ReadyQueue::new(1);
+        let queue = ReadyQueue::new(1, 0);
         let mut visitor = queue.open(0);
         (0..10).for_each(|n| queue.push(&mut visitor, 100 + u64::from(n), n));
         assert_eq!(queue.oldest(0), 100);
@@ -504,7 +558,7 @@ mod tests {
 
     #[test]
     fn several_means_one_in_each_queue() {
-        let queue = ReadyQueue::new(2);
+        let queue = ReadyQueue::new(2, 0);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         (0..4).for_each(|n| queue.push(&mut there, 100, n));
         let mut has_several_after = |push: &dyn Fn(&mut Visitor)| {
@@ -528,7 +582,7 @@ mod tests {
 
     #[test]
     fn helps_much_older_item_first() {
-        let queue = ReadyQueue::new(2);
+        let queue = ReadyQueue::new(2, 0);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
         (0..100).for_each(|n| queue.push(&mut here, 1_000_000, n));
@@ -539,7 +593,7 @@ mod tests {
 
     #[test]
     fn leaves_item_of_same_age() {
-        let queue = ReadyQueue::new(2);
+        let queue = ReadyQueue::new(2, 0);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
         (0..100).for_each(|n| queue.push(&mut here, 1_000, n));
@@ -551,7 +605,7 @@ mod tests {
 
     #[test]
     fn cutoff_counts_pinned_fibers() {
-        let queue = ReadyQueue::new(2);
+        let queue = ReadyQueue::new(2, 0);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.push(&mut there, 1_000, 99);
         let mut try_often = |since| (0..100).find_map(|_| queue.help(&mut here, || 2_000, since));
@@ -561,7 +615,7 @@ mod tests {
 
     #[test]
     fn at_most_every_other_pop_helps() {
-        let queue = ReadyQueue::new(2);
+        let queue = ReadyQueue::new(2, 0);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         (0..100).for_each(|n| queue.push(&mut there, 1, n));
         (0..100).for_each(|n| queue.push(&mut here, 1_000_000, 100 + n));
@@ -574,8 +628,30 @@ mod tests {
     }
 
     #[test]
+    fn short_runs_look_seldom() {
+        const LOOK_TICKS: u64 = 1_000;
+        let choices_with = |run_ticks: u64| {
+            let queue = ReadyQueue::new(2, LOOK_TICKS);
+            let (mut here, _there) = (queue.open(0), queue.open(1));
+            let mut choices = 0;
+            for now in (1..=1_024).map(|nth| nth * run_ticks) {
+                (0..4).for_each(|n| queue.push(&mut here, now, n));
+                for _ in 0..4 {
+                    queue.pop(&mut here, || now, EMPTY).unwrap();
+                    choices += u32::from(here.pops_since == 0);
+                }
+            }
+            choices
+        };
+        let by_count = choices_with(1);
+        assert!((250..=258).contains(&by_count), "{by_count} choices in 4,096 pops");
+        let by_time = choices_with(LOOK_TICKS);
+        assert!((1_000..=1_024).contains(&by_time), "{by_time} choices, and as many times");
+    }
+
+    #[test]
     fn a_far_cache_is_looked_at_seldom() {
-        let queue = ReadyQueue::new(2);
+        let queue = ReadyQueue::new(2, 0);
         let (mut here, mut there) = (queue.open(0), queue.open(1));
         queue.set_cache(1, 1);
         let mut helped = 0;
@@ -589,7 +665,7 @@ mod tests {
 
     #[test]
     fn search_finds_the_last_item() {
-        let queue = ReadyQueue::new(8);
+        let queue = ReadyQueue::new(8, 0);
         let mut visitors: Vec<_> = (0..8).map(|index| queue.open(index)).collect();
         for index in 0..8 {
             queue.push_remote(index, 5, 42);
@@ -601,7 +677,7 @@ mod tests {
 
     #[test]
     fn shut_queues_keep_ages() {
-        let queue = ReadyQueue::new(4);
+        let queue = ReadyQueue::new(4, 0);
         let mut visitors: Vec<_> = (0..3).map(|index| queue.open(index)).collect();
         (0..10u32).for_each(|n| queue.push(&mut visitors[1], 100 + u64::from(n), n));
         queue.close(1);
@@ -646,7 +722,7 @@ mod models {
     #[test]
     fn owner_and_searcher_share_items() {
         check(|| {
-            let queue = Arc::new(ReadyQueue::new(2));
+            let queue = Arc::new(ReadyQueue::new(2, 0));
             let (mut here, mut there) = (queue.open(0), queue.open(1));
             queue.push(&mut here, 1, 1u32);
             let other = Arc::clone(&queue);
@@ -671,7 +747,7 @@ mod models {
     #[test]
     fn remote_pushes_are_all_found() {
         check(|| {
-            let queue = Arc::new(ReadyQueue::new(1));
+            let queue = Arc::new(ReadyQueue::new(1, 0));
             let mut here = queue.open(0);
             let other = Arc::clone(&queue);
             let pusher = thread::spawn(move || other.push_remote(0, 1, 1u32));
@@ -688,7 +764,7 @@ mod models {
     #[test]
     fn push_races_with_shut() {
         check(|| {
-            let queue = Arc::new(ReadyQueue::new(2));
+            let queue = Arc::new(ReadyQueue::new(2, 0));
             let (mut here, mut gone) = (queue.open(0), queue.open(1));
             queue.push(&mut gone, 1, 1u32);
             let (pusher, owner) = (Arc::clone(&queue), Arc::clone(&queue));
@@ -713,7 +789,7 @@ mod models {
     #[test]
     fn push_finds_an_open_processor() {
         check(|| {
-            let queue = Arc::new(ReadyQueue::new(2));
+            let queue = Arc::new(ReadyQueue::new(2, 0));
             let mut here = queue.open(0);
             let (pusher, owner) = (Arc::clone(&queue), Arc::clone(&queue));
             let threads = [

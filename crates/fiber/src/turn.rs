@@ -54,6 +54,9 @@ const PINNED_PER_LOOK: u8 = 16;
 const SPIN_ROUNDS: usize = 64;
 const PAUSES_PER_ROUND: usize = 8;
 
+/// Samples of the run queues that all have something while others have more than they can do.
+const BACKLOG_SAMPLES: usize = 16;
+
 /// Sleep of a processor that finds nothing but what others are about to take, and the number of
 /// those in a row in which it finds not even that. With the kernel's slack one takes 0.1 ms.
 const NAP: Duration = Duration::from_micros(50);
@@ -297,7 +300,7 @@ impl Processor {
 
     /// Looks for work in all run queues.
     fn search(&self) -> bool {
-        let found = self.find();
+        let found = self.find(self.keep_ticks);
         if let Some(fiber) = found {
             self.hand_over();
             self.run_fiber(fiber);
@@ -305,11 +308,12 @@ impl Processor {
         found.is_some()
     }
 
-    /// Takes an item from any run queue; of another processor's, one that has waited for a moment.
-    fn find(&self) -> Option<FiberRef> {
+    /// Takes an item from any run queue; of another processor's, one that has waited for so many
+    /// ticks.
+    fn find(&self, ticks: u64) -> Option<FiberRef> {
         let mut visitor = self.visitor.borrow_mut();
         let now = stamp::now();
-        let until = now.saturating_sub(self.keep_ticks);
+        let until = now.saturating_sub(ticks);
         let Some(fiber) = self.cluster.queue.search(&mut visitor, now, until) else {
             self.look_after_young();
             return None;
@@ -447,7 +451,8 @@ impl Processor {
     /// Looks for work and stops being the spinner. Pushes meanwhile woke no processor, so if there
     /// is more than it takes itself, it wakes the next.
     fn search_as_spinner(&self) -> bool {
-        let found = self.find();
+        let ticks = if self.is_backlog() { 0 } else { self.keep_ticks };
+        let found = self.find(ticks);
         self.cluster.idle.end_spin();
         let Some(fiber) = found else {
             self.look_after_young();
@@ -459,6 +464,15 @@ impl Processor {
         }
         self.run_fiber(fiber);
         true
+    }
+
+    /// True if something waits all the time: then the others have more than they can do, however
+    /// soon they take each item.
+    fn is_backlog(&self) -> bool {
+        (0..BACKLOG_SAMPLES).all(|_| {
+            std::hint::spin_loop();
+            !self.cluster.queue.is_empty()
+        })
     }
 
     /// The kernel may have moved this thread to a CPU with another cache.

@@ -381,10 +381,7 @@ pub(crate) mod tests {
         put("older", &[older, answered(2.0)]);
         let scale = Scale::of_table("µs", 1.0, 1.0);
         let shown = |system: &str| show_row(rows.find("c", system), &Measure::P99, scale);
-        assert_eq!(
-            ["some", "silent", "older"].map(shown),
-            ["3.00 (1.00–never)", "never", "2.00"]
-        );
+        assert_eq!(["some", "silent", "older"].map(shown), ["3.00 (1.00–never)", "never", "2.00"]);
     }
 
     #[test]

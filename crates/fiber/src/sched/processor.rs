@@ -38,6 +38,8 @@ pub(crate) const TURN_MAX: Duration = Duration::from_millis(2);
 /// that is spawned to be joined at once then runs there, and waking it costs no message.
 const KEEP: Duration = Duration::from_micros(3);
 
+/// What a switch touches comes first.
+#[repr(C)]
 pub(crate) struct Processor {
     /// The loop's, while a fiber runs.
     pub(crate) context: Context,
@@ -61,26 +63,26 @@ pub(crate) struct Processor {
     shared: NonNull<ProcessorShared>,
     /// Its place in the cluster, which others may have after it.
     pub(crate) index: usize,
+    /// Pinned fibers that are ready, first in, first out.
+    pub(crate) ready: RefCell<VecDeque<FiberRef>>,
+    /// Pinned fibers that are ready because they gave way to others.
+    pub(crate) gave_way: RefCell<VecDeque<FiberRef>>,
+    /// Start of the turn: no fiber that becomes ready in it is older. See [`stamp`].
+    pub(crate) turn_began: Cell<u64>,
+    pub(crate) backlog: Backlog,
+    pub(crate) visitor: RefCell<Visitor>,
     /// No other processor of this process had or gets this number.
     pub(crate) id: u64,
     pub(crate) backend: Backend,
     pub(crate) acceptors: Acceptors,
     /// Results of the latest turn of the back end.
     pub(crate) completed: RefCell<Vec<Completed>>,
-    /// Pinned fibers that are ready, first in, first out.
-    pub(crate) ready: RefCell<VecDeque<FiberRef>>,
-    /// Pinned fibers that are ready because they gave way to others.
-    pub(crate) gave_way: RefCell<VecDeque<FiberRef>>,
-    pub(crate) visitor: RefCell<Visitor>,
-    /// Start of the turn: no fiber that becomes ready in it is older. See [`stamp`].
-    pub(crate) turn_began: Cell<u64>,
     /// Stamp of the latest push since the last look at the time; 0 if there was none.
     pub(crate) latest_push: Cell<u64>,
     /// The turn before has left fibers to this one, and how long a turn may last. See
     /// [`turn`](crate::turn).
     pub(crate) turn_was_cut: Cell<bool>,
     pub(crate) turn_max: u64,
-    pub(crate) backlog: Backlog,
     /// Pinned fibers that have run since the processor last looked at another's run queue.
     pub(crate) pinned_in_a_row: Cell<u8>,
     /// Something has come from another processor, or a fiber has made another ready that any

@@ -1,7 +1,7 @@
 //! Limits on what costs a server and brings a client nothing.
 //!
 //! Each kind of it has a budget that fills again with the time, so that a connection may live for
-//! days. Useful frames give some of it back.
+//! days. Useful frames give some of it back, and save some for those that come late.
 
 use std::fmt;
 use std::time::Instant;
@@ -50,12 +50,16 @@ pub(crate) const LIMITS: [AbuseLimit; ABUSES] = [
     limit(100, 10),   // one or two a connection
     limit(1000, 100), // gRPC measures the bandwidth with one each round trip
     limit(1000, 100), // a few for each request
-    limit(4000, 400), // two for each DATA frame
+    limit(4000, 400), // two for each DATA frame, or for each 4 KiB of it
     limit(1000, 33),
     limit(100, 10),
     limit(1000, 100), // a request's body on its way when it is refused
-    limit(100, 10),
+    limit(100, 10),   // Chromium can send one with each request (GREASE)
 ];
+
+/// Most that useful frames save. A client may read late what came long ago: some 100 MB, in steps
+/// of 4 KiB.
+const SAVED_MAX: i32 = 1 << 16;
 
 const fn limit(burst: u32, per_s: u32) -> AbuseLimit {
     AbuseLimit { burst, per_s }
@@ -104,7 +108,8 @@ impl fmt::Display for Abuse {
 /// Use of the budgets by one connection.
 #[derive(Debug)]
 pub(crate) struct AbuseMeter {
-    used: [u32; ABUSES],
+    /// Below zero: saved.
+    used: [i32; ABUSES],
     /// Time up to which the budgets were filled again.
     filled: Instant,
 }
@@ -122,13 +127,14 @@ impl AbuseMeter {
         limits: &[AbuseLimit; ABUSES],
         now: Instant,
     ) -> Result<(), Fault> {
+        let burst = i32::try_from(limits[kind as usize].burst).unwrap_or(i32::MAX);
         let used = &mut self.used[kind as usize];
-        *used += 1;
-        if *used <= limits[kind as usize].burst {
+        *used = used.saturating_add(1);
+        if *used <= burst {
             return Ok(());
         }
         self.fill(limits, now);
-        if self.used[kind as usize] <= limits[kind as usize].burst {
+        if self.used[kind as usize] <= burst {
             return Ok(());
         }
         Err(Fault::Connection(ErrorCode::ENHANCE_YOUR_CALM, kind.text()))
@@ -138,7 +144,7 @@ impl AbuseMeter {
     #[inline]
     pub(crate) fn give_back(&mut self, kind: Abuse, count: u32) {
         let used = &mut self.used[kind as usize];
-        *used = used.saturating_sub(count);
+        *used = used.saturating_sub_unsigned(count).max(-SAVED_MAX);
     }
 
     #[cold]
@@ -147,7 +153,9 @@ impl AbuseMeter {
         if elapsed_s > 0 {
             let elapsed_s = u32::try_from(elapsed_s).unwrap_or(u32::MAX);
             for (used, limit) in self.used.iter_mut().zip(limits) {
-                *used = used.saturating_sub(limit.per_s.saturating_mul(elapsed_s));
+                let filled = limit.per_s.saturating_mul(elapsed_s);
+                // What is saved stays.
+                *used = used.saturating_sub_unsigned(filled).max((*used).min(0));
             }
             self.filled = now;
         }

@@ -712,7 +712,9 @@ impl Endpoint {
             .checked_sub(head.len)
             .ok_or(Fault::Connection(ErrorCode::FLOW_CONTROL_ERROR, "DATA beyond the window"))?;
         let ends = head.has(flag::END_STREAM);
-        if data_len == 0 && !ends {
+        if data_len > 0 {
+            self.abuse.give_back(Abuse::OtherFrames, 1);
+        } else if !ends {
             self.charge(Abuse::EmptyData, call.now)?;
         }
         let event = match self.take_data(head, data_len, call) {

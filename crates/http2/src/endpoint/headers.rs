@@ -136,7 +136,10 @@ impl Endpoint {
         stream.priority = self.initial_priority(id, call.head.priority);
         let stream = self.streams.add(id, stream);
         self.counters.requests += 1;
+        // Frames that a client may send beside each request.
         self.abuse.give_back(Abuse::Priorities, 4);
+        self.abuse.give_back(Abuse::Windows, 2);
+        self.abuse.give_back(Abuse::OtherFrames, 2);
         Ok(Some(if is_cut {
             StreamEvent::HeadTooLong { stream }
         } else {

@@ -619,6 +619,81 @@ fn small_windows_are_served() {
     assert_eq!(world.endpoint.open_streams(), 0);
 }
 
+/// Seen: a client in Go that reads through a buffer of 4 KiB lost its download after 16 MB, by "too
+/// many WINDOW_UPDATEs". Cause: it opens both windows for each 4 KiB, and a frame of 16 KiB gave
+/// four back. Cure: the bytes of a frame give back as well.
+#[test]
+fn windows_opened_often_are_served() {
+    const OPENED: u32 = 4096;
+    const BODY_LEN: u64 = 64 << 20;
+    let mut world = World::new();
+    let stream = world.open(get(1));
+    world.send(&[window(0, 1 << 20), window(1, 1 << 20)].concat());
+    world.reply(stream, BODY_LEN);
+    let mut opened = 0;
+    while world.endpoint.open_streams() > 0 {
+        let taken = world.taken(1) as u64;
+        assert!(opened + u64::from(OPENED) <= taken, "stuck at {taken}");
+        while opened + u64::from(OPENED) <= taken {
+            world.send(&[window(0, OPENED), window(1, OPENED)].concat());
+            opened += u64::from(OPENED);
+        }
+        world.pump();
+    }
+    assert_eq!(world.taken(1) as u64, BODY_LEN);
+    assert_eq!(world.endpoint.take_counters().calmed, 0);
+}
+
+/// A reader that pauses while 16 MiB come, and then reads all, opens its windows late.
+#[test]
+fn windows_opened_late_are_served() {
+    let mut world = World::new();
+    let stream = world.open(get(1));
+    world.send(&[window(0, 16 << 20), window(1, 16 << 20)].concat());
+    world.reply(stream, 16 << 20);
+    for _ in 0..(16 << 20) / 4096 {
+        world.send(&[window(0, 4096), window(1, 4096)].concat());
+    }
+    assert_eq!(world.endpoint.take_counters().calmed, 0);
+}
+
+/// Firefox and others open the window of each stream, also of those whose reply has no body.
+#[test]
+fn a_window_for_each_request_is_served() {
+    let mut world = World::new();
+    for at in 0..10_000 {
+        let id = 2 * at + 1;
+        let stream = world.open(get(id));
+        world.send(&window(id, 1 << 20));
+        world.reply(stream, 0);
+    }
+    assert_eq!(world.endpoint.take_counters().calmed, 0);
+}
+
+/// Seen: a page of more than a hundred files lost its connection, with "too many frames of unknown
+/// types". Cause: Chromium can send such a frame before each DATA frame, and end each request with
+/// one (GREASE, RFC 8701). RFC 9113 5.5 has them discarded. Cure: requests and DATA give back.
+#[test]
+fn unknown_frames_beside_useful_ones_are_ignored() {
+    let grease = |id| frame(0x0b, 0, id, b"grease");
+    let mut world = World::new();
+    for at in 0..1000 {
+        let id = 2 * at + 1;
+        let stream = world.open(post(id));
+        world.send(&[grease(id), data(id, 0, true)].concat());
+        world.reply(stream, 1);
+        world.said();
+    }
+    let upload = world.open(post(2001));
+    world.endpoint.limit_body(upload, u64::MAX);
+    for _ in 0..1000 {
+        world.send(&[grease(2001), data(2001, 16_384, false)].concat());
+        world.said();
+    }
+    let counters = world.endpoint.take_counters();
+    assert_eq!((counters.requests, counters.calmed), (1001, 0));
+}
+
 #[test]
 fn ended_streams_hold_no_memory() {
     let mut world = World::new();

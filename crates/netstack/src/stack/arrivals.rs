@@ -425,6 +425,11 @@ impl Shard {
                 self.time_wait.restart(now, self.configs.v4.time_wait, entry);
                 self.acknowledge_in_time_wait(now, entry);
             }
+            Answer::Ask => {
+                self.time_wait.ask(entry);
+                self.acknowledge_in_time_wait(now, entry);
+            }
+            Answer::GiveUp => self.time_wait.give_up(entry),
             Answer::Reopen if self.listeners.get_mut(lingering.tuple.local_port).is_none() => {
                 self.acknowledge_in_time_wait(now, entry);
             }

@@ -24,6 +24,10 @@ pub struct Lingering {
     pub rcv_nxt: SeqNumber,
     /// The last timestamp of the peer, and our offset.
     pub timestamps: Option<(u32, u32)>,
+    /// A SYN that looks old was answered: a peer that means it says so with a RST.
+    is_asked: bool,
+    /// It did: the next SYN is a new connection's.
+    is_given_up: bool,
     expires_at: Instant,
     previous: u32,
     next: u32,
@@ -48,6 +52,10 @@ pub enum Answer {
     Acknowledge,
     /// That, and the wait begins anew: the peer did not see our last acknowledgement.
     AcknowledgeAndWait,
+    /// An acknowledgement of all, to a SYN that looks old: [`TimeWait::ask`].
+    Ask,
+    /// The RST that answers it: [`TimeWait::give_up`].
+    GiveUp,
     /// A SYN of a new connection, which may have the name at once.
     Reopen,
 }
@@ -93,6 +101,8 @@ impl TimeWait {
             snd_nxt,
             rcv_nxt,
             timestamps,
+            is_asked: false,
+            is_given_up: false,
             expires_at,
             previous: NONE,
             next: NONE,
@@ -117,6 +127,17 @@ impl TimeWait {
         self.unlink(index);
         self.entries[index as usize].expires_at = now + wait;
         self.link(index);
+    }
+
+    /// A SYN that looks old is answered.
+    pub fn ask(&mut self, index: u32) {
+        self.entries[index as usize].is_asked = true;
+    }
+
+    /// The peer has forgotten the old connection. The name waits on, against its late segments, but
+    /// the next SYN may have it.
+    pub fn give_up(&mut self, index: u32) {
+        self.entries[index as usize].is_given_up = true;
     }
 
     /// Removes a name.
@@ -156,21 +177,19 @@ impl Default for TimeWait {
     }
 }
 
-/// RFC 9293 3.10.7.4 for TIME-WAIT, but for the RST; RFC 6191 for the SYN. A new connection has
+/// RFC 9293 3.10.7.4 for TIME-WAIT, but for most RSTs; RFC 6191 for the SYN. A new connection has
 /// timestamps if its SYN has and `has_timestamps`.
 pub fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> Answer {
     let is_next = segment.seq == entry.rcv_nxt;
     if segment.flags.contains(Flags::RST) {
         // RFC 1337 3 (F1): an old segment makes us acknowledge, and that makes the peer, which has
-        // forgotten the connection, send the very RST that would end the wait.
-        return Answer::Nothing;
+        // forgotten the connection, send the very RST that would end the wait. A peer that has sent
+        // a SYN before wants another connection: its timestamps may begin anew.
+        return if is_next && entry.is_asked { Answer::GiveUp } else { Answer::Nothing };
     }
     if segment.flags.contains(Flags::SYN) && segment.ack.is_none() {
-        return if is_new(entry, segment, has_timestamps) {
-            Answer::Reopen
-        } else {
-            Answer::Acknowledge
-        };
+        let may_reopen = entry.is_given_up || is_new(entry, segment, has_timestamps);
+        return if may_reopen { Answer::Reopen } else { Answer::Ask };
     }
     // The FIN that brought it here. An old one, or none of this connection, is not acceptable.
     if segment.flags.contains(Flags::FIN) && segment.seq + segment.seq_len() == entry.rcv_nxt {

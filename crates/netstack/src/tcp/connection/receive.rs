@@ -83,6 +83,7 @@ impl Connection {
         {
             if !segment.flags.contains(Flags::RST) {
                 self.reset_due = segment.ack;
+                self.send_syn_behind_reset();
             }
             return;
         }
@@ -120,6 +121,14 @@ impl Connection {
             self.state = TcpState::SynReceived;
             self.scoreboard.first_is_lost(1);
             self.is_retransmit_forced = true;
+        }
+    }
+
+    /// The RST ends what the peer still had under this name, so there is nothing to wait for. Once,
+    /// since that peer may be a forger. So does Linux.
+    fn send_syn_behind_reset(&mut self) {
+        if self.counters.retransmissions == 0 {
+            self.scoreboard.first_is_lost(1);
         }
     }
 

@@ -208,6 +208,7 @@ impl session::Session for Session {
         let reason = match self.gave_up {
             Some(GiveUp::TimedOut(_)) => "idle_timeout",
             Some(GiveUp::TooLong) => "error",
+            Some(GiveUp::Drained) => "shutdown",
             None if self.is_draining => "shutdown",
             None => "normal",
         };

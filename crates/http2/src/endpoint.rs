@@ -420,7 +420,12 @@ impl Endpoint {
     pub fn close(&mut self, code: ErrorCode, why: &'static str, out: &mut Vec<u8>) {
         if self.reading != Reading::Failed {
             self.reading = Reading::Failed;
-            frame::put_goaway(self.history.last_id, code, why, out);
+            // What was told before does not go up: a client may have sent what is above it again.
+            let last_id = match self.drain {
+                Draining::Final(last_id) => last_id,
+                _ => self.history.last_id,
+            };
+            frame::put_goaway(last_id, code, why, out);
         }
     }
 

@@ -44,7 +44,9 @@ impl Session for Echo {
     }
 
     fn give_up(&mut self, reason: GiveUp, _now: Now, out: &mut Outbox) {
-        out.put(format!("giving up: {reason:?}\n").as_bytes());
+        if reason != GiveUp::Drained {
+            out.put(format!("giving up: {reason:?}\n").as_bytes());
+        }
     }
 }
 

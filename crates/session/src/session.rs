@@ -55,7 +55,7 @@ pub trait Session: Send {
     }
 
     /// Tells the session that the driver gives up on the peer, so that it can reply in its protocol
-    /// (`408 Request Timeout`, `SERVER_ERROR`). The driver sends that and closes.
+    /// (`408 Request Timeout`, `SERVER_ERROR`, a last `GOAWAY`). The driver sends that and closes.
     fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
         let _ = (reason, now, out);
     }
@@ -209,6 +209,8 @@ pub enum GiveUp {
     TimedOut(Phase),
     /// The peer sent more than the driver holds without the session using any of it.
     TooLong,
+    /// The server drains, and the peer has no request under way.
+    Drained,
 }
 
 /// The time, as the driver hands it in: sessions have no clock.

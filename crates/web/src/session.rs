@@ -347,7 +347,7 @@ impl session::Session for Session {
     fn give_up(&mut self, reason: GiveUp, now: Now, out: &mut Outbox) {
         let service = self.handle.service();
         let status = match reason {
-            GiveUp::TimedOut(Phase::Idle) => {
+            GiveUp::TimedOut(Phase::Idle) | GiveUp::Drained => {
                 if let State::Multiplexed(connection) = &mut self.state {
                     connection.give_up(reason, out);
                 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http2_client::{Client, PREFACE, frame, headers, parsed, settings, window};
 use session::replay::{Cutting, run, test_now};
-use session::{Next, Outbox, Phase, Session as _, Work as _};
+use session::{GiveUp, Next, Outbox, Phase, Session as _, Work as _};
 use web::{
     Covers, Handle, HeaderRule, Hosts, LogFormat, Peer, RateLimit, ServiceConfig, Session, Site,
     SiteConfig, VirtualHost, transcript,
@@ -281,6 +281,17 @@ fn drain_says_goaway_twice() {
     assert!(client.said("GOAWAY 2147483647 NO_ERROR"));
 }
 
+/// A client that has just sent a request may send it again: it was not served. RFC 9113 6.8
+#[test]
+fn an_idle_connection_is_told_its_last_stream() {
+    let world = World::new();
+    let mut client = world.client();
+    client.request(1, "GET", "/hello.txt", &[]);
+    client.drain();
+    client.give_up(GiveUp::Drained);
+    assert!(client.said("GOAWAY 1 NO_ERROR"));
+}
+
 #[test]
 fn limits_are_those_of_http_1_1() {
     let world = World::new();
@@ -528,7 +539,7 @@ fn a_line_is_logged_at_the_end_of_its_reply() {
     type End = fn(&mut Client);
     let ends: [End; 3] = [
         |client| client.close(),
-        |client| client.give_up(),
+        |client| client.give_up(GiveUp::TimedOut(Phase::Body)),
         |client| client.send(&frame(0, 0, 0, b"a fault")),
     ];
     for end in ends {

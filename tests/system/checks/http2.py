@@ -165,6 +165,24 @@ def a_drain_loses_no_stream(world):
         expect_equal("the bytes of the large one", bodies[1], 64 << 20)
 
 
+@check(*ALL, limit_s=60)
+def a_drain_tells_idle_clients_their_last_stream(world):
+    """A client that sends a request in the very moment in which its idle connection ends knows that it may send it again."""
+    with world.server() as server, server.connect() as connection:
+        connection.sendall(frames.PREFACE + frames.settings() + frames.get(1))
+        last = []
+        with connection.makefile("rb") as replies:
+            while head := replies.read(9):
+                payload = replies.read(int.from_bytes(head[:3], "big"))
+                kind, flags = head[3], head[4]
+                if kind == frames.DATA and flags & frames.END_STREAM:
+                    server.signal(signal.SIGTERM)
+                elif kind == frames.GOAWAY:
+                    last.append(int.from_bytes(payload[:4], "big"))
+        server.wait_end()
+        expect_equal("last streams of GOAWAY", last, [frames.WINDOW_MAX, 1])
+
+
 def expect_load(world, url, *words, replies=5000):
     """Runs `weft load --http2`, which has to see this many replies and no error."""
     insecure = ["-k"] if url.startswith("https") else []

@@ -434,6 +434,22 @@ fn drain_loses_no_request() {
     assert_eq!(world.endpoint.take_counters().refused, 2);
 }
 
+/// RFC 9113 6.8: the last stream that is served never goes up, since a client may have sent what
+/// is above it again, on another connection.
+#[test]
+fn the_last_stream_never_goes_up() {
+    let mut world = World::new();
+    let one = world.open(get(1));
+    world.endpoint.drain(&mut world.out);
+    world.send(&frame(kind::PING, flag::ACK, 0, b"draining"));
+    assert_eq!(world.said(), ["GOAWAY 2147483647 NO_ERROR", "PING", "GOAWAY 1 NO_ERROR"]);
+    assert_eq!(world.send(&get(3)), []);
+    world.answer(one, 1);
+    world.said();
+    world.endpoint.close(ErrorCode::ENHANCE_YOUR_CALM, "too slow", &mut world.out);
+    assert_eq!(world.said(), ["GOAWAY 1 ENHANCE_YOUR_CALM"]);
+}
+
 #[test]
 fn client_that_leaves_gets_its_replies() {
     let mut world = World::new();

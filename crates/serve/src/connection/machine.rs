@@ -767,10 +767,11 @@ impl<S: Session> Machine<S> {
     /// Moves on at the end of input or of the conversation, with nothing on its way out; and says
     /// goodbye in TLS.
     fn settle_end(&mut self, now: Now) {
+        if self.is_ended && self.drain != Drain::No && self.is_idle() {
+            self.end_drained(now);
+            return self.settle(now);
+        }
         self.state = match self.state {
-            _ if self.is_ended && self.drain != Drain::No && self.is_idle() => {
-                State::Close(Closed::Drained)
-            }
             // Without a request under way, work is only waited for as long as the peer is there.
             State::Duplex { .. } if self.works > 0 && self.phase != Phase::Idle => self.state,
             State::Receive

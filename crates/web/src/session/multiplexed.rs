@@ -232,6 +232,7 @@ impl Multiplexed {
     pub(super) fn give_up(&mut self, reason: GiveUp, out: &mut Outbox) {
         let (code, why) = match reason {
             GiveUp::TimedOut(Phase::Idle) => (ErrorCode::NO_ERROR, "idle"),
+            GiveUp::Drained => (ErrorCode::NO_ERROR, "drained"),
             GiveUp::TimedOut(_) => (ErrorCode::ENHANCE_YOUR_CALM, "too slow"),
             GiveUp::TooLong => (ErrorCode::ENHANCE_YOUR_CALM, "too much"),
         };

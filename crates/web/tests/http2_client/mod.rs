@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http2::{Decoder, ErrorCode, FieldList, encode_literals};
 use session::replay::{queued, test_now};
-use session::{GiveUp, Next, Now, Outbox, Phase, Session as _, Work as _};
+use session::{GiveUp, Next, Now, Outbox, Session as _, Work as _};
 use web::{Session, Work};
 
 pub(crate) use http2::PREFACE;
@@ -118,8 +118,7 @@ impl Client {
         self.session.held_len()
     }
 
-    pub(crate) fn give_up(&mut self) {
-        let reason = GiveUp::TimedOut(Phase::Body);
+    pub(crate) fn give_up(&mut self, reason: GiveUp) {
         self.session.give_up(reason, self.now, &mut self.out);
         self.take();
     }

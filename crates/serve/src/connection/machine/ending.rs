@@ -4,7 +4,7 @@ use std::io;
 
 use session::{GiveUp, Now, Phase, Session};
 
-use super::{DRAIN_GRACE, Drain, Machine, State, outgoing};
+use super::{DRAIN_GRACE, Drain, GOODBYE_PATIENCE, Machine, State, outgoing};
 use crate::connection::action::Queues;
 use crate::connection::linger::Linger;
 use crate::counters::Closed;
@@ -36,9 +36,7 @@ impl<S: Session> Machine<S> {
             return;
         }
         match self.state {
-            _ if self.is_idle() && self.drain != Drain::No => {
-                self.state = State::Close(Closed::Drained);
-            }
+            _ if self.is_idle() && self.drain != Drain::No => self.end_drained(now),
             State::Handshake if self.waits_for_memory() => self.begin_handshake(now),
             State::Proxy | State::Handshake => {
                 self.state = State::Close(Closed::TimedOut(Phase::Head));
@@ -186,6 +184,18 @@ impl<S: Session> Machine<S> {
             session.give_up(reason, now, out);
         }
         self.state = state;
+    }
+
+    /// Ends an idle connection in a drain. The session has the last word, which waits for space as
+    /// briefly as TLS's goodbye.
+    pub(super) fn end_drained(&mut self, now: Now) {
+        self.give_up(GiveUp::Drained, State::Close(Closed::Drained), now);
+        if let Some(outgoing) = &mut self.outgoing
+            && !outgoing.is_empty()
+        {
+            outgoing.begin(now.monotonic, &self.shared.limits);
+            outgoing.until = now.monotonic + GOODBYE_PATIENCE;
+        }
     }
 
     /// Closes at once, without what is still to be sent. If the end had been decided on before, and

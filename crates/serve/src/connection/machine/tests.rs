@@ -15,7 +15,7 @@ use std::time::Duration;
 use session::replay::test_now;
 use session::{GiveUp, Phase};
 
-use super::{Action, DRAIN_GRACE, HELD_LEN_MAX, Unacked};
+use super::{Action, DRAIN_GRACE, GOODBYE_PATIENCE, HELD_LEN_MAX, Unacked};
 use crate::connection::action::UnackedCheck;
 use crate::connection::send::{COPIED_END_LEN, FETCHED_PATIENCE, HELD_BACK_LEN};
 use crate::counters::Closed;
@@ -774,6 +774,40 @@ fn an_idle_peer_ending_in_a_drain_is_drained() {
     world.machine.handle_end_of_input(world.now);
     assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
     assert_eq!(world.take_got(), "x\ndraining\n");
+}
+
+/// Seen: a connection of HTTP/2 that was idle in a drain ended without the GOAWAY that says which
+/// streams were served, so that what a client had just sent was lost. Cause: its session was not
+/// told of the end. Cure: it has the last word.
+#[test]
+fn an_idle_session_has_the_last_word_in_a_drain() {
+    for is_read_shut in [false, true] {
+        let mut world = World::new();
+        world.say("words\nsay x\n");
+        world.machine.handle_drain(world.now);
+        if is_read_shut {
+            // By the engines that wait in a receive.
+            world.machine.handle_end_of_input(world.now);
+            assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
+        } else {
+            assert_eq!(world.run(), Blocked::Receive);
+            assert_eq!(world.expire(), Blocked::Closed(Closed::Drained));
+        }
+        assert_eq!(world.take_got(), "x\ndraining\ngave up: Drained\n");
+    }
+}
+
+/// A peer that takes nothing more goes without.
+#[test]
+fn the_last_word_in_a_drain_is_a_courtesy() {
+    let mut world = World::new();
+    world.say("words\nsay x\n");
+    world.machine.handle_drain(world.now);
+    world.run();
+    world.window = 0;
+    assert_eq!(world.expire(), Blocked::Send);
+    assert_eq!(world.until(), world.now.monotonic + GOODBYE_PATIENCE);
+    assert_eq!(world.expire(), Blocked::Closed(Closed::Drained));
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(super) struct Toy {
     /// Work that is to be handed out in Duplex.
     wanted: usize,
     drains: bool,
+    /// It says something when it is drained.
+    has_last_words: bool,
     held_len: usize,
     /// Arrival of a request whose reply ends with the connection.
     late: Option<Instant>,
@@ -73,6 +75,7 @@ impl Toy {
             state: ToyState::Lines,
             wanted: 0,
             drains: false,
+            has_last_words: false,
             held_len: 0,
             late: None,
             life: Arc::default(),
@@ -99,6 +102,7 @@ impl Toy {
             }
             "hold" => self.held_len = number(),
             "late" => self.late = Some(now.monotonic),
+            "words" => self.has_last_words = true,
             "duplex" => self.state = ToyState::Duplex(number()),
             "work" => self.state = ToyState::Work { waits: false },
             "wait" => self.state = ToyState::Work { waits: true },
@@ -109,7 +113,7 @@ impl Toy {
             "bye" => return Some(Next::Close),
             word => panic!("no command '{word}'"),
         }
-        if matches!(self.state, ToyState::Lines) && !matches!(word, "hold" | "late") {
+        if matches!(self.state, ToyState::Lines) && !matches!(word, "hold" | "late" | "words") {
             out.end_reply();
         }
         if self.drains && matches!(self.state, ToyState::Lines) {
@@ -262,7 +266,9 @@ impl Session for Toy {
     }
 
     fn give_up(&mut self, reason: GiveUp, _: Now, out: &mut Outbox) {
-        out.put(format!("gave up: {reason:?}\n").as_bytes());
+        if reason != GiveUp::Drained || self.has_last_words {
+            out.put(format!("gave up: {reason:?}\n").as_bytes());
+        }
     }
 
     fn drain(&mut self, _: Now, out: &mut Outbox) {

@@ -108,7 +108,7 @@ impl fmt::Display for Abuse {
 /// Use of the budgets by one connection.
 #[derive(Debug)]
 pub(crate) struct AbuseMeter {
-    /// Below zero: saved.
+    /// Number of each kind that was charged and not given back; saved if it is negative.
     used: [i32; ABUSES],
     /// Time up to which the budgets were filled again.
     filled: Instant,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixDatagram};
 use std::sync::Arc;
@@ -145,9 +145,17 @@ impl NetstackChoice {
     }
 }
 
-/// True if an interface of the kernel has this address: only then a socket can be bound to it.
+/// True if an interface of the kernel has this address: only then a socket can be bound to it. The
+/// exceptions are `ip_nonlocal_bind`, and a network namespace in which no address was ever set:
+/// there a socket can be bound to any, and nothing is known.
 fn is_kernels(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    // No host has it: it is reserved, or for what is to be discarded. RFC 1112 4, RFC 6666
+    let nobodys: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::new(240, 0, 0, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let can_bind = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    can_bind(address) && !can_bind(nobodys)
 }
 
 /// Takes an address of a device for as long as this process lives; `false` if another one has it.

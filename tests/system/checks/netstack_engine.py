@@ -290,6 +290,17 @@ def af_xdp_is_refused_where_the_kernel_would_keep_some_frames(world):
 
 
 @check("netstack", limit_s=60)
+def a_network_without_addresses_gives_no_warning(world):
+    """Without any address, and with `ip_nonlocal_bind`, the kernel lets a socket be bound to each, so that a bind tells nothing."""
+    for prepare in ("true", "ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind"):
+        engine = f"netstack:device=tap:{INTERFACE},address={SERVER}/24"
+        serve = f"{prepare} && exec '{world.binary}' serve '{world.site}' --color never --engine {engine}"
+        server = world.start("timeout", "2", "unshare", "--net", "sh", "-c", serve, stderr=subprocess.STDOUT)
+        said, _ = server.communicate(timeout=25)
+        expect(b"engine " in said and b"answers for it" not in said, f"after '{prepare}' it says {said.decode()}")
+
+
+@check("netstack", limit_s=60)
 def an_interface_without_ethernet_is_refused(world):
     """Seen: on a tunnel, which carries bare IP packets, the server started and answered no one. Cause: only the interface's name was looked at."""
     with own_network():

@@ -26,7 +26,7 @@ pub struct Lingering {
     pub timestamps: Option<(u32, u32)>,
     /// A SYN that looks old was answered: a peer that means it says so with a RST.
     is_asked: bool,
-    /// It did: the next SYN is a new connection's.
+    /// True once that RST has come: the next SYN is a new connection's.
     is_given_up: bool,
     expires_at: Instant,
     previous: u32,

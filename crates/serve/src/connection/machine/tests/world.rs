@@ -32,7 +32,7 @@ pub(super) struct Toy {
     /// Work that is to be handed out in Duplex.
     wanted: usize,
     drains: bool,
-    /// It says something when it is drained.
+    /// True if it says something when it is drained.
     has_last_words: bool,
     held_len: usize,
     /// Arrival of a request whose reply ends with the connection.

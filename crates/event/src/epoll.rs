@@ -67,7 +67,7 @@ impl Dispatcher for Epoll {
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
         self.events.clear();
-        let timeout = timeout.map(sys::rustix_timespec);
+        let timeout = timeout.map(sys::epoll_timespec);
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),

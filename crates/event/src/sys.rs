@@ -75,8 +75,12 @@ pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-pub(crate) fn rustix_timespec(duration: Duration) -> Timespec {
-    let duration = duration.min(DURATION_MAX);
+/// Time-out of epoll_wait(2), which counts milliseconds in 32 bits. For more, rustix calls
+/// epoll_pwait2(2), which kernels before Linux 5.11 do not have, nor some containers; so a longer
+/// wait ends too early, with nothing ready.
+pub(crate) fn epoll_timespec(duration: Duration) -> Timespec {
+    const EPOLL_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+    let duration = duration.min(EPOLL_MAX);
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
@@ -91,3 +95,23 @@ fn timeval(duration: Duration) -> libc::timeval {
 
 /// The kernel refuses more, or takes it for a negative number. A hundred years are enough.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: on a kernel before Linux 5.11 a loop with one connection that might be idle for 60
+    /// days heard nothing more, new connections neither. Cause: such a time-out does not fit into
+    /// the milliseconds of epoll_wait(2), and rustix calls epoll_pwait2(2) for it. Cure: it is cut.
+    #[test]
+    fn epoll_counts_milliseconds() {
+        for wanted in [Duration::MAX, DURATION_MAX, Duration::from_secs(60 * 24 * 3600)] {
+            let Timespec { tv_sec, tv_nsec } = epoll_timespec(wanted);
+            let millis = tv_sec * 1000 + (tv_nsec + 999_999) / 1_000_000;
+            assert!(i32::try_from(millis).is_ok(), "{millis} of {wanted:?}");
+            assert!(tv_sec > 24 * 3600, "{tv_sec} of {wanted:?}");
+        }
+        let Timespec { tv_sec, tv_nsec } = epoll_timespec(Duration::new(7, 1));
+        assert_eq!((tv_sec, tv_nsec), (7, 1));
+    }
+}

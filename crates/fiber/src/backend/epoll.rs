@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -14,6 +15,11 @@ use crate::base::counters::Counters;
 
 /// Events per turn; the rest comes with the next.
 const EVENTS_PER_TURN: usize = 256;
+
+/// Longest sleep: what fits into the milliseconds of epoll_wait(2). For more, rustix calls
+/// epoll_pwait2(2), which kernels before Linux 5.11 do not have, nor some containers. A processor
+/// that wakes for nothing sleeps again.
+const SLEEP_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// The wake-up eventfd's event; descriptors of sources are never this.
 const WAKE: u64 = u64::MAX;
@@ -74,10 +80,13 @@ impl Epoll {
     ) {
         let timeout = match wait {
             SleepLimit::Poll => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
-            SleepLimit::For(timeout) => timeout.map(|timeout| Timespec {
-                tv_sec: timeout.as_secs() as i64,
-                tv_nsec: timeout.subsec_nanos() as i64,
-            }),
+            SleepLimit::For(timeout) => {
+                let timeout = timeout.map(|timeout| timeout.min(SLEEP_MAX));
+                timeout.map(|timeout| Timespec {
+                    tv_sec: timeout.as_secs() as i64,
+                    tv_nsec: timeout.subsec_nanos() as i64,
+                })
+            }
         };
         counters.enters.add(1);
         let mut events = self.events.borrow_mut();
@@ -258,5 +267,49 @@ impl Epoll {
             let waits = &mut source.waiting;
             waits.retain(|&(_, waiting)| !std::ptr::eq(waiting, op));
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// From now on this system call fails in this thread, as one that the kernel does not have.
+    fn refuse(call: libc::c_long) {
+        let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let missing = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+        let mut rule = [
+            // The number of the call is the first word that a filter can look at.
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, missing),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: rule.len() as u16, filter: rule.as_mut_ptr() };
+        let (yes, none): (libc::c_ulong, libc::c_ulong) = (1, 0);
+        let filter = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
+        // SAFETY: takes no pointers. prctl(2)
+        let locked = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, none, none, none) };
+        assert_eq!(locked, 0, "{}", io::Error::last_os_error());
+        // SAFETY: the kernel reads the program, and what it names, during the call. seccomp(2)
+        let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Seen: one connection that might be idle for 60 days ended the server, on a kernel before
+    /// Linux 5.11. Cause: such a time does not fit into the milliseconds of epoll_wait(2), and
+    /// rustix calls epoll_pwait2(2) for it. Cure: a processor sleeps for less, and looks again.
+    #[test]
+    fn sleeps_for_months_on_old_kernels() {
+        let sleep = || {
+            refuse(libc::SYS_epoll_pwait2);
+            // It wakes at once.
+            let wake_fd = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+            let epoll = Epoll::new(Arc::new(wake_fd)).unwrap();
+            let months = Duration::from_secs(60 * 24 * 3600);
+            let mut completed = Vec::new();
+            epoll.turn(&Counters::default(), SleepLimit::For(Some(months)), &mut completed);
+        };
+        std::thread::spawn(sleep).join().unwrap();
     }
 }

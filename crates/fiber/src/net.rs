@@ -318,6 +318,8 @@ macro_rules! listener {
 
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
+                // Its plain threads need no runtime, which would.
+                crate::io::fork::notice_forks();
                 $name { state: ListenerState::new(fd, crate::net::socket::next_id()) }
             }
         }

@@ -6,6 +6,7 @@ extern crate weftwork_fiber as fiber;
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fiber::net::TcpListener;
@@ -178,8 +179,8 @@ fn fiber_returning_in_child_is_stopped() {
 fn exec_leaves_no_runtime_behind() {
     if let Some(runtime) = runtime() {
         runtime.run(|| {
-            let listener = std::sync::Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
-            let accepts = std::sync::Arc::clone(&listener);
+            let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+            let accepts = Arc::clone(&listener);
             fiber::spawn(move || drop(accepts.accept()));
             let (near, far) = fiber::net::UnixStream::pair().unwrap();
             fiber::spawn(move || (&far).read_exact(&mut [0; 1]));
@@ -236,6 +237,42 @@ fn child_cannot_touch_parent_fibers() {
         std::process::exit(0);
     }
     in_a_process("child_cannot_touch_parent_fibers", |_| ());
+}
+
+/// Seen (in review): a plain thread that waited in `accept` went round and round, with a CPU for
+/// itself, once a child had dropped its copy of the listener. Cause: the child wrote to the eventfd
+/// that says so, which both have, and in the parent the listener was not closed. Cure: a child has
+/// one of its own.
+#[test]
+fn child_drops_its_copy_of_a_listener() {
+    if let Some(runtime) = runtime() {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let accepts = Arc::clone(&listener);
+        let accepting = std::thread::spawn(move || {
+            accepts.accept().map(drop).unwrap();
+            let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+        });
+        // It waits by then, as a rule.
+        std::thread::sleep(Duration::from_millis(100));
+        let status = fork(|| {
+            let accepts = Arc::clone(&listener);
+            let accepting = std::thread::spawn(move || accepts.accept().map(drop));
+            listener.close();
+            let told = accepting.join().unwrap().unwrap_err();
+            assert_eq!(told.kind(), std::io::ErrorKind::NotConnected);
+        });
+        assert_eq!(status.code(), Some(0));
+        std::thread::sleep(Duration::from_millis(500));
+        let client = std::net::TcpStream::connect(address).unwrap();
+        let used = accepting.join().unwrap();
+        assert!(used < Duration::from_millis(100), "{used:?} of a CPU for a wait");
+        drop(client);
+        assert_eq!(runtime.shutdown(Duration::from_secs(3600)), 0);
+        std::process::exit(0);
+    }
+    in_a_process("child_drops_its_copy_of_a_listener", |_| ());
 }
 
 /// Seen: a fiber forked inside of `scope`, or while it had a `JoinSet`; its child hung without a

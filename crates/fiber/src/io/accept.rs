@@ -27,17 +27,18 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use crate::backend::{Backend, Completion};
 use crate::base::cancelled::{Cancelled, is_cancellation};
+use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::io::op::{Op, OpCarrier, check_cancelled};
-use crate::sched::acceptors::{Acceptor, Acceptors, ListenerState};
+use crate::sched::acceptors::{Acceptor, Acceptors, ListenerEnd, ListenerState};
 use crate::sched::block::give_way;
 use crate::sched::cluster::Message;
 use crate::sched::processor::{self, Processor};
@@ -65,12 +66,15 @@ impl ListenerState {
     /// Ends all waits.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        for (cluster, index) in lock(&self.users).iter() {
+        let users = lock(&self.users);
+        // In the child of a fork they are the parent's, as is the listener.
+        for (cluster, index) in users.iter().filter(|(cluster, _)| cluster.process.is_here()) {
             cluster.processors[*index].send(Message::Call(close_here, [self.id, 0]));
         }
-        if let Some(end) = self.end.get() {
+        drop(users);
+        if let Ok(end) = self.end_here() {
             // It can fail only when it is readable many times over.
-            let _ = rustix::io::write(end, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&end.eventfd, &1u64.to_ne_bytes());
         }
     }
 
@@ -80,7 +84,8 @@ impl ListenerState {
 
     fn tell_others(&self, from: &Processor, message: impl Fn() -> Message) {
         for (cluster, index) in lock(&self.users).iter() {
-            if *index != from.index || !Arc::ptr_eq(cluster, &from.cluster) {
+            let is_other = *index != from.index || !Arc::ptr_eq(cluster, &from.cluster);
+            if is_other && cluster.process.is_here() {
                 cluster.processors[*index].send(message());
             }
         }
@@ -89,12 +94,26 @@ impl ListenerState {
     /// For a plain thread that will wait: what tells it of the end.
     fn end(&self) -> io::Result<&OwnedFd> {
         use rustix::event::{EventfdFlags, eventfd};
-        if let Some(end) = self.end.get() {
-            return Ok(end);
-        }
+        let place = match self.end_here() {
+            Ok(end) => return Ok(&end.eventfd),
+            Err(place) => place,
+        };
         rustix::io::ioctl_fionbio(self, true)?;
-        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(self.end.get_or_init(|| made))
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let made = ListenerEnd { process: Home::here(), eventfd, of_child: OnceLock::new() };
+        Ok(&place.get_or_init(|| Box::new(made)).eventfd)
+    }
+
+    /// What tells plain threads of this process of the end; else the place for it.
+    fn end_here(&self) -> Result<&ListenerEnd, &OnceLock<Box<ListenerEnd>>> {
+        let mut place = &self.end;
+        while let Some(end) = place.get() {
+            if end.process.is_here() {
+                return Ok(end);
+            }
+            place = &end.of_child;
+        }
+        Err(place)
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::base::home::Home;
 use crate::sched::cluster::Cluster;
 
 /// The part of a listener that all processors share.
@@ -18,8 +19,18 @@ pub(crate) struct ListenerState {
     pub(crate) waiting: AtomicUsize,
     /// The processors that accept from it: they are told when it closes.
     pub(crate) users: Mutex<Vec<(Arc<Cluster>, usize)>>,
-    /// For plain threads that wait: readable for ever once the listener is closed.
-    pub(crate) end: OnceLock<OwnedFd>,
+    /// For plain threads that wait.
+    pub(crate) end: OnceLock<Box<ListenerEnd>>,
+}
+
+/// Tells the plain threads of one process that a listener was closed there. A child of a fork that
+/// has the listener as well makes one of its own: it would tell the parent's threads.
+#[derive(Debug)]
+pub(crate) struct ListenerEnd {
+    pub(crate) process: Home,
+    /// Readable for ever once the listener is closed.
+    pub(crate) eventfd: OwnedFd,
+    pub(crate) of_child: OnceLock<Box<ListenerEnd>>,
 }
 
 /// Listeners that fibers of one processor wait on. Few, so a list.

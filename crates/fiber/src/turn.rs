@@ -93,6 +93,7 @@ impl Processor {
         // Buffers that were read elsewhere.
         self.take_messages();
         self.shut_down_backend();
+        self.acceptors.leave_all(self);
         self.shared().close_inbox();
     }
 

@@ -294,6 +294,13 @@ impl Acceptors {
         list.is_empty()
     }
 
+    /// The processor has stopped. A fiber that is left behind in `accept` never comes back to it.
+    pub(crate) fn leave_all(&self, processor: &Processor) {
+        for acceptor in self.list.take() {
+            acceptor.leave(processor);
+        }
+    }
+
     /// The ring's accept has ended: with a connection, or it was disarmed, or failed.
     pub(crate) fn accepted(&self, processor: &Processor, id: u64, completion: Completion) {
         let mut list = self.list.borrow_mut();
@@ -526,5 +533,34 @@ impl Acceptor {
     /// Closed, nothing in the kernel, and no fiber waits.
     fn is_over(&self) -> bool {
         !self.is_armed && self.waiters.is_empty() && self.listener.is_closed()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{BackendChoice, Runtime};
+
+    /// Seen (in review): a program that starts its runtime anew now and then, and keeps its
+    /// listener, kept the memory of all of them. Cause: a listener knows the processors that accept
+    /// from it, and keeps their clusters; those that were removed took leave of it, and those that
+    /// were stopped did not. Cure: they do.
+    #[test]
+    fn a_stopped_processor_leaves_its_listeners() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = ListenerState::new(socket.into(), u64::MAX >> 8);
+        for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
+            let builder = Runtime::builder().processors(1);
+            let runtime = builder.backend(backend).start().unwrap();
+            let accepts = Arc::clone(&listener);
+            let moment = Duration::from_millis(1);
+            let accepted = runtime.run(move || crate::timeout(moment, || accept(&accepts)));
+            assert_eq!(accepted.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(lock(&listener.users).len(), 1);
+            assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0);
+            assert_eq!(lock(&listener.users).len(), 0, "{backend:?}");
+        }
     }
 }

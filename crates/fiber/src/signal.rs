@@ -267,7 +267,12 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
 }
 
 /// Calls a handler that was there before ours, as the kernel would.
-fn call(action: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+pub(crate) fn call(
+    action: &libc::sigaction,
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
     type Plain = extern "C" fn(c_int);
     type WithInfo = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
     let function = action.sa_sigaction;

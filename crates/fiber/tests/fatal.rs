@@ -5,6 +5,7 @@ extern crate weftwork_fiber as fiber;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs `test` of this program in a child, which dies of a signal, and returns what it says.
 #[track_caller]
@@ -136,4 +137,35 @@ fn unprintable_panic_ends_its_fiber() {
         .stderr(full.unwrap())
         .status();
     assert_eq!(status.unwrap().code(), Some(7));
+}
+
+/// Seen (in review): a program that has a handler for SIGURG (for urgent data, or because a library
+/// of it is written in Go) was never told again once a runtime with a stall detector had started.
+/// Cause: its handler was replaced. Cure: what the monitor did not ask for goes on to it.
+#[test]
+fn monitor_leaves_signals_of_others() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn told(_: i32) {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    }
+    if is_child() {
+        // SAFETY: all-zero is a valid `sigaction`; the handler adds to a static, which is allowed.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = told as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut()), 0);
+        }
+        // SAFETY: a signal that has a handler, to this thread.
+        let raise = || assert_eq!(unsafe { libc::raise(libc::SIGURG) }, 0);
+        raise();
+        let patience = std::time::Duration::from_millis(10);
+        let builder = fiber::Runtime::builder().processors(1).stall_detector(patience);
+        let runtime = builder.on_stall(|_| ()).start().unwrap();
+        raise();
+        drop(runtime);
+        std::process::exit(TOLD.load(Ordering::Relaxed) as i32);
+    }
+    let output = command("monitor_leaves_signals_of_others").output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
 }

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::base::lock::lock;
@@ -20,6 +20,7 @@ use crate::base::topology::thread_id;
 use crate::inspect::dump::Dump;
 use crate::inspect::thread_time::ThreadTime;
 use crate::sched::cluster::Cluster;
+use crate::signal;
 
 /// A fiber that has kept its processor for longer than the threshold.
 #[derive(Clone, Debug)]
@@ -317,15 +318,21 @@ impl Question {
     }
 }
 
+/// What was there before our handler.
+static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
+
 fn install_handler() {
-    static INSTALLED: OnceLock<()> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
         // SAFETY: plain data for sigaction(2). The handler does only what is argued for there.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(SIGNAL, std::ptr::null(), &mut action);
+            // Before the handler is there, which looks for it.
+            FORMER.get_or_init(|| action);
             action.sa_sigaction = note_addresses as *const () as usize;
             // On the alternate stack: the fiber's may be nearly used up.
-            action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
             libc::sigemptyset(&mut action.sa_mask);
             libc::sigaction(SIGNAL, &action, std::ptr::null_mut());
         }
@@ -333,8 +340,9 @@ fn install_handler() {
 }
 
 /// The handler, on the stalled thread. No allocation and no lock: the unwinder of gcc 12 and later
-/// finds its tables by `_dl_find_object(3)`, which is made to be called from here.
-extern "C" fn note_addresses(_: i32) {
+/// finds its tables by `_dl_find_object(3)`, which is made to be called from here. What we have not
+/// asked for is for the handler that was there before.
+extern "C" fn note_addresses(number: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: errno is this thread's own; the interrupted code gets it back.
     let errno = unsafe { *libc::__errno_location() };
     if ASKED.begin_answer(thread_id()) {
@@ -350,6 +358,8 @@ extern "C" fn note_addresses(_: i32) {
         }
         FOUND_COUNT.store(count, Ordering::Relaxed);
         ASKED.end_answer();
+    } else if let Some(former) = FORMER.get() {
+        signal::call(former, number, info, context);
     }
     // SAFETY: errno, as above.
     unsafe { *libc::__errno_location() = errno };

@@ -55,12 +55,17 @@ impl Socket {
 }
 
 /// The end of a pipe that is read, as [`std::io::PipeReader`].
+///
+/// With epoll the open file is made not to block, with a ring to block, and it stays so: also for
+/// other programs that have it, and when this is dropped. For a terminal or an inherited standard
+/// stream, open `/dev/stdin` and make one of that: an open file of its own.
 #[derive(Debug)]
 pub struct PipeReader {
     socket: Socket,
 }
 
-/// The end of a pipe that is written, as [`std::io::PipeWriter`].
+/// The end of a pipe that is written, as [`std::io::PipeWriter`]. Of the standard streams, open
+/// `/dev/stdout` anew: see [`PipeReader`].
 #[derive(Debug)]
 pub struct PipeWriter {
     socket: Socket,

@@ -542,7 +542,7 @@ impl Processor {
         if !fiber.begin_wait() {
             self.make_ready(fiber);
         } else if fiber.control().cancellation().is_due() {
-            end::cancel(self, &fiber.handle());
+            end::cancel_begun(self, &fiber.handle());
         }
     }
 

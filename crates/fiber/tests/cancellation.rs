@@ -42,6 +42,7 @@ contract! {
     sleep_against_cancel_ends_once
     read_to_end_does_not_repeat_what_was_cancelled
     a_step_is_told
+    a_step_that_ignores_the_request_is_slowed_down
     a_finished_fiber_may_be_cancelled
 }
 
@@ -666,6 +667,34 @@ fn a_step_is_told() {
         steps.join().unwrap();
         assert!(told.load(Ordering::SeqCst));
     }
+}
+
+/// Seen (in review): a cancelled stackless fiber that waits for more, whatever it is told, used a
+/// core up. Cause: each of its waits was ended at once. Cure: from the thousandth on after a while,
+/// as operations of other fibers fail.
+fn a_step_that_ignores_the_request_is_slowed_down() {
+    const STEPS: usize = 1200;
+    struct Ignores(TcpStream, usize);
+    impl fiber::Stackless for Ignores {
+        fn source(&self) -> fiber::Source<'_> {
+            self.0.source()
+        }
+
+        fn received(&mut self, input: io::Result<fiber::net::Input>) -> fiber::Flow {
+            assert_cancelled(input);
+            self.1 += 1;
+            if self.1 == STEPS { fiber::Flow::Done } else { fiber::Flow::Receive }
+        }
+    }
+    let (near, _far) = pair();
+    let steps = fiber::spawn_stackless(Ignores(near, 0));
+    // It waits by then, as a rule.
+    fiber::sleep(Duration::from_millis(10));
+    let start = Instant::now();
+    steps.cancel();
+    steps.join().unwrap();
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(150), "{STEPS} steps in {took:?}");
 }
 
 fn a_finished_fiber_may_be_cancelled() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, Completed, Completion};
-use crate::io::op::{Op, OpCarrier};
+use crate::io::op::{FAILED_AT_ONCE_MAX, FAILURE_DELAY, Op, OpCarrier};
 use crate::sched::fiber::Fiber;
 use crate::sched::processor::Processor;
 use crate::sched::watch::NEVER;
@@ -53,7 +53,8 @@ pub(crate) fn look_after(processor: &Processor, fiber: &Fiber) {
             processor.shared().counters.operations_timed_out.add(1);
         }
         if op.is_ending() {
-            end(processor, op, Completion::error(libc::ETIMEDOUT));
+            let errno = if op.is_cancelled() { libc::ECANCELED } else { libc::ETIMEDOUT };
+            end(processor, op, Completion::error(errno));
         } else if tick != NEVER {
             processor.cover(fiber.clone(), tick);
         }
@@ -68,6 +69,20 @@ pub(crate) fn cancel(processor: &Processor, fiber: &Fiber) {
             op.note_cancelled(processor);
             end(processor, op, Completion::error(libc::ECANCELED));
         }
+    });
+}
+
+/// A fiber that was cancelled has begun to wait for its next step: ends that. If it has ignored
+/// many such ends, a moment later, so that it does not use the processor up.
+pub(crate) fn cancel_begun(processor: &Processor, fiber: &Fiber) {
+    if fiber.control.cancellation().count_ignored() < FAILED_AT_ONCE_MAX {
+        return cancel(processor, fiber);
+    }
+    with_operation(processor, fiber, |op| {
+        op.note_cancelled(processor);
+        processor.end_watch(op.fiber());
+        let at = Instant::now() + FAILURE_DELAY;
+        processor.cover(fiber.clone(), processor.tick_of(at));
     });
 }
 

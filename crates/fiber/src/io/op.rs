@@ -270,8 +270,9 @@ pub(crate) fn pause(fiber: FiberRef, longest: Duration) {
     cancellation.masks.set(masked - 1);
 }
 
-/// Operations of a cancelled fiber that fail without delay.
-const FAILED_AT_ONCE_MAX: u16 = 1000;
+/// Operations of a cancelled fiber that fail without delay, and the delay of the others.
+pub(super) const FAILED_AT_ONCE_MAX: u16 = 1000;
+pub(super) const FAILURE_DELAY: Duration = Duration::from_millis(1);
 
 /// Fails if `fiber`, which calls, was cancelled. A loop that ignores the error is slowed down.
 ///
@@ -285,7 +286,7 @@ pub(crate) fn check_cancelled(fiber: FiberRef) -> io::Result<()> {
 #[cold]
 fn refuse(fiber: FiberRef) -> io::Error {
     if fiber.control().cancellation().count_ignored() >= FAILED_AT_ONCE_MAX {
-        pause(fiber, Duration::from_millis(1));
+        pause(fiber, FAILURE_DELAY);
     }
     Cancelled.into()
 }

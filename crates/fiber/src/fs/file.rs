@@ -330,8 +330,13 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
     // RWF_NOWAIT waits for no lock, but with O_DIRECT for the disk (seen on Linux 6.18).
     let is_direct = rustix::fs::fcntl_getfl(file)?.contains(OFlags::DIRECT);
     if !is_direct {
+        let is_empty = buffer.is_empty();
         let mut slices = [io::IoSliceMut::new(buffer)];
-        if let Ok(len) = rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        let read = rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT);
+        // Linux 5.9 and 5.10 say 0 where nothing is in the page cache, too. preadv2(2)
+        if let Ok(len) = read
+            && (len > 0 || is_empty)
+        {
             return Ok(len);
         }
     }

@@ -36,6 +36,8 @@ pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Readin
     while at < len {
         let mut rest = [IoSliceMut::new(&mut bytes[at..])];
         match rustix::io::preadv2(file.as_fd(), &mut rest, at as u64, flags) {
+            // Linux 5.9 and 5.10 say this where nothing is in the page cache, too. preadv2(2)
+            Ok(0) if blocking == Blocking::Never => return Ok(Reading::WouldBlock),
             // Shorter than its stamp says: cut off since.
             Ok(0) => return Ok(Reading::Changed),
             Ok(read) => at += read,
@@ -82,6 +84,16 @@ mod tests {
         let (mut file, shared) = open(b"0123456789");
         file.write_all(b"and more").unwrap();
         assert!(matches!(read_whole(&shared, Blocking::Allowed), Ok(Reading::Changed)));
+    }
+
+    /// Seen (in review): on Linux 5.9 and 5.10 a file that was not in the page cache was taken for
+    /// one that changes all the time. Cause: a read that must not wait says 0 there, as it does at
+    /// the end of a file. Cure: a read that may wait has the last word.
+    #[test]
+    fn nothing_read_at_once_is_no_change() {
+        let (file, shared) = open(b"0123456789");
+        file.as_file().set_len(4).unwrap();
+        assert!(matches!(read_whole(&shared, Blocking::Never), Ok(Reading::WouldBlock)));
     }
 
     #[test]

@@ -27,15 +27,23 @@ use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
+use crate::io::cancel::checkpoint;
 use crate::io::offload::{keep_thread, offload};
+use crate::io::op::sleep;
 use crate::net::socket::SocketKind;
 use crate::net::{PipeReader, PipeWriter, Socket};
 use crate::sched::block::suspendable;
+
+/// Pause between two looks at a child of which there is no pidfd, and the longest: each further one
+/// is twice as long.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// A program to start, as [`std::process::Command`].
 #[derive(Debug)]
@@ -190,14 +198,30 @@ impl Child {
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         let Some(ended) = &self.ended else {
-            // No pidfd: a kernel before 5.3, or no descriptor left.
-            return offload(|| self.inner.wait());
+            return self.wait_by_looks();
         };
         loop {
             if let Some(status) = self.inner.try_wait()? {
                 return Ok(status);
             }
             ended.wait_readable()?;
+        }
+    }
+
+    /// Without a pidfd: a kernel before Linux 5.3, a container that allows none, or no descriptor
+    /// left. Not on an offload thread, which would wait past a deadline.
+    fn wait_by_looks(&mut self) -> io::Result<ExitStatus> {
+        if suspendable().is_none() {
+            return self.inner.wait();
+        }
+        let mut pause = LOOK_PAUSE;
+        loop {
+            if let Some(status) = self.inner.try_wait()? {
+                return Ok(status);
+            }
+            checkpoint()?;
+            sleep(pause);
+            pause = (2 * pause).min(LOOK_PAUSE_MAX);
         }
     }
 

@@ -4,6 +4,7 @@ extern crate weftwork_fiber as fiber;
 
 #[macro_use]
 mod harness;
+mod refused;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -269,27 +270,6 @@ fn direct_read_yields_processor() {
     }
 }
 
-/// From now on this system call does nothing in this thread, and says 0.
-fn answer_zero(call: libc::c_long) {
-    let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let mut rule = [
-        // The number of the call is the first word that a filter can look at.
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO),
-        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: rule.len() as u16, filter: rule.as_mut_ptr() };
-    let (yes, none): (libc::c_ulong, libc::c_ulong) = (1, 0);
-    let filter = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
-    // SAFETY: takes no pointers. prctl(2)
-    let locked = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, none, none, none) };
-    assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the kernel reads the program, and what it names, during the call. seccomp(2)
-    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program) };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-}
-
 /// Seen (tokio 3803, ClickHouse 39800): on Linux 5.9 and 5.10 a file that is not in the page cache
 /// seemed to be empty. Cause: a read that must not wait (RWF_NOWAIT) says 0 there. Cure: another
 /// thread, which may wait, has the last word on the end of a file.
@@ -302,7 +282,7 @@ fn a_read_that_brings_nothing_is_no_end() {
             let path = directory.join("file");
             fs::write(&path, "weft").unwrap();
             let file = File::open(&path).unwrap();
-            answer_zero(libc::SYS_preadv2);
+            refused::answer(libc::SYS_preadv2, 0);
             let mut buffer = [0; 8];
             assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 4);
             assert_eq!(&buffer[..4], b"weft");

@@ -4,6 +4,7 @@ extern crate weftwork_fiber as fiber;
 
 #[macro_use]
 mod harness;
+mod refused;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -11,6 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fiber::BackendChoice;
 use fiber::net::pipe;
 use fiber::process::{Command, Stdio};
 use fiber::signal::Signals;
@@ -125,6 +127,27 @@ fn a_wait_past_the_deadline_leaves_the_child_alive() {
     assert_eq!(child.try_wait().unwrap(), None);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Seen (in review): where the kernel or the container has no pidfd_open(2), the wait for a child
+/// did not end at its deadline, nor when it was cancelled. Cause: an offload thread waited. Cure:
+/// the fiber looks now and then.
+#[test]
+fn a_wait_without_a_pidfd_ends_when_told() {
+    for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let builder = fiber::Runtime::builder().processors(1);
+        let runtime = builder.backend(backend).start().unwrap();
+        runtime.run(|| {
+            refused::answer(libc::SYS_pidfd_open, libc::ENOSYS);
+            let mut child = Command::new("sleep").arg("3").spawn().unwrap();
+            let waited = fiber::timeout(Duration::from_millis(10), || child.wait());
+            assert_eq!(waited.unwrap_err().kind(), ErrorKind::TimedOut);
+            child.kill().unwrap();
+            assert_eq!(child.wait().unwrap().signal(), Some(9));
+            assert!(Command::new("true").status().unwrap().success());
+        });
+        assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0, "{backend:?}");
+    }
 }
 
 /// Seen: a child that hangs kept `output` past the deadline of `timeout`, and past a request to

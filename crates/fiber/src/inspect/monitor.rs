@@ -318,7 +318,7 @@ impl Question {
     }
 }
 
-/// What was there before our handler.
+/// Disposition of the signal before our handler.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install_handler() {

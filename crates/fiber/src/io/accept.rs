@@ -104,7 +104,7 @@ impl ListenerState {
         Ok(&place.get_or_init(|| Box::new(made)).eventfd)
     }
 
-    /// What tells plain threads of this process of the end; else the place for it.
+    /// The end for plain threads of this process; if there is none yet, the place for it.
     fn end_here(&self) -> Result<&ListenerEnd, &OnceLock<Box<ListenerEnd>>> {
         let mut place = &self.end;
         while let Some(end) = place.get() {

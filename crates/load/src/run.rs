@@ -160,7 +160,7 @@ fn probe_until(
     let tls = tls.cloned();
     let (sender, receiver) = mpsc::channel();
     let work = move || {
-        // After a stop nobody listens.
+        // After a stop the other end is gone.
         let _ = sender.send(probe(&targets, limit, tls.as_ref()));
     };
     let started = thread::Builder::new().name("load-probe".to_owned()).spawn(work);

@@ -9,8 +9,8 @@
 //! Elsewhere this is called *work stealing*; here it takes one item, never a run queue whole.
 //!
 //! A look fetches a cache line that the other processor writes at every push and pop, which takes
-//! both longer than a short run. So while runs are short, a look that finds nothing older is followed
-//! by the next one after some microseconds or [`POPS_PER_LOOK`] pops.
+//! both longer than a short run. So while runs are short, a look that finds nothing older is
+//! followed by the next one after some microseconds or [`POPS_PER_LOOK`] pops.
 //!
 //! ```text
 //!             processor 0        processor 1        ...

@@ -456,7 +456,7 @@ mod tests {
         }
         let said = |recorded: &Recorded| Report::new(experiment, recorded).markdown();
         assert!(said(&recorded).contains("\n\nNo requests that failed in any sample.\n\n"));
-        // Seen: the same beside a sample that failed, of which nobody knows.
+        // Seen: the same beside a sample that failed, which says nothing of that.
         let mut failed = recorded.clone();
         failed.turns.push(Record { round: 1, ..failed.turns[0].clone() });
         failed.turns[2].result = TurnResult::Failed("it died".to_owned());

@@ -73,12 +73,17 @@ pub(crate) fn answer(
     let routed = route(host, head, buffer);
     let rewrite = routed.as_ref().filter(|found| found.status == Status::Ok);
     let rewrite = rewrite.map(|found| rewritten(head, found));
-    // The file that answers is what needs a password, by whatever path it is asked for.
     let target = rewrite.as_ref().unwrap_or(&head.target);
-    if host.site.has_areas()
-        && let Some(answer) = guard(replier, head, target, asked, None, attempt, buffer)
-    {
-        return answer;
+    if host.site.has_areas() {
+        if let Some(answer) = guard(replier, head, &head.target, asked, None, attempt, buffer) {
+            return answer;
+        }
+        // The file that answers may need a password, too, by whatever path it is asked for.
+        if rewrite.is_some()
+            && let Some(answer) = guard(replier, head, target, asked, None, attempt, buffer)
+        {
+            return answer;
+        }
     }
     if let (Some(found), None) = (&routed, &rewrite) {
         redirect_by_rule(replier, head, asked, found, buffer);

@@ -11,7 +11,7 @@ use crate::handle::Handle;
 use crate::host::VirtualHost;
 use crate::request::{Head, Target, parse};
 use crate::session::Session;
-use crate::site::RuleList;
+use crate::site::{NO_FILE, RuleList};
 
 /// How a request is answered, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,12 +102,20 @@ impl Explanation {
         let name = head.host().and_then(|name| index.find(name));
         self.rules.extend(name.map(|at| (list, *at)));
         let mut buffer = Vec::new();
-        let found = if is_elsewhere { None } else { route(host, head, &mut buffer) };
+        let status = self.head.get(9..12).and_then(|status| status.parse::<u16>().ok());
+        // Where the path needs a password, it is asked for before the path's rule.
+        let is_guarded = match head.target {
+            Target::Path(raw) if status == Some(401) => {
+                host.site.area(raw.normalize(&mut buffer).unwrap_or(NO_FILE)).is_some()
+            }
+            _ => false,
+        };
+        let found =
+            if is_elsewhere || is_guarded { None } else { route(host, head, &mut buffer) };
         self.rules.extend(found.as_ref().map(|found| (RuleList::Redirects, found.rule)));
         let target = found.as_ref().map_or(head.target, |found| rewritten(head, found));
         if let Target::Path(raw) = target {
             let path = raw.normalize(&mut buffer).ok();
-            let status = self.head.get(9..12).and_then(|status| status.parse().ok());
             let (file, rules) = host.site.explain(path, status.unwrap_or_default());
             self.file = file;
             self.rules.extend(rules);

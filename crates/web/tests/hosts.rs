@@ -351,6 +351,39 @@ fn a_rewrite_opens_nothing() {
     }
 }
 
+/// Seen: `/staff/* /index.html 200` answered beneath /staff, which asks for a password, without one.
+/// Cause: the areas were asked for the path of the file alone. Cure: for the path of the request
+/// as well, as before a redirect.
+#[test]
+fn a_rewrite_leaves_no_area() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = ruled(&dir, "/staff/old /\n/staff/* /index.html 200\n/free/* /index.html 200");
+    let root = dir.path().join("a.org");
+    let passwords = dir.path().join("passwords");
+    // The password is `pw`.
+    let ada = "ada:$6$rounds=1000$hiXj0vyqppGo7OE3$YtVV.s8VzDr.jGwhnthXHynEmzwql0cDsAp3Fo1Y8y0e\
+               dUejDdcc37NfsR6kAnIMaNODy9P4.1LrdMGUfhkI1/\n";
+    fs::write(&passwords, ada).unwrap();
+    let basic_auth = vec![("/staff/**".to_owned(), passwords)];
+    let site = Site::open(SiteConfig { root, basic_auth, ..SiteConfig::default() });
+    host.site = Arc::new(site.unwrap());
+    let mut session = Session::new(only(host), Peer::Unix);
+    let right = "HTTP/1.1\r\nAuthorization: Basic YWRhOnB3\r\nX:";
+    for (request, expected) in [
+        ("GET /staff/x", "401 "),
+        ("HEAD /staff/x/y", "401 "),
+        ("GET /staff//%78", "401 "),
+        ("POST /staff/x", "401 "),
+        ("GET /staff/old", "401 "),
+        (&*format!("GET /staff/x {right}"), "200 "),
+        (&*format!("GET /staff/old {right}"), "301 /"),
+        ("GET /free/x", "200 "),
+        ("GET /index.html", "200 "),
+    ] {
+        assert_eq!(moved(&mut session, request), expected, "{request}");
+    }
+}
+
 /// Seen: with clean URLs, `/m /members.html 200` showed the page of /members, which asks for a
 /// password. Cause: the address that a rewrite led to was not asked for its area. Cure: each entry
 /// knows the rule of its address.

@@ -333,7 +333,7 @@ fn a_url_is_explained() {
          [headers]\nX-A = '1'\nX-B = '2'\n[headers.'*.js']\nx-a = '3'\n\
          [[host]]\nnames = ['a.org', '*.a.org']\naliases = 'b.org'\nroot = '{root}'\n\
          hsts = 'max-age=7'\ncors = ['*.x=https://x.org', '*']\nerror_page = '404=404.html'\n\
-         redirect = ['/old/*=/new/*', '{moved}', '/late=/later']\n\
+         redirect = ['/old/*=/new/*', '{moved}', '/late=/later', '/secret/r=/index.html 200']\n\
          basic_auth = '/secret/**={passwords}'\n\
          [[host]]\nnames = 'spa.org'\nroot = '{root}'\nspa = 'app.html'\ntls_cert = '{cert}'\n\
          cors = ['**=https://y.org', '*.x=*']\n\
@@ -381,6 +381,7 @@ fn a_url_is_explained() {
         ),
         ("https://a.org/no.txt", "FILE:3: deny: /no.*\n|404 Not Found\n"),
         ("https://a.org/secret/b", "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n"),
+        ("https://a.org/secret/r", "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n"),
         ("https://spa.org/any", "host   spa.org\n|FILE:25: spa: app.html\n|file   ROOT/app.html\n"),
         // Seen: paths that no file can have, and areas of the file that answers, were left out.
         (
@@ -416,6 +417,7 @@ fn a_url_is_explained() {
     let missing = explain("https://a.org/none.js");
     assert!(!missing.contains("file ") && !missing.contains("cache: "), "{missing}");
     assert!(!explain("http://a.org/late").contains("redirect: /late"));
+    assert!(!explain("https://a.org/secret/r").contains("redirect: "));
     // A container's port 443 is mapped to 4443 here: clients know the former.
     let text = text.replace("listen = ':443'", "listen = ':4443'");
     for (port, told) in [("", ":4443"), ("https_port = 443\n", ""), ("https_port = 5\n", ":5")] {

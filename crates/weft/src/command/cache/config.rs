@@ -232,7 +232,12 @@ impl CacheConfig {
 
     /// Takes a list of `-l`.
     pub(super) fn add_hosts(&mut self, list: &str) -> Result<(), String> {
-        for word in list.split(',').filter(|word| !word.is_empty()) {
+        let mut words = list.split(',').filter(|word| !word.is_empty()).peekable();
+        // An empty list would be every interface.
+        if words.peek().is_none() {
+            return Err(names_no_address(list));
+        }
+        for word in words {
             self.hosts.push(host(word)?);
         }
         self.interface = Some(list.to_owned());
@@ -274,6 +279,9 @@ fn host(word: &str) -> Result<Host, String> {
         Some(rest) => (true, rest),
         None => (false, word),
     };
+    if word.is_empty() {
+        return Err(names_no_address("notls:"));
+    }
     let bare = word.trim_start_matches('[').trim_end_matches(']');
     let is_in_zone = bare.contains('%') && !bare.contains(']');
     let (address, has_port) = match bare.parse::<IpAddr>() {
@@ -286,6 +294,10 @@ fn host(word: &str) -> Result<Host, String> {
         Address::Unix { .. } => Err("use -s for a Unix socket".to_owned()),
         _ => Ok(Host { address, has_port, is_plain }),
     }
+}
+
+fn names_no_address(text: &str) -> String {
+    format!("'{text}' names no address; write one, or leave -l out to listen on every interface")
 }
 
 #[cfg(test)]
@@ -339,6 +351,19 @@ mod tests {
             addresses("-Z -o ssl_chain_cert=x -l notls:127.0.0.1:1,127.0.0.1:2"),
             ["127.0.0.1:1", "tls 127.0.0.1:2"]
         );
+    }
+
+    /// Seen: `-l ''`, as `-l "$ADDRESS"` without an ADDRESS, and `-l ,` and `-l notls:` listened on
+    /// every interface (memcached listens nowhere). Cause: an empty list is what a line without -l
+    /// has. Cure: it is refused.
+    #[test]
+    fn an_empty_address_is_not_every_interface() {
+        for list in ["", ",", "notls:", "127.0.0.1,notls:"] {
+            let why = CacheConfig::default().add_hosts(list).unwrap_err();
+            assert!(why.contains("names no address"), "{list}: {why}");
+        }
+        assert_eq!(addresses("-l 127.0.0.1,"), ["127.0.0.1:11211"]);
+        assert_eq!(addresses("-l *"), [":11211"]);
     }
 
     #[test]

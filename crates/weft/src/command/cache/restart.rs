@@ -30,8 +30,8 @@ pub(crate) enum Restored {
 /// # Errors
 /// Why the server must not start with this file.
 pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<Restored, String> {
-    check_folder(file)?;
     check_kind(file)?;
+    check_folder(file)?;
     match store.restore(file, time) {
         Ok(restored) => Ok(Restored::Items(restored)),
         Err(RestoreError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
@@ -69,10 +69,18 @@ fn check_folder(file: &Path) -> Result<(), String> {
     })
 }
 
-/// Refuses what is no regular file: the items would replace it at the end.
+/// Refuses what is no regular file, which the items would replace at the end, and the name of
+/// none, where they could not be saved.
 fn check_kind(file: &Path) -> Result<(), String> {
     let Ok(metadata) = fs::metadata(file) else {
-        return Ok(());
+        return match file.as_os_str().as_encoded_bytes() {
+            [] => Err("-e: the name is empty: give that of a file".to_owned()),
+            [.., b'/'] => {
+                let file = file.display();
+                Err(format!("-e: {file} ends with a slash, as no file does: give another name"))
+            }
+            _ => Ok(()),
+        };
     };
     let kind = metadata.file_type();
     let kind = match () {
@@ -142,6 +150,22 @@ mod tests {
         assert!(why.contains("none, where"), "{why}");
         assert!(restore(&empty(), &folder.path().join("new"), TIME).is_ok());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// Seen: `-e items/` (and `-e ''`) served, and the items were lost at the stop: "cannot save
+    /// them to items/: No such file or directory". Cause: the folder of such a name is the one
+    /// above. Cure: what is no file's name is refused.
+    #[test]
+    fn a_name_of_no_file_is_found_at_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["items/", "items//"] {
+            let why = restore(&empty(), &folder.path().join(name), TIME).unwrap_err();
+            assert!(why.contains("ends with a slash"), "{why}");
+        }
+        let why = restore(&empty(), Path::new(""), TIME).unwrap_err();
+        assert!(why.contains("-e: the name is empty"), "{why}");
+        let why = restore(&empty(), &folder.path().join(""), TIME).unwrap_err();
+        assert!(why.contains("is a directory, not a file"), "{why}");
     }
 
     /// Seen: `-e items` emptied and deleted the file items.probe, whatever that was. Cause: it was

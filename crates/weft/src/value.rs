@@ -358,6 +358,12 @@ pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
+/// Reads a glob of paths that are absent.
+pub(crate) fn deny(text: &str) -> Result<String, String> {
+    check_glob(text)?;
+    Ok(text.to_owned())
+}
+
 /// Reads `[GLOB=]ORIGIN`.
 pub(crate) fn cors(text: &str) -> Result<CorsRule, String> {
     let parts = find_rule_sign(text).map(|at| (&text[..at], &text[at + 1..]));

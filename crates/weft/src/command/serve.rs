@@ -96,6 +96,8 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
             .say("note: serving as root; --user NAME drops privileges once the sockets are open");
     }
     orders.obey(&mut Serving {
+        started: resolved.fixed(),
+        started_with_tls: config.has_tls(),
         fixed,
         resolved,
         tls_secrets: BTreeSet::new(),
@@ -111,6 +113,9 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
 /// A running server and its configuration, which signals change.
 struct Serving {
     fixed: Fixed,
+    /// Settings of the start that only a restart changes.
+    started: Layer,
+    started_with_tls: bool,
     resolved: Resolved<ServeConfig>,
     /// Secrets of the TLS that runs on although its settings have ended.
     tls_secrets: BTreeSet<Secret>,
@@ -189,8 +194,8 @@ impl Serving {
         if let Some(warning) = self.running.reload_acme(certificates::settings(&newer.config)?) {
             self.terminal.warn(warning);
         }
-        let tls_begins_or_ends = self.resolved.config.has_tls() != newer.config.has_tls();
-        let changed = self.resolved.needs_restart(&newer).into_iter();
+        let tls_begins_or_ends = self.started_with_tls != newer.config.has_tls();
+        let changed = newer.needs_restart(&self.started).into_iter();
         for name in changed.chain(tls_begins_or_ends.then_some("tls-cert")) {
             let warning = format!("`{name}` has changed: restart to apply it");
             self.terminal.warn(&warning);

@@ -186,12 +186,18 @@ pub(crate) struct Resolved<C> {
 }
 
 impl<C: Config> Resolved<C> {
-    /// The settings that differ in `newer` and that only a restart applies.
-    pub(crate) fn needs_restart(&self, newer: &Resolved<C>) -> Vec<&'static str> {
-        // None of a host needs one.
+    /// The texts of settings that only a restart applies. None of a host is among them.
+    pub(crate) fn fixed(&self) -> Layer {
+        let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
+        let texts = only_restart.map(|setting| (setting.name, self.said.get(setting.name)));
+        texts.filter_map(|(name, said)| Some((name, said?.clone()))).collect()
+    }
+
+    /// The settings that differ from those that were [`fixed`](Resolved::fixed) at the start.
+    pub(crate) fn needs_restart(&self, started: &Layer) -> Vec<&'static str> {
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
-        names.filter(|name| self.texts(name) != newer.texts(name)).collect()
+        names.filter(|name| texts(&self.said, name) != texts(started, name)).collect()
     }
 
     /// True if a text sets it at the top level, or in each host.
@@ -210,11 +216,6 @@ impl<C: Config> Resolved<C> {
         let mut host = self.inherited.clone();
         host.extend(self.hosts[nth].clone());
         host
-    }
-
-    fn texts(&self, name: &str) -> Option<Vec<&str>> {
-        let said = self.said.get(name)?.iter();
-        Some(said.map(|said| said.text.as_str()).collect())
     }
 
     /// Finds mistakes that only all values together show, and names the place of each: the text
@@ -237,6 +238,11 @@ impl<C: Config> Resolved<C> {
         }
         blamed.into_iter().map(|blamed| blamed.mistake).collect()
     }
+}
+
+fn texts<'a>(layer: &'a Layer, name: &str) -> Option<Vec<&'a str>> {
+    let said = layer.get(name)?.iter();
+    Some(said.map(|said| said.text.as_str()).collect())
 }
 
 /// A mistake that a check has found, and the text to blame, if there is one.
@@ -750,6 +756,9 @@ mod tests {
         let old = resolve(&[&layer("workers", &["1"])], Vec::new()).unwrap();
         let mut newer = layer("workers", &["2"]);
         newer.extend(layer("listing", &["true"]));
-        assert_eq!(old.needs_restart(&resolve(&[&newer], Vec::new()).unwrap()), ["workers"]);
+        let newer = resolve(&[&newer], Vec::new()).unwrap();
+        assert_eq!(newer.needs_restart(&old.fixed()), ["workers"]);
+        assert_eq!(old.needs_restart(&newer.fixed()), ["workers"]);
+        assert!(newer.needs_restart(&newer.fixed()).is_empty());
     }
 }

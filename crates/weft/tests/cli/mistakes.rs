@@ -289,6 +289,7 @@ fn mistakes_are_found_before_the_start() {
         ("cache = '/a/=no-cache'", ":1: cache: the glob '/a/' is a directory's; write '/a/**'"),
         ("header = '/a/=X-A: b'", ":1: header: the glob '/a/' is"),
         ("header = 'x-content-type-options: nosniff'", "replies have nosniff already"),
+        ("deny = ''", ":1: deny: the glob is empty; write ** for every path"),
         ("deny = '^/x'", ":1: deny: the glob \"^/x\" is wrong: a glob is no regular expression"),
         ("cache = '~* css$=no-cache'", ":1: cache: the glob \"~* css$\" is wrong"),
         ("redirect = '/a=https://$host/a'", ":1: redirect: 'https://$host/a' has a variable"),

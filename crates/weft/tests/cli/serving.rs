@@ -605,6 +605,26 @@ fn a_file_that_flags_override_says_something() {
     assert!(said.contains("says nothing any more"), "{said}");
 }
 
+/// Seen: the second reload with other `workers` did not warn of them any more, and one with the old
+/// ones warned "`workers` has changed: restart to apply it". Cause: a reload was compared with the
+/// one before. Cure: it is with the start.
+#[test]
+fn a_reload_is_compared_with_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("root = '{}'\n", folder.path().display());
+    let newer = format!("{text}workers = 1\n");
+    let config = file(folder.path(), ".weft.toml", &text);
+    let mut served = Served::start(&["--config", &config]);
+    for (text, count) in [(&newer, 1), (&newer, 1), (&text, 0)] {
+        fs::write(&config, text).unwrap();
+        served.signal(Signal::HUP);
+        let lines = served.said.by_ref().map(Result::unwrap);
+        let lines: Vec<_> = lines.take_while(|line| line != "reloaded").collect();
+        let told = lines.iter().filter(|line| line.contains("`workers` has changed")).count();
+        assert_eq!(told, count, "{lines:?}");
+    }
+}
+
 /// Seen: a file that ended within a host had that host serve the working directory.
 #[test]
 fn a_cut_host_serves_no_working_folder() {

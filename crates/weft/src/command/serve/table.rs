@@ -280,7 +280,7 @@ const SITE: Rows = &[
         .help("Serve files whose name begins with a dot")
         .more("Without it, clients get 404 for .git or .env. /.well-known/ is always served."),
     set("deny")
-        .adds("GLOB", put!(deny += as_typed))
+        .adds("GLOB", put!(deny += value::deny))
         .by_line()
         .reloads()
         .per_host()

@@ -221,7 +221,7 @@ impl Operated for Serving {
     }
 
     fn dump(&self) -> bool {
-        self.terminal.say(&self.running.dump());
+        self.terminal.answer(&self.running.dump());
         true
     }
 

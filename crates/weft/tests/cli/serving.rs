@@ -813,3 +813,22 @@ fn a_quiet_server_says_nothing_and_writes_its_pid() {
     assert_eq!(String::from_utf8(stderr).unwrap(), "");
     assert!(!pid_file.exists() && !Path::new(&socket[5..]).exists(), "nothing is left behind");
 }
+
+/// Seen: with --quiet SIGUSR1 printed nothing. Cause: what a signal asks for was said as a line of
+/// the start is. Cure: it is not kept back.
+#[test]
+fn a_quiet_server_prints_its_state_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let socket = format!("unix:{root}/socket");
+    let mut command = weft(&["serve", root, "--quiet", "--listen", &socket]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    while std::os::unix::net::UnixStream::connect(&socket[5..]).is_err() {
+        std::thread::yield_now();
+    }
+    // Of two that wait the lower number comes first, which is this one.
+    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(said.contains(" open, ") && said.contains(" accepted\n"), "{said}");
+}

@@ -48,8 +48,13 @@ impl Terminal {
     /// Something that went as it should.
     pub(crate) fn say(&self, text: &str) {
         if !self.quiet {
-            messages::write(&format!("{text}\n"));
+            self.answer(text);
         }
+    }
+
+    /// Something that a signal asks for.
+    pub(crate) fn answer(&self, text: &str) {
+        messages::write(&format!("{text}\n"));
     }
 
     /// Something that went wrong and was survived.

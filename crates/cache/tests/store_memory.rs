@@ -100,6 +100,28 @@ fn no_eviction_reuses_expired() {
     assert!(again >= fits * 9 / 10, "{again} of {fits}");
 }
 
+/// Seen: `weft cache -M -m 2` kept two items of 900,000 bytes, both were deleted, and from then on
+/// items of 10 bytes were refused. Cause: only a class that may evict took pages of others. Cure:
+/// without evictions it takes those on which nothing is left.
+#[test]
+fn no_eviction_reuses_pages_of_other_sizes() {
+    let config = Config { memory_max: 4 * MIB, evicts: false, ..Config::default() };
+    let store = Store::new(config).unwrap();
+    for (len, least) in [(1000, 3000), (20, 30_000), (100_000, 30), (900_000, 3), (5000, 600)] {
+        let value = vec![1; len];
+        let key = |at: usize| format!("{len}-{at}");
+        let stored = (0..60_000).take_while(|at| set(&store, &key(*at), &value).is_ok()).count();
+        assert!(stored >= least, "{stored} of {len}");
+        assert_eq!(set(&store, "one more", &value), Err(StoreError::OutOfMemory));
+        for at in 0..stored {
+            assert!(has(&store, &key(at)), "{at} of {len}");
+            store.access(NOW).delete(key(at).as_bytes(), DeleteRule::default());
+        }
+    }
+    assert_eq!(store.stats().evictions, 0);
+    assert!(store.stats().total_malloced <= 4 * MIB);
+}
+
 #[test]
 fn uploads_have_half_the_memory() {
     let store = store_of(4 * MIB);

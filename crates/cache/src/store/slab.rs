@@ -364,6 +364,14 @@ impl Class {
         true
     }
 
+    /// Takes out a page that was used and has no chunk in use any more, if there is one.
+    pub(crate) fn remove_empty_page(&mut self, owners: &Owners) -> Option<u32> {
+        let is_used = |page: &&Page| page.carved > 0 && !page.leaving;
+        let mut used = self.pages.iter().filter(is_used);
+        let page = used.find(|page| page.free_len == page.carved)?.number;
+        self.remove_page(owners, page).then_some(page)
+    }
+
     // ---- queues
 
     /// Puts a new item into its queue.

@@ -119,12 +119,14 @@ impl Pool {
         if !evicted && limbo == Reaped::Nothing {
             let stolen = if self.config.evicts {
                 self.steal_page(id, tries.given_up, clock)
+            } else if tries.given_up == 0 {
+                self.take_empty_page(id, tries.looks < LOOKS_MAX)
             } else {
                 Stolen::Nothing
             };
             match stolen {
                 Stolen::Page => return Tried::Progress,
-                Stolen::Later => {}
+                Stolen::Later => tries.looks += u32::from(!self.config.evicts),
                 Stolen::GaveUp => tries.given_up += 1,
                 // Further items may be free of references.
                 Stolen::Nothing if self.class(id).items() > u64::from(HELD_MAX) => {

@@ -14,7 +14,7 @@
 //! reader has left, the page goes. Of several pages the one goes that has the fewest used items.
 //! That is done in steps, by those that
 //! need memory and by `Store::maintain`. A class that has nothing left to evict does not wait: it
-//! takes a page at once.
+//! takes a page at once. Where nothing may be evicted, it takes one on which nothing is left.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
@@ -211,6 +211,32 @@ impl Pool {
             current.to = Some(to);
         }
         self.finish_move(&mut mover, clock)
+    }
+
+    /// For a class that may evict nothing: a page of another on which nothing is left. `Later`,
+    /// if the caller `waits`: readers have not left yet what was taken out of one.
+    pub(crate) fn take_empty_page(&self, to: u8, waits: bool) -> Stolen {
+        // Above a limit that was lowered, pages go back to the kernel.
+        if self.pages_in_use() > self.pages_limit() {
+            return Stolen::Nothing;
+        }
+        // Nobody else moves the page then.
+        let Some(_mover) = self.mover() else {
+            return if waits { Stolen::Later } else { Stolen::Nothing };
+        };
+        let mut is_left_later = false;
+        for from in self.class_ids().filter(|id| *id != to) {
+            while self.reap_some(from) {}
+            let mut class = self.class(from);
+            is_left_later |= class.limbo_len() > 0;
+            if let Some(page) = class.remove_empty_page(&self.owners) {
+                drop(class);
+                self.class(to).add_page(&self.owners, page);
+                add(&self.counters.stripe(thread_stripe()).pages_moved);
+                return Stolen::Page;
+            }
+        }
+        if waits && is_left_later { Stolen::Later } else { Stolen::Nothing }
     }
 
     /// One round over the whole page: some ten thousand evictions at most, of 200 ns.

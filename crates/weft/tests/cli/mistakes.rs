@@ -294,6 +294,7 @@ fn mistakes_are_found_before_the_start() {
         ("cache = '~* css$=no-cache'", ":1: cache: the glob \"~* css$\" is wrong"),
         ("redirect = '/a=https://$host/a'", ":1: redirect: 'https://$host/a' has a variable"),
         ("https_redirect = ':0'", ":1: https_redirect: `https_redirect` needs a certificate"),
+        ("https_redirect = 'unix:/x'", ":1: https_redirect: 'unix:/x' is a Unix socket"),
         ("https_port = 443", ":1: https_port: https_port needs https_redirect"),
         ("https_port = 0\nhttps_redirect = ':80'", ":1: https_port: '0' is not a whole number"),
         ("tls_client_ca = 'x.pem'", ":1: tls_client_ca: `tls_client_ca` needs"),

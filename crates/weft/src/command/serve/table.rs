@@ -351,7 +351,7 @@ const FILE: Rows = &[
         .reloads()
         .help("Names that are redirected to the first of `names`; may be repeated"),
     set("https-redirect")
-        .adds("ADDR", put!(https_redirect += address))
+        .adds("ADDR", put!(https_redirect += address_of_network))
         .help("Address of plain HTTP that is redirected to HTTPS; may be repeated"),
     set("https-port")
         .takes("PORT", put!(https_port = Some value::up_to::<65_535, _>))
@@ -491,6 +491,17 @@ const PROXY_HEADERS: crate::settings::Choices = &[
     ("proxy-protocol", "PROXY protocol, required"),
     ("proxy-protocol-if-present", "PROXY protocol, or the proxy itself"),
 ];
+
+/// Reads an address whose clients can be sent to HTTPS: those of a Unix socket are proxies.
+fn address_of_network(text: &str) -> Result<Address, String> {
+    match address(text)? {
+        Address::Unix { .. } => Err(format!(
+            "'{text}' is a Unix socket, and its clients are proxies, which speak HTTPS for it: \
+             write it in listen"
+        )),
+        other => Ok(other),
+    }
+}
 
 fn add_network(networks: &mut Networks, text: &str) -> Result<(), String> {
     match text {

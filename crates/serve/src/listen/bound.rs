@@ -65,7 +65,7 @@ impl Bound {
     }
 
     /// True if this socket receives the connections to `address`.
-    pub(super) fn takes(&self, address: SocketAddr) -> bool {
+    pub fn takes(&self, address: SocketAddr) -> bool {
         let Address::Tcp(own) = self.address else {
             return false;
         };

@@ -121,14 +121,21 @@ fn bind_listeners(
     }
     for bound in &mut listeners {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
-        // systemd may hold the port of a redirect.
-        let mut redirects = config.https_redirect.iter();
-        let redirects = redirects.any(|address| address.port() == bound.address.port());
-        bound.tls = tls.filter(|_| is_tcp && !redirects).cloned();
+        let is_redirected = is_redirected(bound, &config.https_redirect);
+        bound.tls = tls.filter(|_| is_tcp && !is_redirected).cloned();
     }
     let plain = bind_all(&config.https_redirect, &listeners)?;
     listeners.extend(plain);
     Ok(listeners)
+}
+
+/// True if a listener is at one of the addresses that are `redirected` to HTTPS: systemd may hold
+/// their ports.
+fn is_redirected(bound: &Bound, redirected: &[Address]) -> bool {
+    redirected.iter().any(|address| match address {
+        Address::Tcp(exact) if !exact.ip().is_unspecified() => bound.takes(*exact),
+        _ => address.port() == bound.address.port(),
+    })
 }
 
 /// A warning if the machine's limits allow few connections, with the lowest limit.
@@ -369,6 +376,24 @@ mod tests {
     use crate::common::Common;
     use crate::engine::choice;
     use crate::os::machine::tests::machine;
+
+    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` nobody spoke TLS,
+    /// and the first address was redirected to itself. Cause: the ports were compared. Cure: the
+    /// addresses are.
+    #[test]
+    fn an_address_is_redirected_by_more_than_its_port() {
+        let bound = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]).unwrap();
+        let port = bound[0].address.port().unwrap();
+        let is_plain = |address: &str| {
+            let address = format!("{address}:{port}").parse().unwrap();
+            is_redirected(&bound[0], &[address])
+        };
+        for address in ["127.0.0.1", "", "*", "[::]", "0.0.0.0", "localhost"] {
+            assert!(is_plain(address), "{address}");
+        }
+        assert!(!is_plain("127.0.0.2") && !is_plain("[::1]"));
+        assert!(!is_redirected(&bound[0], &["127.0.0.1:1".parse().unwrap()]));
+    }
 
     fn limits(config: &ServeConfig, files: &[(&str, &str)], nofile: u64) -> Limits {
         Limits::derive(config, &machine(files).1, nofile)

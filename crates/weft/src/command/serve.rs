@@ -169,6 +169,7 @@ impl Serving {
         newer.check(|config| {
             check_rate(config, &rates)?;
             check_root(config)?;
+            check_pairs(config)?;
             check_aliases(config)?;
             published.check(config)?;
             certificates::settings(config).map(drop)
@@ -365,6 +366,11 @@ fn check_pairs(config: &ServeConfig) -> Result<(), String> {
             "proxy_header needs proxy_from, the networks of proxies: proxy_from = \"10.0.0.5\""
                 .to_owned(),
         );
+    }
+    if config.names_client_auth && config.tls_client_ca.is_none() {
+        return Err("tls_client_auth needs tls_client_ca, the authorities of clients' certificates: \
+                    without it none is asked for"
+            .to_owned());
     }
     if config.https_port.is_some() && config.https_redirect.is_empty() {
         return Err("https_port needs https_redirect, the address of plain HTTP".to_owned());

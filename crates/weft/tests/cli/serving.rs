@@ -625,6 +625,19 @@ fn a_reload_is_compared_with_the_start() {
     }
 }
 
+/// Seen (in review): a reload without `tls_client_ca` let everybody in, though `tls_client_auth =
+/// "required"` was still there. Cause: a reload did not look for settings without their other half.
+#[test]
+fn a_reload_wants_both_halves_of_a_pair() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("root = '{}'\n", folder.path().display());
+    let config = file(folder.path(), ".weft.toml", &text);
+    let mut served = Served::start(&["--config", &config]);
+    let said = served.reload(&config, &format!("{text}tls_client_auth = 'required'\n"));
+    assert!(said.contains(".weft.toml:2: tls_client_auth: tls_client_auth needs"), "{said}");
+    assert_eq!(served.reload(&config, &text), "reloaded");
+}
+
 /// Seen: a file that ended within a host had that host serve the working directory.
 #[test]
 fn a_cut_host_serves_no_working_folder() {

@@ -62,6 +62,8 @@ pub(crate) struct ServeConfig {
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// True if clients without a certificate are served as well.
     pub(crate) tls_client_is_optional: bool,
+    /// True if it was said which of both it is.
+    pub(crate) names_client_auth: bool,
     pub(crate) listing: bool,
     pub(crate) hidden: bool,
     pub(crate) follow_links: bool,
@@ -147,6 +149,8 @@ impl Config for ServeConfig {
     fn conclude(&mut self, said: &Layer) {
         self.listen_is_default = !said.contains_key("listen");
         self.access_log_is_default = !said.contains_key("access-log");
+        let auth = said.get("tls-client-auth");
+        self.names_client_auth = auth.is_some_and(|said| !said.is_empty());
         self.only_named_hosts = said.contains_key(HOST) && !said.contains_key("root");
     }
 

@@ -19,9 +19,10 @@ use std::time::{Duration, SystemTime};
 
 use ::serve::access_log::Target;
 use ::serve::engine::netstack::NetstackInterface;
-use ::serve::listen::{self, Bound};
+use ::serve::listen::{self, Address, Bound};
 use web::{RATE_LIMITS_MAX, Site};
 
+use crate::engine::EngineKind;
 use crate::failure::Failure;
 use crate::operate::{self, Operated, Orders, Part};
 use crate::os::machine::Machine;
@@ -266,6 +267,7 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
         }
         if config.names.is_empty() {
             prepare::account(config)?;
+            check_addresses(config)?;
             config.common.engine.check()?;
         }
         check_aliases(config)?;
@@ -323,6 +325,38 @@ fn check_rate(config: &ServeConfig, rates: &[Rate]) -> Result<(), String> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Finds two addresses that one server cannot have. What else may be wrong with them, the kernel
+/// knows.
+fn check_addresses(config: &ServeConfig) -> Result<(), String> {
+    if config.common.engine.kind == EngineKind::Netstack {
+        // Its addresses and those of the kernel are apart.
+        return Ok(());
+    }
+    let is_everywhere = |address: &Address| match address {
+        Address::Name { host, .. } => host.is_empty(),
+        _ => false,
+    };
+    // Sockets from systemd replace the default.
+    let listen = config.listen.iter().filter(|_| !config.listen_is_default);
+    let mut others: Vec<&Address> = Vec::new();
+    for address in listen.chain(&config.common.admin) {
+        if address.port() == Some(0) {
+            continue;
+        }
+        for other in &others {
+            if address == *other {
+                return Err(format!("{address} is named twice: a server listens there once"));
+            }
+            let is_one_port = address.port().is_some() && address.port() == other.port();
+            if is_one_port && (is_everywhere(address) || is_everywhere(other)) {
+                return Err(format!("{other} and {address} overlap: name one of them"));
+            }
+        }
+        others.push(address);
+    }
+    Ok(())
 }
 
 fn check_aliases(config: &ServeConfig) -> Result<(), String> {

@@ -277,6 +277,10 @@ fn mistakes_are_found_before_the_start() {
     for (text, why) in [
         ("user = 'no-such-user'", ":1: user: there is no user 'no-such-user'"),
         ("user = 'root:no-such-group'", ":1: user: there is no group"),
+        // Seen: these were "ok", and the server did not start with them.
+        ("listen = [':8081', ':8081']", ":1: listen: :8081 is named twice"),
+        ("listen = ':8081'\nadmin = ':8081'", ":2: admin: :8081 is named twice"),
+        ("listen = ':8081'\nadmin = '[::1]:8081'", ":2: admin: :8081 and [::1]:8081 overlap"),
         ("port = 80", "'port' is not a setting; address and port are one: listen = "),
         ("dir = '.'", "'dir' is not a setting; the directory is root = "),
         ("autoindex = true", "'autoindex' is not a setting; directories"),

@@ -351,9 +351,9 @@ fn a_rewrite_opens_nothing() {
     }
 }
 
-/// Seen: `/staff/* /index.html 200` answered beneath /staff, which asks for a password, without one.
-/// Cause: the areas were asked for the path of the file alone. Cure: for the path of the request
-/// as well, as before a redirect.
+/// Seen: `/staff/* /index.html 200` answered beneath /staff, which asks for a password, without
+/// one. Cause: the areas were asked for the path of the file alone. Cure: for the path of the
+/// request as well, as before a redirect.
 #[test]
 fn a_rewrite_leaves_no_area() {
     let dir = tempfile::tempdir().unwrap();

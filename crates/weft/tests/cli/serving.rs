@@ -845,3 +845,27 @@ fn a_quiet_server_prints_its_state_when_asked() {
     let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
     assert!(said.contains(" open, ") && said.contains(" accepted\n"), "{said}");
 }
+
+/// Seen: a FIFO as access log was "Permission denied", and without a reader the server hung at its
+/// start, where SIGTERM did not end it. Cause: the sandbox gave it no right, and opened it as one
+/// that waits for a reader. Cure: a FIFO with a name has a right, and no open waits.
+#[test]
+fn a_log_may_be_a_fifo() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let fifo = format!("{root}/.fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // With both, the open waits for nobody. fifo(7)
+    let reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let served = Served::start(&[root, "--access-log", &fifo]);
+    served.get("/");
+    let mut line = String::new();
+    BufReader::new(reader).read_line(&mut line).unwrap();
+    assert!(line.contains("\"GET / HTTP/1.1\" 403 "), "{line}");
+    drop(served);
+    let words = ["serve", root, "--listen", "127.0.0.1:0", "--access-log", &fifo];
+    let Output { status, stderr, .. } = weft(&words).output().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let said = String::from_utf8(stderr).unwrap();
+    assert!(said.contains("no process has the FIFO open for reading"), "{said}");
+}

@@ -377,9 +377,9 @@ mod tests {
     use crate::engine::choice;
     use crate::os::machine::tests::machine;
 
-    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` nobody spoke TLS,
-    /// and the first address was redirected to itself. Cause: the ports were compared. Cure: the
-    /// addresses are.
+    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` nobody spoke
+    /// TLS, and the first address was redirected to itself. Cause: the ports were compared. Cure:
+    /// the addresses are.
     #[test]
     fn an_address_is_redirected_by_more_than_its_port() {
         let bound = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]).unwrap();

@@ -4,6 +4,7 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -107,6 +108,13 @@ fn enforce(
     Ok((ruleset.restrict_self()?, pinned))
 }
 
+/// True for a FIFO of mkfifo(3): pipes are in a file system of their own, for which Landlock takes
+/// no rule.
+fn has_name(fifo: &impl AsFd) -> bool {
+    // PIPEFS_MAGIC of statfs(2)
+    rustix::fs::fstatfs(fifo).is_ok_and(|system| system.f_type != 0x5049_5045)
+}
+
 /// Adds a rule for what is open at `file`, if that is a file: a pipe or a socket has no place in a
 /// tree, and needs no right.
 fn granted(
@@ -121,6 +129,7 @@ fn granted(
     let access = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => access,
         FileType::RegularFile | FileType::CharacterDevice => access & AccessFs::from_file(TRIED),
+        FileType::Fifo if has_name(file) => access & AccessFs::from_file(TRIED),
         _ => return Ok(ruleset),
     };
     ruleset.add_rule(PathBeneath::new(file, access))
@@ -173,7 +182,10 @@ fn rules(right: Right, path: &Path) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         Right::File => around(READ),
         Right::Log if is_broad(&folder) || real.as_deref().is_ok_and(|file| !file.is_file()) => {
             // It is the only file there that may be written, so it has to exist now.
-            let _ = OpenOptions::new().append(true).create(true).open(itself);
+            // No open waits for the reader of a FIFO. fifo(7)
+            let mut options = OpenOptions::new();
+            options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
+            let _ = options.open(itself);
             vec![(itself.to_owned(), WRITE)]
         }
         Right::Log => vec![(folder, WRITE | AccessFs::MakeReg)],

@@ -110,8 +110,7 @@ impl Explanation {
             }
             _ => false,
         };
-        let found =
-            if is_elsewhere || is_guarded { None } else { route(host, head, &mut buffer) };
+        let found = if is_elsewhere || is_guarded { None } else { route(host, head, &mut buffer) };
         self.rules.extend(found.as_ref().map(|found| (RuleList::Redirects, found.rule)));
         let target = found.as_ref().map_or(head.target, |found| rewritten(head, found));
         if let Target::Path(raw) = target {

@@ -402,9 +402,11 @@ fn check_pairs(config: &ServeConfig) -> Result<(), String> {
         );
     }
     if config.names_client_auth && config.tls_client_ca.is_none() {
-        return Err("tls_client_auth needs tls_client_ca, the authorities of clients' certificates: \
+        return Err(
+            "tls_client_auth needs tls_client_ca, the authorities of clients' certificates: \
                     without it none is asked for"
-            .to_owned());
+                .to_owned(),
+        );
     }
     if config.https_port.is_some() && config.https_redirect.is_empty() {
         return Err("https_port needs https_redirect, the address of plain HTTP".to_owned());

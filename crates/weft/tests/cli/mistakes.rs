@@ -302,7 +302,10 @@ fn mistakes_are_found_before_the_start() {
         ("https_port = 443", ":1: https_port: https_port needs https_redirect"),
         ("https_port = 0\nhttps_redirect = ':80'", ":1: https_port: '0' is not a whole number"),
         ("tls_client_ca = 'x.pem'", ":1: tls_client_ca: `tls_client_ca` needs"),
-        ("tls_client_auth = 'required'", ":1: tls_client_auth: tls_client_auth needs tls_client_ca"),
+        (
+            "tls_client_auth = 'required'",
+            ":1: tls_client_auth: tls_client_auth needs tls_client_ca",
+        ),
     ] {
         let path = file(folder.path(), "weft.toml", text);
         check(&mut weft(&["check-config", &path]), 2, why);

@@ -112,8 +112,8 @@ pub(super) fn number_before(text: &str, name: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Reported of wrk (#497) and of who reads it (TechEmpower #117, aspnet/Benchmarks #320): a
-    /// rate of wrong replies, one beside time-outs, and none at all. By that the generator's cost was
+    /// Reported of wrk (#497) and of its readers (TechEmpower #117, aspnet/Benchmarks #320): a rate
+    /// of wrong replies, one beside time-outs, and none at all. By that the generator's cost was
     /// divided, and a file of samples with an infinite number is read no more.
     #[test]
     fn wrk_with_errors_has_no_rate() {

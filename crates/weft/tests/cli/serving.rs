@@ -625,7 +625,7 @@ fn a_reload_is_compared_with_the_start() {
     }
 }
 
-/// Seen (in review): a reload without `tls_client_ca` let everybody in, though `tls_client_auth =
+/// Seen (in review): a reload without `tls_client_ca` let all clients in, though `tls_client_auth =
 /// "required"` was still there. Cause: a reload did not look for settings without their other half.
 #[test]
 fn a_reload_wants_both_halves_of_a_pair() {
@@ -855,7 +855,7 @@ fn a_log_may_be_a_fifo() {
     let root = folder.path().to_str().unwrap();
     let fifo = format!("{root}/.fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // With both, the open waits for nobody. fifo(7)
+    // With both, the open does not wait. fifo(7)
     let reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
     let served = Served::start(&[root, "--access-log", &fifo]);
     served.get("/");

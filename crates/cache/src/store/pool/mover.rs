@@ -220,7 +220,7 @@ impl Pool {
         if self.pages_in_use() > self.pages_limit() {
             return Stolen::Nothing;
         }
-        // Nobody else moves the page then.
+        // No other thread moves the page then.
         let Some(_mover) = self.mover() else {
             return if waits { Stolen::Later } else { Stolen::Nothing };
         };

@@ -377,12 +377,14 @@ mod tests {
     use crate::engine::choice;
     use crate::os::machine::tests::machine;
 
-    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` nobody spoke
+    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` neither spoke
     /// TLS, and the first address was redirected to itself. Cause: the ports were compared. Cure:
     /// the addresses are.
     #[test]
     fn an_address_is_redirected_by_more_than_its_port() {
-        let bound = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]).unwrap();
+        let Ok(bound) = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]) else {
+            panic!("loopback has a free port");
+        };
         let port = bound[0].address.port().unwrap();
         let is_plain = |address: &str| {
             let address = format!("{address}:{port}").parse().unwrap();

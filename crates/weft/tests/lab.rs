@@ -211,7 +211,7 @@ fn report_documents_and_comparison() {
     let home = tempfile::tempdir().unwrap();
     let samples = home.path().join("samples");
     fs::create_dir(&samples).unwrap();
-    let name = "samples/rt-yield.jsonl";
+    let name = "samples/rt-yield.jsonl.gz";
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
     fs::copy(results.join(name), home.path().join(name)).unwrap();
     let documents = home.path().join("documents");

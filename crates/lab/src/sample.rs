@@ -30,17 +30,10 @@ pub struct Output {
 /// The value that says how long a server's sample was measured.
 pub(crate) const LASTED_S: &str = "lasted_s";
 
-/// Figures that a sample has only if there were replies, and the rate of these.
-const OF_REPLIES: [(&str, &str); 8] = [
-    ("cpu_us", "rate_per_s"),
-    ("machine_us", "rate_per_s"),
-    ("p50_us", "rate_per_s"),
-    ("p99_us", "rate_per_s"),
-    ("p99.9_us", "rate_per_s"),
-    ("mean_us", "rate_per_s"),
-    ("hot_p50_us", "hot_per_s"),
-    ("hot_p99_us", "hot_per_s"),
-];
+/// Figures that a sample has only if there were replies: what one costs the server, and how long
+/// one takes.
+pub(crate) const COSTS: [&str; 2] = ["cpu_us", "machine_us"];
+pub(crate) const LATENCIES: [&str; 4] = ["p50_us", "p99_us", "p99.9_us", "mean_us"];
 
 /// Figures of one sample.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -97,10 +90,13 @@ impl Sample {
 
     /// True if a figure of this name is missing because nothing was answered.
     pub(crate) fn is_silent_about(&self, name: &str) -> bool {
-        let mut of_replies = OF_REPLIES.iter();
-        let is_silent = |rate: &str| self.values.get(rate).is_some_and(|&rate| rate <= 0.0);
-        of_replies.any(|(figure, rate)| *figure == name && is_silent(rate))
-            && !self.values.contains_key(name)
+        let rate = match name {
+            "hot_p50_us" | "hot_p99_us" => "hot_per_s",
+            _ if COSTS.contains(&name) || LATENCIES.contains(&name) => "rate_per_s",
+            _ => return false,
+        };
+        let is_silent = self.values.get(rate).is_some_and(|&rate| rate <= 0.0);
+        is_silent && !self.values.contains_key(name)
     }
 
     /// More figures, by name.

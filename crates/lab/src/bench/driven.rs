@@ -6,11 +6,7 @@ use load::Outcome;
 use super::fault::Fault;
 use super::generator::Interval;
 use super::window::Window;
-use crate::sample::{LASTED_S, Noise, Sample};
-
-/// Costs of a reply of any generator, and latencies of the first one's.
-const COSTS: [&str; 2] = ["cpu_us", "machine_us"];
-const LATENCIES: [&str; 4] = ["p50_us", "p99_us", "p99.9_us", "mean_us"];
+use crate::sample::{COSTS, LASTED_S, LATENCIES, Noise, Sample};
 
 /// Outcomes of the generators and readings of the meters.
 pub(crate) struct Driven {
@@ -93,7 +89,7 @@ impl Driven {
             ("lag_p99_us", figures.lag_us.p99),
         ];
         let mut sample = Sample { noise: self.noise, ..Sample::of(figures) };
-        // What was never answered has neither a latency nor a cost. A latency of 0 is the best.
+        // A latency of 0 is the best. Latencies are the first generator's, costs of replies to any.
         let mut without: Vec<&str> = Vec::new();
         if outcome.total.replies() == 0 {
             without.extend(LATENCIES);

@@ -75,4 +75,5 @@ mod without_tls;
 use without_tls as tls;
 
 pub use engine::Engine;
+pub use memory::give_free_memory_back;
 pub use server::{Server, Settings};

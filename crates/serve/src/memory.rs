@@ -224,9 +224,9 @@ fn trim(memory: &Arc<Memory>) {
     }
 }
 
-/// The system gets the pages that the allocator has free. Other allocators than glibc's do so by
-/// themselves.
-pub(crate) fn give_free_memory_back() {
+/// Returns the pages that the allocator has free to the system. Other allocators than glibc's do so
+/// by themselves. malloc_trim(3)
+pub fn give_free_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) touches only memory that is free, and may be called on any thread.
     unsafe {

@@ -414,10 +414,16 @@ impl Site {
     }
 
     /// Sets the budget of the page cache to the available memory, unless another request is doing
-    /// so.
+    /// so. Memory that the allocator keeps free is not available: glibc's is in the arenas of the
+    /// threads that read the replaced files.
     fn follow(&self, available: &AvailableMemory, moment: Moment) {
         if !available.begin_check(moment.ns) {
             return;
+        }
+        if let Some(return_free_memory) = self.config.return_free_memory
+            && self.holdings().begin_returning()
+        {
+            return_free_memory();
         }
         let held = self.holdings().memory.used();
         let len = available.len(self.cache.memory_budget.saturating_sub(held));

@@ -55,6 +55,11 @@ impl Budget {
         self.ring.weight()
     }
 
+    /// Bytes of all items that were removed since the start.
+    pub(super) fn removed(&self) -> u64 {
+        self.ring.removed()
+    }
+
     pub(super) fn limit(&self) -> u64 {
         self.limit
     }

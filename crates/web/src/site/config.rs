@@ -57,6 +57,10 @@ pub struct SiteConfig {
     /// cgroups leave, checked while running. Files over the budget are read with `O_DIRECT`, so
     /// that a walk over a huge file set does not evict popular files.
     pub page_cache_budget: Option<u64>,
+    /// Has the allocator return its free memory to the system, if it does not do so by itself. May
+    /// take milliseconds. Called after many files in memory were replaced, before the available
+    /// memory is checked.
+    pub return_free_memory: Option<fn()>,
     /// Maximum number of open files. A driver that reads with `O_DIRECT` may open each of them a
     /// second time.
     pub open_files_max: usize,
@@ -145,6 +149,7 @@ impl Default for SiteConfig {
             memory_budget: 64 << 20,
             memory_file_len_max: 64 << 10,
             page_cache_budget: None,
+            return_free_memory: None,
             open_files_max: 512,
             paths_max: 32_768,
             recheck_every: Duration::from_secs(1),

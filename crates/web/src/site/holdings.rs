@@ -24,6 +24,8 @@ pub(super) struct Holdings {
     paths_max: usize,
     pub(super) files_closed: u64,
     pub(super) paths_dropped: u64,
+    /// Bytes removed from memory until free memory was last returned to the system.
+    returned: u64,
 }
 
 /// Records that left the table. Their descriptors are closed and their bytes freed when it is
@@ -35,6 +37,9 @@ pub(super) struct Garbage(Vec<Arc<Record>>);
 /// Bytes that an entry in memory costs beside its content: header lines, its part of the record,
 /// accounts.
 pub(super) const MEMORY_OVERHEAD: u64 = 1024;
+
+/// Minimum of bytes removed from memory before free memory is returned to the system.
+const RETURN_LEN_MIN: u64 = 4 << 20;
 
 /// The page cache holds whole pages.
 const PAGE: u64 = 4096;
@@ -53,7 +58,19 @@ impl Holdings {
             paths_max: config.paths_max.max(1),
             files_closed: 0,
             paths_dropped: 0,
+            returned: 0,
         }
+    }
+
+    /// True, once, after so much was removed from memory that the holes are worth returning to the
+    /// system.
+    pub(super) fn begin_returning(&mut self) -> bool {
+        let removed = self.memory.removed();
+        let is_due = removed - self.returned >= RETURN_LEN_MIN.max(self.memory.limit() / 4);
+        if is_due {
+            self.returned = removed;
+        }
+        is_due
     }
 
     pub(super) fn files_open(&self) -> usize {

@@ -19,6 +19,8 @@ pub(super) struct Ring {
     hand: usize,
     /// INVARIANT: the sum of all weights.
     weight: u64,
+    /// Sum of the weights of all items ever removed.
+    removed: u64,
 }
 
 impl Ring {
@@ -28,6 +30,10 @@ impl Ring {
 
     pub(super) fn weight(&self) -> u64 {
         self.weight
+    }
+
+    pub(super) fn removed(&self) -> u64 {
+        self.removed
     }
 
     pub(super) fn contains(&self, id: Id) -> bool {
@@ -53,6 +59,7 @@ impl Ring {
         };
         let (_, weight) = self.items.swap_remove(at);
         self.weight -= weight;
+        self.removed += weight;
         if let Some((moved, _)) = self.items.get(at) {
             self.places.insert(*moved, at);
         }

@@ -340,6 +340,7 @@ pub(super) fn open_hosts(
             memory_file_len_max: memory_file_max_bytes(config),
             memory_budget: budget.unwrap_or(limits.memory_budget_bytes),
             open_files_max: limits.open_files_max,
+            return_free_memory: Some(serve::give_free_memory_back),
             ..site_config(host)
         };
         let opened = match hosts.first() {

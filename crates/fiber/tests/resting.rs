@@ -2,8 +2,11 @@
 
 extern crate weftwork_fiber as fiber;
 
+mod refused;
+
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use fiber::net::Input;
@@ -66,4 +69,22 @@ fn to_send_is_no_sleep() {
         let sleeps = sleeps(&runtime, &mut client);
         assert!(sleeps < EXCHANGES * 3 / 2, "{choice:?}: {sleeps} sleeps");
     }
+}
+
+/// Seen: one connection that might be idle for 60 days ended the server, on a kernel before Linux
+/// 5.11. Cause: such a time does not fit into the milliseconds of epoll_wait(2), and rustix calls
+/// epoll_pwait2(2) for it. Cure: a processor sleeps for less, and looks again.
+#[test]
+fn months_of_sleep_on_old_kernels() {
+    let sleep = || {
+        refused::answer(libc::SYS_epoll_pwait2, libc::ENOSYS);
+        let builder = Runtime::builder().processors(1).backend(BackendChoice::Epoll);
+        let runtime = builder.start().unwrap();
+        let sleeper = runtime.spawn(|| fiber::sleep(Duration::from_secs(60 * 24 * 3600)));
+        // Each finds the processor asleep, or about to be.
+        (0..10).for_each(|_| runtime.spawn(|| ()).join().unwrap());
+        sleeper.cancel();
+        sleeper.join().unwrap();
+    };
+    thread::spawn(sleep).join().unwrap();
 }

@@ -228,13 +228,22 @@ pub struct Known {
     pub name: &'static str,
     /// The program.
     pub program: &'static str,
-    /// The Debian package that brings it.
-    pub package: &'static str,
+    /// Where the program comes from.
+    pub source: PackageSource,
     /// Flag that prints its version.
     version: &'static str,
     arguments: &'static str,
     config: Option<ConfigFile>,
     protocol: ServerProtocol,
+}
+
+/// Where the program of a server comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum PackageSource {
+    /// A Debian package of this name.
+    Debian(&'static str),
+    /// A crate that cargo builds.
+    Crate,
 }
 
 /// Other people's servers, each as well tuned as its manual allows, with one worker where nothing
@@ -248,6 +257,8 @@ pub const KNOWN: &[Known] = &[
     Known { config: Some(LIGHTTPD), ..known("lighttpd", "-v", "-D -f {config}") },
     Known { config: Some(H2O), ..known("h2o", "--version", "-m worker -c {config}") },
     known("caddy", "version", "file-server --listen {host}:{port} --root {root}"),
+    a_crate("static-web-server", STATIC_WEB_SERVER),
+    a_crate("miniserve", "--interfaces {host} --port {port} {root}"),
     Known { protocol: ServerProtocol::Cache, ..known("memcached", "--version", MEMCACHED_FLAGS) },
 ];
 
@@ -263,7 +274,7 @@ const fn known(name: &'static str, version: &'static str, arguments: &'static st
     Known {
         name,
         program: name,
-        package: name,
+        source: PackageSource::Debian(name),
         version,
         arguments,
         config: None,
@@ -271,10 +282,19 @@ const fn known(name: &'static str, version: &'static str, arguments: &'static st
     }
 }
 
+/// A web server in Rust.
+const fn a_crate(name: &'static str, arguments: &'static str) -> Known {
+    Known { source: PackageSource::Crate, ..known(name, "--version", arguments) }
+}
+
+/// Without what others do not do here: compression, `Cache-Control`.
+const STATIC_WEB_SERVER: &str = "--host {host} --port {port} --root {root} --log-level error \
+                                 --compression false --cache-control-headers false";
+
 const fn nginx(name: &'static str, config: ConfigFile) -> Known {
     Known {
         program: "nginx",
-        package: "nginx-light",
+        source: PackageSource::Debian("nginx-light"),
         config: Some(config),
         ..known(name, "-v", "-c {config} -p {scratch} -e stderr")
     }
@@ -319,6 +339,14 @@ const H2O: ConfigFile = file(include_str!("system/h2o.yaml"), "", "");
 const H2O_ROOT: &str = "user: root\n";
 
 impl Known {
+    /// The command that installs it.
+    pub fn how_to_install(&self) -> String {
+        match self.source {
+            PackageSource::Debian(package) => format!("apt-get install {package}"),
+            PackageSource::Crate => format!("cargo install {}", self.name),
+        }
+    }
+
     /// The system, if it is installed.
     pub fn find(&self) -> Option<System> {
         let program = in_path(self.program)?;

@@ -37,6 +37,8 @@ pub(super) const SERVERS: &[&str] = &[
     "lighttpd",
     "h2o",
     "caddy",
+    "static-web-server",
+    "miniserve",
     "ceiling ring",
     "ceiling event",
 ];

@@ -139,16 +139,16 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
     for known in KNOWN {
         let found = match known.find() {
             Some(system) => system.version,
-            None => format!("not installed: apt-get install {}", known.package),
+            None => format!("not installed: {}", known.how_to_install()),
         };
-        writeln!(out, "{:<16} {found}", known.name)?;
+        writeln!(out, "{:<18} {found}", known.name)?;
     }
     for (name, flag, package) in GENERATORS {
         let found = match ::lab::in_path(name) {
             Some(program) => format!("{} (a generator)", ::lab::version_of(&program, flag)),
             None => format!("not installed: apt-get install {package}"),
         };
-        writeln!(out, "{name:<16} {found}")?;
+        writeln!(out, "{name:<18} {found}")?;
     }
     for (name, tool, flag) in [("go", "go", "version"), ("tokio, may", "cargo", "--version")] {
         let found = match ::lab::in_path(tool) {
@@ -158,7 +158,7 @@ fn servers(out: &mut impl Write) -> Result<(), Failure> {
             }
             None => format!("not built: {tool} is not installed"),
         };
-        writeln!(out, "{name:<16} {found}")?;
+        writeln!(out, "{name:<18} {found}")?;
     }
     Ok(())
 }

@@ -159,6 +159,32 @@ mod tests {
         count
     }
 
+    /// Seen (in review): a channel without a limit kept the memory of its longest backlog for as
+    /// long as it was there, which std's gives back. Cause: no block was ever freed. Cure: the
+    /// writer frees one each time it enters another, as long as there are many that are free.
+    #[test]
+    fn circle_shrinks_after_a_backlog() {
+        const BACKLOG: usize = 1000 * BLOCK_LEN;
+        let (mut writer, mut reader) = Cursor::pair(None);
+        let write = |writer: &mut Cursor<usize>, reader: &Cursor<usize>, n| {
+            let reading = reader.block();
+            // SAFETY: one thread is both.
+            unsafe { writer.write(n, || reading) };
+        };
+        (0..BACKLOG).for_each(|n| write(&mut writer, &reader, n));
+        // SAFETY: as above, and each was written.
+        (0..BACKLOG).for_each(|n| assert_eq!(unsafe { reader.read() }, n));
+        for n in 0..BACKLOG {
+            write(&mut writer, &reader, n);
+            // SAFETY: as above.
+            assert_eq!(unsafe { reader.read() }, n);
+        }
+        let kept = blocks(&writer);
+        assert!(kept < 100, "{kept} blocks of 1,000");
+        // SAFETY: nothing uses it any more, and all was read.
+        unsafe { writer.free() };
+    }
+
     #[test]
     fn circle_grows_and_is_reused() {
         let (mut writer, mut reader) = Cursor::pair(Some(100));

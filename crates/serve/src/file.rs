@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fiber::fs::DIRECT_ALIGNMENT;
 use fiber::sync::Semaphore;
+use rustix::io::Errno;
 use session::FileRange;
 
 use crate::buffers::{Buffer, Buffers, PIECE_LEN_MAX};
@@ -112,6 +113,19 @@ pub(crate) fn read_cached(piece: &FilePiece<'_>, len_max: u64) -> io::Result<Byt
     read(piece.range, None, len, buffer)
 }
 
+/// Reads the beginning of a piece that `sendfile(2)` has refused: not every file system has what it
+/// takes, nor every container the call.
+///
+/// # Errors
+/// `refused`, if that says something else; else as [`DiskRead::run`].
+pub(crate) fn read_instead(piece: &FilePiece<'_>, refused: io::Error) -> io::Result<Bytes> {
+    const UNABLE: [Errno; 3] = [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP];
+    match Errno::from_io_error(&refused) {
+        Some(errno) if UNABLE.contains(&errno) => read_cached(piece, COPIED_PIECE_LEN),
+        _ => Err(refused),
+    }
+}
+
 fn read(
     range: &FileRange,
     direct: Option<BorrowedFd<'_>>,
@@ -169,7 +183,6 @@ pub(crate) mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
-    use rustix::io::Errno;
     use session::SharedFile;
     use tempfile::NamedTempFile;
 
@@ -191,7 +204,8 @@ pub(crate) mod tests {
     /// From now on `sendfile(2)` fails with this error in the calling thread.
     pub(crate) fn refuse_sendfile(errno: Errno) {
         let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-        let (call, errno) = (libc::SYS_sendfile as u32, errno.raw_os_error() as u32);
+        let call = libc::SYS_sendfile as u32;
+        let errno = errno.raw_os_error() as u32;
         let mut rule = [
             // The number of the call is the first word that a filter can look at.
             instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),

@@ -193,7 +193,10 @@ impl Socket {
         let send = || attempt(may_send, waits, call);
         let is_all = |sent: &Attempt<usize>| matches!(sent, Continue(Ok(sent)) if *sent == len);
         let sent = stream::send_pages(fd.as_fd(), piece, send, is_all)?;
-        Continue(sent.map(|len| FileProgress::Sent(len as u64)))
+        Continue(match sent {
+            Ok(len) => Ok(FileProgress::Sent(len as u64)),
+            Err(refused) => file::read_instead(piece, refused).map(FileProgress::Read),
+        })
     }
 
     /// Reads the beginning of a piece of a file, as

@@ -248,6 +248,30 @@ mod tests {
         assert_eq!(service.deadline(epoch - 70, 50), EXPIRED);
     }
 
+    /// Seen: after the system clock had been set back by an hour, an item with an expiry time in
+    /// seconds since 1970, 100 s ahead, had expired when it was stored; set forward, one lived for
+    /// an hour more, and `stats` said another time. Cause: both clocks were compared at the start
+    /// only. Cure: a step of the system clock is followed.
+    #[test]
+    fn exptime_follows_the_system_clock() {
+        let service = service();
+        let start = test_now();
+        let monotonic = start.monotonic + Duration::from_secs(60);
+        let wall = start.since_epoch.as_secs();
+        for since_epoch in [wall + 60, wall + 3660, wall - 3540] {
+            for off in [0, 1] {
+                let shown = Duration::from_secs(since_epoch + off);
+                let now = Now { monotonic, since_epoch: shown };
+                service.follow_clock(now);
+                let seconds = service.seconds(now);
+                // The clocks tick at different moments: a second is no step.
+                assert_eq!(service.unix_seconds(seconds), since_epoch);
+                let in_a_minute = since_epoch as i64 + 60;
+                assert_eq!(service.deadline(in_a_minute, seconds), seconds + 60);
+            }
+        }
+    }
+
     #[test]
     fn crawler_off() {
         let service = service();

@@ -10,7 +10,7 @@ mod settings;
 pub(crate) mod stats;
 pub(crate) mod watch;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use session::Now;
@@ -32,8 +32,8 @@ pub struct Service {
     pub(crate) settings: Settings,
     pub(crate) host: Box<dyn Host>,
     pub(crate) started: Instant,
-    /// Seconds since 1970 at the store's time 0.
-    pub(crate) epoch: u64,
+    /// Seconds since 1970 at the store's time 0, by the system clock of today.
+    epoch: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) connections: Connections,
     pub(crate) watchers: Watchers,
@@ -56,6 +56,9 @@ pub(crate) struct Tuning {
 /// The store's time when the server starts: below are [`NEVER`] and [`EXPIRED`].
 const START_SECONDS: Seconds = 2;
 
+/// Difference between the monotonic and the system clock that is no step: both are rounded.
+const CLOCKS_APART_MAX_S: u64 = 1;
+
 /// Longer expiry times than this are seconds since 1970; protocol.txt, "Expiration times".
 const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
 
@@ -74,7 +77,7 @@ impl Service {
             settings,
             host: Box::new(host),
             started: now.monotonic,
-            epoch: now.since_epoch.as_secs().saturating_sub(START_SECONDS.into()),
+            epoch: AtomicU64::new(now.since_epoch.as_secs().saturating_sub(START_SECONDS.into())),
             counters: Counters::default(),
             connections: Connections::default(),
             watchers: Watchers::default(),
@@ -143,14 +146,24 @@ impl Service {
             1..=RELATIVE_EXPTIME_MAX => now.saturating_add(exptime as Seconds),
             // A time that has passed is in the past, however long ago.
             absolute => (absolute as u64)
-                .saturating_sub(self.epoch)
+                .saturating_sub(self.epoch.load(Ordering::Relaxed))
                 .clamp(EXPIRED.into(), u32::MAX.into()) as Seconds,
         }
     }
 
     /// Seconds since 1970 for a time of the store.
     pub(crate) fn unix_seconds(&self, at: Seconds) -> u64 {
-        self.epoch + u64::from(at)
+        self.epoch.load(Ordering::Relaxed) + u64::from(at)
+    }
+
+    /// Follows a step of the system clock, so that expiry times in seconds since 1970 go on being
+    /// that; to be called now and then. Items that are there keep the time that they have left.
+    pub fn follow_clock(&self, now: Now) {
+        let store_seconds = u64::from(self.seconds(now));
+        let epoch = now.since_epoch.as_secs().saturating_sub(store_seconds);
+        if epoch.abs_diff(self.epoch.load(Ordering::Relaxed)) > CLOCKS_APART_MAX_S {
+            self.epoch.store(epoch, Ordering::Relaxed);
+        }
     }
 
     /// True if each command is reported to a watcher or `stats detail`.
@@ -237,7 +250,7 @@ mod tests {
     #[test]
     fn exptime_is_relative_up_to_30_days() {
         let service = service();
-        let epoch = service.epoch as i64;
+        let epoch = service.unix_seconds(0) as i64;
         assert_eq!(service.deadline(0, 50), NEVER);
         assert_eq!(service.deadline(-1, 50), EXPIRED);
         assert_eq!(service.deadline(10, 50), 60);
@@ -246,6 +259,30 @@ mod tests {
         assert_eq!(service.deadline(epoch + 70, 50), 70);
         assert!(service.deadline(4_000_000_000, 50) > 50);
         assert_eq!(service.deadline(epoch - 70, 50), EXPIRED);
+    }
+
+    /// Seen: after the system clock had been set back by an hour, an item with an expiry time in
+    /// seconds since 1970, 100 s ahead, had expired when it was stored; set forward, one lived for
+    /// an hour more, and `stats` said another time. Cause: both clocks were compared at the start
+    /// only. Cure: a step of the system clock is followed.
+    #[test]
+    fn exptime_follows_the_system_clock() {
+        let service = service();
+        let start = test_now();
+        let monotonic = start.monotonic + Duration::from_secs(60);
+        let wall = start.since_epoch.as_secs();
+        for since_epoch in [wall + 60, wall + 3660, wall - 3540] {
+            for off in [0, 1] {
+                let shown = Duration::from_secs(since_epoch + off);
+                let now = Now { monotonic, since_epoch: shown };
+                service.follow_clock(now);
+                let seconds = service.seconds(now);
+                // The clocks tick at different moments: a second is no step.
+                assert_eq!(service.unix_seconds(seconds), since_epoch);
+                let in_a_minute = since_epoch as i64 + 60;
+                assert_eq!(service.deadline(in_a_minute, seconds), seconds + 60);
+            }
+        }
     }
 
     #[test]

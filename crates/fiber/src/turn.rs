@@ -158,7 +158,6 @@ impl Processor {
         self.direct_max.set(if is_direct { DIRECT_MAX } else { 0 });
         self.direct_left.set(self.direct_max.get());
         let mut until_time = PINNED_PER_TIME;
-        let mut has_run_pinned = false;
         // A fiber that may leave a processor that goes does so instead of running.
         let mut movable_left = if self.retiring.is_begun() { 0 } else { MOVABLE_PER_TURN };
         loop {
@@ -169,7 +168,6 @@ impl Processor {
                 movable_left -= 1;
                 self.run_movable(if pinned > 0 { pinned_since } else { u64::MAX });
             } else if pinned > 0 {
-                has_run_pinned = true;
                 let runs = self.run_pinned(pinned_since);
                 until_time = until_time.saturating_sub(usize::from(runs));
                 let is_time = was_cut || self.unsuspended.get() >= MUCH_UNSUSPENDED;
@@ -191,10 +189,9 @@ impl Processor {
             } else {
                 let runs = self.shared().counters.switches.get() - switches_before;
                 let is_over = was_cut || runs >= RUNS_PER_TURN || movable_left == 0;
-                if is_over || !self.may_go_on() || has_run_pinned && self.has_been_long() {
+                if is_over || !self.may_go_on() || self.has_been_long() {
                     break;
                 }
-                has_run_pinned = false;
                 // All that is ready now, of which nothing is older than the turn.
                 pinned_since = self.turn_began.get();
                 began = u64::MAX;

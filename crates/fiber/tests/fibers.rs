@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fiber::sync::{Event, Semaphore};
-use fiber::{BackendChoice, Builder, Runtime};
+use fiber::{BackendChoice, Builder, Flow, Runtime, Stackless};
 
 mod patience;
 
@@ -437,4 +437,30 @@ fn long_runs_end_turns() {
         second.join().unwrap();
     });
     assert!(turns >= 12, "{turns} in 64 long runs of two");
+}
+
+/// Seen (in review): timers, and on epoll sockets, waited for 64 steps of a stackless fiber that
+/// gave way after each, however long a step took. Cause: a turn that went on with what had become
+/// ready looked at the time only if a pinned fiber had run. Cure: it always looks.
+#[test]
+fn long_steps_end_turns() {
+    const LONG: Duration = Duration::from_millis(3);
+    const STEPS: u64 = 32;
+    struct Computes(u64);
+    impl Stackless for Computes {
+        fn begin(&mut self) -> Flow {
+            self.resumed()
+        }
+        fn resumed(&mut self) -> Flow {
+            compute(LONG);
+            self.0 -= 1;
+            if self.0 == 0 { Flow::Done } else { Flow::Yield }
+        }
+    }
+    let runtime = runtime(1);
+    let turns = || runtime.counters()[0].turns;
+    let before = turns();
+    runtime.spawn_stackless_with(Builder::new(), Computes(STEPS)).join().unwrap();
+    let taken = turns() - before;
+    assert!(taken >= STEPS / 2, "{taken} turns for {STEPS} long steps");
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fiber::fs::DIRECT_ALIGNMENT;
 use fiber::sync::Semaphore;
+use rustix::io::Errno;
 use session::FileRange;
 
 use crate::buffers::{Buffer, Buffers, PIECE_LEN_MAX};
@@ -112,6 +113,19 @@ pub(crate) fn read_cached(piece: &FilePiece<'_>, len_max: u64) -> io::Result<Byt
     read(piece.range, None, len, buffer)
 }
 
+/// Reads the beginning of a piece that `sendfile(2)` has refused: not every file system has what it
+/// takes, nor every container the call.
+///
+/// # Errors
+/// `refused`, if that says something else; else as [`DiskRead::run`].
+pub(crate) fn read_instead(piece: &FilePiece<'_>, refused: io::Error) -> io::Result<Bytes> {
+    const UNABLE: [Errno; 3] = [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP];
+    match Errno::from_io_error(&refused) {
+        Some(errno) if UNABLE.contains(&errno) => read_cached(piece, COPIED_PIECE_LEN),
+        _ => Err(refused),
+    }
+}
+
 fn read(
     range: &FileRange,
     direct: Option<BorrowedFd<'_>>,
@@ -166,12 +180,15 @@ const TURN_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) mod tests {
     use std::env;
     use std::io::Write;
+    use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
     use session::SharedFile;
     use tempfile::NamedTempFile;
 
     use super::*;
+    use crate::connection::FileProgress;
+    use crate::stream::{Stream, ThreadStream};
 
     /// A file on a disk, which the folder of temporary files need not be. Beside the tests' program
     /// one can be written, and beside its sources perhaps not.
@@ -182,6 +199,76 @@ pub(crate) mod tests {
         file.write_all(content).unwrap();
         file.as_file().sync_all().unwrap();
         file
+    }
+
+    /// From now on `sendfile(2)` fails with this error in the calling thread.
+    pub(crate) fn refuse_sendfile(errno: Errno) {
+        let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let call = libc::SYS_sendfile as u32;
+        let errno = errno.raw_os_error() as u32;
+        let mut rule = [
+            // The number of the call is the first word that a filter can look at.
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: rule.len() as u16, filter: rule.as_mut_ptr() };
+        let (yes, none): (libc::c_ulong, libc::c_ulong) = (1, 0);
+        let filter = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
+        // SAFETY: takes no pointers. prctl(2)
+        let locked = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, none, none, none) };
+        assert_eq!(locked, 0, "{}", io::Error::last_os_error());
+        // SAFETY: the kernel reads the program, and what it names, during the call. seccomp(2)
+        let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Calls `f` with a piece of a file that has this content.
+    pub(crate) fn with_piece<R>(content: &[u8], f: impl FnOnce(&FilePiece<'_>) -> R) -> R {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(content).unwrap();
+        let file = Arc::new(SharedFile::try_from(file).unwrap());
+        let len = content.len() as u64;
+        f(&FilePiece {
+            range: &FileRange { file, range: 0..len, keep: true, settled: true },
+            len,
+            checks_file: false,
+            share: PIECE_LEN_MAX,
+            buffers: &Arc::new(Buffers::new(16 << 20)),
+            until: Instant::now() + Duration::from_secs(30),
+            is_last: true,
+        })
+    }
+
+    /// Seen: replies with a head and no body, of files above --memory-file-max. Cause: there are
+    /// file systems that `sendfile(2)` does not send from, as OpenZFS on Linux 5.10 and 5.16 was
+    /// one; it fails with EINVAL, and so did the connection. Cure: such a file is read.
+    #[test]
+    fn file_system_without_sendfile() {
+        let content: Vec<u8> = (0..100_000_u32).map(|at| (at / 7) as u8).collect();
+        let send = move |errno| {
+            let (near, _peer) = UnixStream::pair().unwrap();
+            let stream = ThreadStream::new(near.into());
+            refuse_sendfile(errno);
+            match with_piece(&content, |piece| stream.send_or_read_file(piece)) {
+                Ok(FileProgress::Read(bytes)) => {
+                    assert!(!bytes.is_empty() && content.starts_with(&bytes), "other bytes");
+                    Ok(())
+                }
+                Ok(FileProgress::Sent(len)) => panic!("{len} bytes sent by a call that fails"),
+                Err(error) => Err(error.raw_os_error()),
+            }
+        };
+        for (errno, result) in [
+            (Errno::INVAL, Ok(())),
+            (Errno::NOSYS, Ok(())),
+            (Errno::PIPE, Err(Some(Errno::PIPE.raw_os_error()))),
+        ] {
+            let send = send.clone();
+            let sent = std::thread::spawn(move || send(errno)).join().unwrap();
+            assert_eq!(sent, result, "after {errno}");
+        }
     }
 
     /// Seen: on a disk that allows 1,000 reads a second, files that are not in memory took 2.9

@@ -1,6 +1,7 @@
 //! Memory of the messages in a [channel](super::channel): a circle of blocks. Senders write in one
 //! place, receivers read in another, each under a lock of its own; the memory grows by a block when
-//! the writer would come round to the block that is read, and stays.
+//! the writer would come round to the block that is read. It stays for the next messages, up to
+//! [`BLOCKS_KEPT`]; of more, the writer frees one whenever it goes on to another.
 //!
 //! ```text
 //!        ┌──▶ [ . . m m ] ──▶ [ m m m m ] ──▶ [ m . . . ] ──▶ [ . . . . ] ──┐
@@ -20,6 +21,9 @@ use crate::base::atomic::UnsafeCell;
 /// change.
 const BLOCK_LEN: usize = if cfg!(loom) { 1 } else { 32 };
 
+/// Blocks of a circle that are kept though they are free: memory of 2,048 messages.
+const BLOCKS_KEPT: usize = if cfg!(loom) { 2 } else { 64 };
+
 #[derive(Debug)]
 pub(super) struct Block<T> {
     /// Changed by the writer, while it is in this block.
@@ -33,6 +37,8 @@ pub(super) struct Cursor<T> {
     block: *mut Block<T>,
     /// Slot of the next message; that behind the last if it is in the next block.
     at: usize,
+    /// Blocks of the circle; only the writer's is right, which alone adds and frees them.
+    block_count: usize,
 }
 
 // SAFETY: it gives access to messages, and is used under a lock.
@@ -56,7 +62,8 @@ impl<T> Cursor<T> {
         let block = Block::allocate(len);
         // SAFETY: just made.
         unsafe { &*block }.next.with_mut(|next| unsafe { *next = block });
-        (Cursor { block, at: 0 }, Cursor { block, at: 0 })
+        let first = || Cursor { block, at: 0, block_count: 1 };
+        (first(), first())
     }
 
     pub(super) fn block(&self) -> *mut Block<T> {
@@ -103,9 +110,29 @@ impl<T> Cursor<T> {
                 self.here().next.with_mut(|after| *after = new);
             }
             next = new;
+            self.block_count += 1;
+        } else if self.block_count > BLOCKS_KEPT {
+            next = self.free_next(next, reading);
         }
         self.block = next;
         self.at = 0;
+    }
+
+    /// Frees the block `next`, behind the writer's and in front of the reader's, if the one behind
+    /// it is free as well; returns the one to enter.
+    fn free_next(&mut self, next: *mut Block<T>, reading: *mut Block<T>) -> *mut Block<T> {
+        // SAFETY: the reader has left all blocks from the writer's to `reading`, and what it did
+        // there happened before this call: they are the writer's until it writes into them.
+        let after = unsafe { &*next }.next.with(|after| unsafe { *after });
+        if after == reading {
+            return next;
+        }
+        // SAFETY: `next` of this block is the writer's while it is here.
+        self.here().next.with_mut(|link| unsafe { *link = after });
+        // SAFETY: as above, and nothing leads to it any more. Its messages were read.
+        drop(unsafe { Box::from_raw(next) });
+        self.block_count -= 1;
+        after
     }
 
     /// Reads the next message.
@@ -157,6 +184,32 @@ mod tests {
             block = unsafe { &*block }.next.with(|next| unsafe { *next });
         }
         count
+    }
+
+    /// Seen (in review): a channel without a limit kept the memory of its longest backlog for as
+    /// long as it was there, which std's gives back. Cause: no block was ever freed. Cure: the
+    /// writer frees one each time it enters another, as long as there are many that are free.
+    #[test]
+    fn circle_shrinks_after_a_backlog() {
+        const BACKLOG: usize = 1000 * BLOCK_LEN;
+        let (mut writer, mut reader) = Cursor::pair(None);
+        let write = |writer: &mut Cursor<usize>, reader: &Cursor<usize>, n| {
+            let reading = reader.block();
+            // SAFETY: one thread is both.
+            unsafe { writer.write(n, || reading) };
+        };
+        (0..BACKLOG).for_each(|n| write(&mut writer, &reader, n));
+        // SAFETY: as above, and each was written.
+        (0..BACKLOG).for_each(|n| assert_eq!(unsafe { reader.read() }, n));
+        for n in 0..BACKLOG {
+            write(&mut writer, &reader, n);
+            // SAFETY: as above.
+            assert_eq!(unsafe { reader.read() }, n);
+        }
+        let kept = blocks(&writer);
+        assert!(kept < 100, "{kept} blocks of 1,000");
+        // SAFETY: nothing uses it any more, and all was read.
+        unsafe { writer.free() };
     }
 
     #[test]

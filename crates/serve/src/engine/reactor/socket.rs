@@ -193,7 +193,10 @@ impl Socket {
         let send = || attempt(may_send, waits, call);
         let is_all = |sent: &Attempt<usize>| matches!(sent, Continue(Ok(sent)) if *sent == len);
         let sent = stream::send_pages(fd.as_fd(), piece, send, is_all)?;
-        Continue(sent.map(|len| FileProgress::Sent(len as u64)))
+        Continue(match sent {
+            Ok(len) => Ok(FileProgress::Sent(len as u64)),
+            Err(refused) => file::read_instead(piece, refused).map(FileProgress::Read),
+        })
     }
 
     /// Reads the beginning of a piece of a file, as
@@ -296,6 +299,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
+    use crate::file::tests::{refuse_sendfile, with_piece};
     use crate::stream::unacked::tests::{AT_ONCE, WHEN_SENT, drain, full};
 
     /// The same as `unacked_check_is_due_when_all_is_sent` of streams.
@@ -318,5 +322,23 @@ mod tests {
             let found = socket.unacked(&WHEN_SENT, now);
             assert!(matches!(found, Continue(Ok(found)) if found.all_is_sent), "{found:?}");
         }
+    }
+
+    /// The same as `file_system_without_sendfile` of files.
+    #[test]
+    fn file_is_read_where_sendfile_cannot() {
+        let content = vec![b'f'; 100_000];
+        let send = move || {
+            let (near, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+            let mut socket = Socket::new(near.into(), true);
+            refuse_sendfile(Errno::INVAL);
+            let no_thread = None::<fn(DiskRead)>;
+            let progress = with_piece(&content, |piece| socket.send_or_read_file(piece, no_thread));
+            let Continue(Ok(FileProgress::Read(bytes))) = progress else {
+                panic!("a file that was not read");
+            };
+            assert!(!bytes.is_empty() && content.starts_with(&bytes), "other bytes");
+        };
+        std::thread::spawn(send).join().unwrap();
     }
 }

@@ -309,8 +309,9 @@ fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
     let service = Arc::clone(service);
     let started = server.run_beside("housekeeping", move |is_over| {
         while !is_over.load(Ordering::Relaxed) {
-            let now = service.seconds(Now::read());
-            let has_more = service.store().maintain(HOUSEKEEPING_STEPS, now);
+            let now = Now::read();
+            service.follow_clock(now);
+            let has_more = service.store().maintain(HOUSEKEEPING_STEPS, service.seconds(now));
             let pause = service.crawl_pause().filter(|_| has_more);
             fiber::sleep(pause.unwrap_or(HOUSEKEEPING_REST));
         }

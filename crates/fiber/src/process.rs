@@ -78,11 +78,7 @@ impl Command {
     }
 
     /// Adds arguments.
-    pub fn args<I, S>(&mut self, arguments: I) -> &mut Command
-    where
-        I: IntoIterator<Item = S>,
-        S: AsRef<OsStr>,
-    {
+    pub fn args(&mut self, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> &mut Command {
         self.inner.args(arguments);
         self
     }

@@ -104,11 +104,7 @@ impl fmt::Debug for Inspector {
 /// # Panics
 /// If no runtime can be started, or with the panic of `f`.
 #[track_caller]
-pub fn run<F, T>(f: F) -> T
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+pub fn run<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let runtime = Runtime::builder().start().expect("failed to start a fiber runtime");
     runtime.run(f)
 }
@@ -124,11 +120,10 @@ impl Runtime {
     /// # Panics
     /// If no stack can be had.
     #[track_caller]
-    pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
         self.spawn_with(Builder::new(), f).expect("failed to spawn a fiber")
     }
 
@@ -137,11 +132,11 @@ impl Runtime {
     /// # Errors
     /// `OutOfMemory` if no stack can be had.
     #[track_caller]
-    pub fn spawn_with<F, T>(&self, builder: Builder, f: F) -> io::Result<JoinHandle<T>>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
+    pub fn spawn_with<T: Send + 'static>(
+        &self,
+        builder: Builder,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
         builder.spawn_in(Arc::clone(&self.cluster), Location::caller(), f)
     }
 
@@ -158,11 +153,7 @@ impl Runtime {
     /// # Panics
     /// With the panic of `f`; or if no stack can be had.
     #[track_caller]
-    pub fn run<F, T>(&self, f: F) -> T
-    where
-        F: FnOnce() -> T + Send,
-        T: Send,
-    {
+    pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         crate::spawn::builder::run_in(&self.cluster, Location::caller(), f)
     }
 

@@ -30,7 +30,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use driven::Driven;
-pub(crate) use fault::Fault;
+pub(crate) use fault::{Fault, Taken};
 use fault::tail;
 pub(crate) use generator::Interval;
 use generator::{Generator, Watched, busy_in_the_middle, generator_delay_percent};
@@ -189,22 +189,14 @@ impl Bench<'_> {
 
     /// Lets generators ask, all at once, and reads the meters meanwhile. Each entry is what comes
     /// after `weft load`, without durations.
-    pub(crate) fn drive(
-        &mut self,
-        server: &mut Running,
-        loads: &[Vec<String>],
-    ) -> Result<Driven, Fault> {
+    pub(crate) fn drive(&mut self, server: &mut Running, loads: &[Vec<String>]) -> Taken<Driven> {
         let side = |_| Side::Generator;
         self.drive_from(&side, READ_EVERY, server, loads)
     }
 
     /// The same by two generators, one on each core, where the server has both. What they say is
     /// one outcome.
-    pub(crate) fn drive_among(
-        &mut self,
-        server: &mut Running,
-        load: &[String],
-    ) -> Result<Driven, Fault> {
+    pub(crate) fn drive_among(&mut self, server: &mut Running, load: &[String]) -> Taken<Driven> {
         // With one seed both would ask at the same moments.
         let loads = ["--seed 1", "--seed 2"].map(|seed| [load, &words(seed)[..]].concat());
         self.drive_from(&Side::Among, READ_SELDOM, server, &loads)?.merged()
@@ -312,11 +304,7 @@ impl Bench<'_> {
     }
 
     /// Lets another generator ask, and reads what it prints and how much of its core it used.
-    pub(crate) fn watch(
-        &mut self,
-        server: &mut Running,
-        argv: &[OsString],
-    ) -> Result<Watched, Fault> {
+    pub(crate) fn watch(&mut self, server: &mut Running, argv: &[OsString]) -> Taken<Watched> {
         let log = self.testbed.scratch().join("watched.log");
         let usage = Usage::now();
         let first = server.read()?;

@@ -1,10 +1,9 @@
 //! An experiment: configurations, systems, measures, a figure, and what is expected.
 
-use crate::bench::{Bench, Fault};
+use crate::bench::{Bench, Taken};
 use crate::expect::Expectations;
 use crate::measure::{Configuration, Measure};
 use crate::rows::Rows;
-use crate::sample::Sample;
 use crate::system::System;
 use crate::testbed::{Controller, Testbed};
 
@@ -114,7 +113,7 @@ pub struct ServerWork {
 }
 
 /// Takes a sample of a system.
-pub(crate) type Take = fn(&mut Bench<'_>, &Configuration, &System) -> Result<Sample, Fault>;
+pub(crate) type Take = fn(&mut Bench<'_>, &Configuration, &System) -> Taken;
 
 impl ServerWork {
     /// Samples that last as long as is said, under no limit.

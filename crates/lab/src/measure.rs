@@ -182,31 +182,25 @@ impl Measure {
     }
 }
 
+/// Word or words of a measure.
+type Text = &'static str;
+
 /// A measure of which less is better: its name in the samples, its title and its unit.
-pub(crate) const fn less(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+pub(crate) const fn less(name: Text, title: Text, unit: Text) -> Measure {
     better(Better::Less, name, title, unit)
 }
 
 /// One of which more is better.
-pub(crate) const fn more(name: &'static str, title: &'static str, unit: &'static str) -> Measure {
+pub(crate) const fn more(name: Text, title: Text, unit: Text) -> Measure {
     better(Better::More, name, title, unit)
 }
 
 /// One that is context.
-pub(crate) const fn neither(
-    name: &'static str,
-    title: &'static str,
-    unit: &'static str,
-) -> Measure {
+pub(crate) const fn neither(name: Text, title: Text, unit: Text) -> Measure {
     better(Better::Neither, name, title, unit)
 }
 
-const fn better(
-    better: Better,
-    name: &'static str,
-    title: &'static str,
-    unit: &'static str,
-) -> Measure {
+const fn better(better: Better, name: Text, title: Text, unit: Text) -> Measure {
     Measure {
         name,
         title,
@@ -220,11 +214,7 @@ const fn better(
 }
 
 /// Less is better, of programs that may not come to their first operation.
-pub(crate) const fn operation(
-    name: &'static str,
-    title: &'static str,
-    unit: &'static str,
-) -> Measure {
+pub(crate) const fn operation(name: Text, title: Text, unit: Text) -> Measure {
     Measure { can_be_never: true, ..less(name, title, unit) }
 }
 

@@ -27,6 +27,13 @@ impl System {
     pub fn new(name: &str, version: String, start: Start) -> System {
         System { name: name.to_owned(), kind: name.to_owned(), version, start }
     }
+
+    /// A server without a configuration file, whose version was not asked.
+    fn server(name: &str, program: &Path, words: &str, protocol: ServerProtocol) -> System {
+        let arguments = self::words(words);
+        let form = ServerForm { program: program.to_owned(), arguments, config: None, protocol };
+        System::new(name, String::new(), Start::Server(form))
+    }
 }
 
 /// Command that starts a system.
@@ -106,22 +113,12 @@ pub fn ceilings(programs: &Path) -> Vec<System> {
         ("ceiling cache event", "event cache", ServerProtocol::Cache),
     ];
     let forms = forms.map(|(name, words, protocol)| {
-        let form = ServerForm {
-            program: programs.to_owned(),
-            arguments: self::words(&format!("ceiling {words} {{host}}:{{port}} {{root}}")),
-            config: None,
-            protocol,
-        };
-        System::new(name, String::new(), Start::Server(form))
+        let words = format!("ceiling {words} {{host}}:{{port}} {{root}}");
+        System::server(name, programs, &words, protocol)
     });
     let files = FILE_WAYS.iter().map(|(name, way)| {
-        let form = ServerForm {
-            program: programs.to_owned(),
-            arguments: words(&format!("files {way} {{port}} {{root}}")),
-            config: None,
-            protocol: ServerProtocol::Web,
-        };
-        System::new(name, String::new(), Start::Server(form))
+        let words = format!("files {way} {{port}} {{root}}");
+        System::server(name, programs, &words, ServerProtocol::Web)
     });
     forms.into_iter().chain(files).collect()
 }
@@ -350,13 +347,9 @@ impl Known {
     /// The system, if it is installed.
     pub fn find(&self) -> Option<System> {
         let program = in_path(self.program)?;
-        let server = ServerForm {
-            program: program.clone(),
-            arguments: words(self.arguments),
-            config: self.config,
-            protocol: self.protocol,
-        };
         let version = version_of(&program, self.version);
+        let Known { config, protocol, .. } = *self;
+        let server = ServerForm { program, arguments: words(self.arguments), config, protocol };
         Some(System::new(self.name, version, Start::Server(server)))
     }
 }
@@ -468,17 +461,8 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
             }
             ServerProtocol::Cache => CACHE,
         };
-        System {
-            name: format!("{prefix}{name}"),
-            kind: name.to_owned(),
-            version: version.clone(),
-            start: Start::Server(ServerForm {
-                program: binary.to_owned(),
-                arguments: self::words(&format!("{fixed} {words}")),
-                config: None,
-                protocol,
-            }),
-        }
+        let server = System::server(name, binary, &format!("{fixed} {words}"), protocol);
+        System { name: format!("{prefix}{name}"), version: version.clone(), ..server }
     };
     let forms = WEFT_FORMS.iter().map(|&(name, protocol, words)| form(name, protocol, words));
     let event = |name: &str, dispatcher: &str| {
@@ -522,17 +506,11 @@ pub fn custom(text: &str) -> Result<System, String> {
         };
         (CUSTOM_PROGRAM, start)
     } else {
-        let start = Start::Server(ServerForm {
-            program,
-            arguments: words.collect(),
-            config: None,
-            protocol: if command.contains("{root}") {
-                ServerProtocol::Web
-            } else {
-                ServerProtocol::Cache
-            },
-        });
-        (CUSTOM_SERVER, start)
+        let is_web = command.contains("{root}");
+        let protocol = if is_web { ServerProtocol::Web } else { ServerProtocol::Cache };
+        let arguments = words.collect();
+        let server = ServerForm { program, arguments, config: None, protocol };
+        (CUSTOM_SERVER, Start::Server(server))
     };
     Ok(System { name: name.to_owned(), kind: kind.to_owned(), version: String::new(), start })
 }

@@ -234,10 +234,8 @@ impl Kernel {
     }
 
     fn poll(&self, slots: u32) -> Result<Backend, LoadError> {
-        let poll = Poll::new(slots, self.input_bytes).map_err(|error| LoadError::System {
-            doing: "cannot set up the back end of a thread".to_owned(),
-            error,
-        })?;
+        let poll = Poll::new(slots, self.input_bytes);
+        let poll = poll.map_err(LoadError::during("cannot set up the back end of a thread"))?;
         Ok(Backend::Poll(Box::new(poll)))
     }
 

@@ -84,6 +84,13 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Error of a step, which `doing` names with the remedy.
+    fn during(doing: &str) -> impl FnOnce(std::io::Error) -> LoadError {
+        move |error| LoadError::System { doing: doing.to_owned(), error }
+    }
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::outcome::Errors;
 use crate::plan::{Expected, Http, Plan, Statuses, Workload};
 use crate::random::Random;
+pub(crate) use udp::UdpRead;
 
 /// Writer of requests and checker of replies.
 pub(crate) enum Protocol {
@@ -83,26 +84,18 @@ pub(crate) enum Reader {
     Silent,
 }
 
-/// Result of reading a datagram.
-pub(crate) enum UdpStep {
-    /// Incomplete reply.
+/// Result of reading.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Read {
+    /// All input was used; the reply is incomplete.
     More,
-    /// First datagram of a request since it timed out.
-    Late,
-    /// No datagram of this protocol.
-    Broken,
+    /// A reply is complete; the input behind it was not used.
     Reply(Reply),
+    /// No reply of this protocol; the connection cannot be used any more.
+    Broken,
 }
 
-pub(crate) enum ParseStep {
-    /// Incomplete reply.
-    Nothing,
-    /// No reply of this protocol.
-    Broken,
-    Reply(Reply),
-}
-
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reply {
     /// Status. Cache: 200 for success, 400 for `CLIENT_ERROR`, 500 for `SERVER_ERROR`.
     pub(crate) status: u16,
@@ -301,20 +294,15 @@ impl Reader {
         datagram: &[u8],
         asked: Option<RequestTag>,
         protocol: &Protocol,
-    ) -> UdpStep {
+    ) -> UdpRead {
         let (Reader::Udp(reader), Protocol::Cache { commands, verify, .. }) = (self, protocol)
         else {
-            return UdpStep::Broken;
+            return UdpRead::Broken;
         };
         let RequestTag { what, class, .. } = asked.unwrap_or_default();
         let request =
             memcached::Request { commands, key: what, is_get: class == 0, verify: *verify };
-        match reader.read(datagram, asked.map(|tag| tag.stream as u16), request) {
-            udp::UdpRead::More => UdpStep::More,
-            udp::UdpRead::Late => UdpStep::Late,
-            udp::UdpRead::Broken => UdpStep::Broken,
-            udp::UdpRead::Reply(reply) => UdpStep::Reply(reply.into()),
-        }
+        reader.read(datagram, asked.map(|tag| tag.stream as u16), request)
     }
 
     /// Reads from `input` and advances it past the used bytes. `oldest` is the oldest unanswered
@@ -325,15 +313,11 @@ impl Reader {
         input: &mut &[u8],
         oldest: RequestTag,
         protocol: &mut Protocol,
-    ) -> ParseStep {
+    ) -> Read {
         match (self, protocol) {
             (Reader::Http(reader), Protocol::Http { requests, verify, .. }) => {
                 let is_head = requests.is_head(oldest.what);
-                match reader.read(input, &mut requests.last_head, *verify, is_head) {
-                    http::Read::More => ParseStep::Nothing,
-                    http::Read::Broken => ParseStep::Broken,
-                    http::Read::Reply(reply) => ParseStep::Reply(reply.into()),
-                }
+                reader.read(input, &mut requests.last_head, *verify, is_head)
             }
             (Reader::Cache(reader), Protocol::Cache { commands, verify, .. }) => {
                 let request = memcached::Request {
@@ -342,13 +326,9 @@ impl Reader {
                     is_get: oldest.class == 0,
                     verify: *verify,
                 };
-                match reader.read(input, request) {
-                    memcached::Read::More => ParseStep::Nothing,
-                    memcached::Read::Broken => ParseStep::Broken,
-                    memcached::Read::Reply(reply) => ParseStep::Reply(reply.into()),
-                }
+                reader.read(input, request)
             }
-            _ => ParseStep::Nothing,
+            _ => Read::More,
         }
     }
 
@@ -368,24 +348,21 @@ impl Reader {
         bytes: u64,
         oldest: RequestTag,
         protocol: &mut Protocol,
-    ) -> ParseStep {
+    ) -> Read {
         match self {
-            Reader::Http(reader) => match reader.skipped(bytes) {
-                Some(reply) => ParseStep::Reply(reply.into()),
-                None => ParseStep::Nothing,
-            },
+            Reader::Http(reader) => reader.skipped(bytes).map_or(Read::More, Read::Reply),
             Reader::Cache(reader) => {
                 reader.skipped(bytes);
                 self.read(&mut &[][..], oldest, protocol)
             }
-            Reader::Http2(_) | Reader::Udp(_) | Reader::Silent => ParseStep::Nothing,
+            Reader::Http2(_) | Reader::Udp(_) | Reader::Silent => Read::More,
         }
     }
 
     /// Handles a close by the peer; returns the reply that the close completes, if any.
     pub(crate) fn closed(&mut self) -> Option<Reply> {
         match self {
-            Reader::Http(reader) => reader.closed().map(Reply::from),
+            Reader::Http(reader) => reader.closed(),
             Reader::Http2(_) | Reader::Cache(_) | Reader::Udp(_) | Reader::Silent => None,
         }
     }
@@ -418,24 +395,5 @@ impl Reader {
 impl Reply {
     pub(crate) fn of_http(status: u16, closes: bool, body: Expected) -> Reply {
         Reply { status, closes, found: 0, wrong: 0, answers_set: None, body }
-    }
-}
-
-impl From<http::Reply> for Reply {
-    fn from(reply: http::Reply) -> Reply {
-        Reply::of_http(reply.status, reply.closes, reply.body)
-    }
-}
-
-impl From<memcached::Reply> for Reply {
-    fn from(reply: memcached::Reply) -> Reply {
-        Reply {
-            status: u16::from(reply.status_class) * 100,
-            closes: false,
-            found: reply.found,
-            wrong: reply.wrong,
-            answers_set: reply.answers_set,
-            body: Expected { bytes: 0, crc32: 0 },
-        }
     }
 }

@@ -116,13 +116,13 @@ pub(crate) fn run_over(
     Ok(finish(plan, &times, began, io(), &threads, intervals))
 }
 
-fn joined(
-    thread: io::Result<thread::ScopedJoinHandle<'_, Result<Worked, LoadError>>>,
-) -> Result<Worked, LoadError> {
-    let thread = thread.map_err(|error| LoadError::System {
-        doing: "cannot start a thread (ulimit -u)".to_owned(),
-        error,
-    })?;
+/// Outcome of a step of the run.
+type Ran<T> = Result<T, LoadError>;
+
+const NO_THREAD: &str = "cannot start a thread (ulimit -u)";
+
+fn joined(thread: io::Result<thread::ScopedJoinHandle<'_, Ran<Worked>>>) -> Ran<Worked> {
+    let thread = thread.map_err(LoadError::during(NO_THREAD))?;
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -150,11 +150,7 @@ const STOP_CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// Probes on a thread of its own, which is left alone once `stop` is true: the connection to a host
 /// that does not answer ends with its time-out only.
-fn probe_until(
-    stop: &AtomicBool,
-    plan: &Plan,
-    tls: Option<&TlsClient>,
-) -> Result<String, LoadError> {
+fn probe_until(stop: &AtomicBool, plan: &Plan, tls: Option<&TlsClient>) -> Ran<String> {
     let targets = plan.targets.clone();
     let limit = plan.connect_timeout;
     let tls = tls.cloned();
@@ -164,10 +160,7 @@ fn probe_until(
         let _ = sender.send(probe(&targets, limit, tls.as_ref()));
     };
     let started = thread::Builder::new().name("load-probe".to_owned()).spawn(work);
-    started.map_err(|error| LoadError::System {
-        doing: "cannot start a thread (ulimit -u)".to_owned(),
-        error,
-    })?;
+    started.map_err(LoadError::during(NO_THREAD))?;
     loop {
         match receiver.recv_timeout(STOP_CHECK_EVERY) {
             Ok(probed) => return probed,
@@ -181,11 +174,7 @@ fn probe_until(
 
 /// Opens one connection to each target, so that a run without a server ends with an error and not
 /// with counters. Returns what TLS agreed on, for people.
-fn probe(
-    targets: &[LoadTarget],
-    limit: Duration,
-    tls: Option<&TlsClient>,
-) -> Result<String, LoadError> {
+fn probe(targets: &[LoadTarget], limit: Duration, tls: Option<&TlsClient>) -> Ran<String> {
     let mut agreed = String::new();
     for target in targets {
         let unreachable = |error| LoadError::Unreachable { target: target.clone(), error };
@@ -232,8 +221,8 @@ struct Worked {
     measured: Duration,
 }
 
-impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
-    fn work(&self, thread: u32, reports: Sender<ThreadInterval>) -> Result<Worked, LoadError> {
+impl<Open: Fn(u32) -> Ran<Backend>> RunContext<'_, Open> {
+    fn work(&self, thread: u32, reports: Sender<ThreadInterval>) -> Ran<Worked> {
         let share = Share { thread, threads: self.plan.threads };
         let mut overseer = ThreadOverseer {
             context: self,
@@ -254,29 +243,19 @@ impl<Open: Fn(u32) -> Result<Backend, LoadError>> RunContext<'_, Open> {
         let mut worker = prepared?;
         if !self.failed.load(Ordering::Relaxed) {
             overseer.began = Meters::read();
-            worker.run(started, &mut overseer).map_err(|error| LoadError::System {
-                doing: "the generator's back end failed".to_owned(),
-                error,
-            })?;
+            let ran = worker.run(started, &mut overseer);
+            ran.map_err(LoadError::during("the generator's back end failed"))?;
         }
         Ok(overseer.worked(started))
     }
 
-    fn prepare(
-        &self,
-        share: &Share,
-        overseer: &ThreadOverseer<'_, Open>,
-    ) -> Result<Worker<'_>, LoadError> {
+    fn prepare(&self, share: &Share, overseer: &ThreadOverseer<'_, Open>) -> Ran<Worker<'_>> {
         let backend = (self.open)(Worker::slots(self.plan, share))?;
         let mut worker = Worker::new(self.plan, share, self.times, &self.rendered, backend);
-        worker.populate(share, overseer).map_err(|error| LoadError::System {
-            doing: "cannot store the keys before the run".to_owned(),
-            error,
-        })?;
-        worker.open_all(overseer).map_err(|error| LoadError::System {
-            doing: "cannot open the connections".to_owned(),
-            error,
-        })?;
+        let stored = worker.populate(share, overseer);
+        stored.map_err(LoadError::during("cannot store the keys before the run"))?;
+        let opened = worker.open_all(overseer);
+        opened.map_err(LoadError::during("cannot open the connections"))?;
         Ok(worker)
     }
 }

@@ -69,5 +69,5 @@ mod stack;
 mod stream;
 
 pub use listener::TcpListener;
-pub use stack::{DeviceWatch, SocketStack, StackCounters};
+pub use stack::{SocketStack, StackCounters};
 pub use stream::TcpStream;

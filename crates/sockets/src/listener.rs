@@ -117,25 +117,11 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         None
     }
 
-    /// Takes no more handshakes: clients that connect from now on are refused. Those that have, can
-    /// be accepted.
-    pub fn refuse(&self) {
-        let mut state = self.shared.lock();
-        if let Ok(shard) = self.shard(&mut state) {
-            shard.refuse_handshakes(self.address.port());
-        }
-    }
-
     /// Number of connections that are half open or wait to be accepted.
     pub fn backlog_len(&self) -> usize {
         let mut state = self.shared.lock();
         let shard = self.shard(&mut state);
         shard.map_or(0, |shard| shard.backlog_len(self.address.port()))
-    }
-
-    /// Reason of the stack's end, if it was not dropped: a panic, or a system error.
-    pub fn failure(&self) -> Option<String> {
-        self.shared.lock().failure().map(str::to_owned)
     }
 
     /// Stops listening: fibers that wait in [`accept`](TcpListener::accept) get an error,

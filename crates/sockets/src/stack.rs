@@ -16,7 +16,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
@@ -45,9 +44,6 @@ const LOOK_STEP: Duration = Duration::from_millis(2);
 /// to the second value, because a device may be gone for ever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
-
-/// Least time between two reports that the device cannot send: frames may arrive meanwhile.
-const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
 
 /// A netstack that two fibers drive. Dropping it ends it, and so does a panic in it or in
 /// [`with_netstack`](SocketStack::with_netstack): calls that wait return `NotConnected`. What was
@@ -120,11 +116,6 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         }
         true
     }
-
-    /// Watch that reports failures of the device.
-    pub fn device_watch(&self) -> DeviceWatch<D> {
-        DeviceWatch { shared: Arc::clone(&self.shared) }
-    }
 }
 
 impl<D: Device + Send + 'static> Drop for SocketStack<D> {
@@ -142,39 +133,6 @@ impl<D: Device + Send + 'static> fmt::Debug for SocketStack<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counters = self.counters();
         f.debug_struct("SocketStack").field("counters", &counters).finish_non_exhaustive()
-    }
-}
-
-/// Tells of failures of a stack's device, which is tried again all the while. It does not keep the
-/// stack.
-pub struct DeviceWatch<D: Device + Send + 'static = DeviceQueue> {
-    shared: Arc<Shared<D>>,
-}
-
-impl<D: Device + Send + 'static> DeviceWatch<D> {
-    /// Waits for an error of the device. A failure to receive is returned once, until frames have
-    /// come again; one to send every ten seconds at most. A failure that is not taken before
-    /// frames have come is forgotten.
-    ///
-    /// # Errors
-    /// `NotConnected` if the stack has ended; [`fiber::Cancelled`].
-    pub fn next_failure(&self) -> io::Result<io::Error> {
-        fiber::checkpoint()?;
-        let mut state = self.shared.lock();
-        loop {
-            state.check()?;
-            if let Some(failure) = state.device_failure.take() {
-                return Ok(failure);
-            }
-            let failed = Arc::clone(&state.device_failed);
-            state = Shared::wait(state, &failed, None)?;
-        }
-    }
-}
-
-impl<D: Device + Send + 'static> fmt::Debug for DeviceWatch<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceWatch").finish_non_exhaustive()
     }
 }
 
@@ -203,13 +161,6 @@ pub(crate) struct State<D> {
     clock_was_at: NetInstant,
     /// Zero while the device works.
     device_pause: Duration,
-    /// Failure to receive that was not reported yet.
-    device_failure: Option<io::Error>,
-    /// No frame has come since that was told.
-    is_failure_told: bool,
-    /// That it cannot send is not told again before.
-    sending_failure_at: NetInstant,
-    device_failed: Arc<Condvar>,
     is_over: bool,
     /// Reason of the end, unless the stack was dropped.
     failure: Option<String>,
@@ -307,8 +258,6 @@ impl<D: Device> Shared<D> {
         state.rounds += 1;
         state.counters.rounds += 1;
         let received = state.netstack.receive(self.now());
-        // Before the fibers that the frames are for: they may ask.
-        let received = state.hear_device(received);
         state.tell();
         drop(state);
         fiber::yield_now();
@@ -317,11 +266,9 @@ impl<D: Device> Shared<D> {
         if state.is_over {
             return Round::More;
         }
-        let now = self.now();
-        let transmitted = state.netstack.transmit(now, &());
-        let transmitted = transmitted.map_err(|failure| state.cannot_send(now, failure));
+        let transmitted = state.netstack.transmit(self.now(), &());
         let came_of_it = match (received, transmitted) {
-            (Some(count), Ok(())) => {
+            (Ok(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
                 if count < BURST_FRAMES_MAX { Round::Done } else { Round::More }
             }
@@ -397,10 +344,6 @@ impl<D: Device> State<D> {
             clock_at: NetInstant::START,
             clock_was_at: NetInstant::START,
             device_pause: Duration::ZERO,
-            device_failure: None,
-            is_failure_told: false,
-            sending_failure_at: NetInstant::START,
-            device_failed: Arc::new(Condvar::new()),
             is_over: false,
             failure: None,
             counters: StackCounters::default(),
@@ -443,38 +386,6 @@ impl<D: Device> State<D> {
         self.clock_at = at;
         if let Some(clock) = &self.clock {
             clock.unpark();
-        }
-    }
-
-    /// Tells the first failure since frames have come.
-    fn hear_device(&mut self, received: io::Result<usize>) -> Option<usize> {
-        match received {
-            Ok(count) => {
-                if count > 0 {
-                    self.is_failure_told = false;
-                    self.device_failure = None;
-                }
-                Some(count)
-            }
-            Err(failure) => {
-                self.tell_failure(failure);
-                None
-            }
-        }
-    }
-
-    /// An AF_XDP socket brings nothing, and reports nothing, when its interface is down or gone.
-    fn cannot_send(&mut self, now: NetInstant, failure: io::Error) {
-        if now >= self.sending_failure_at {
-            self.sending_failure_at = now + SENDING_FAILURE_EVERY;
-            self.tell_failure(failure);
-        }
-    }
-
-    fn tell_failure(&mut self, failure: io::Error) {
-        if !mem::replace(&mut self.is_failure_told, true) {
-            self.device_failure = Some(failure);
-            self.device_failed.notify_all();
         }
     }
 
@@ -577,10 +488,6 @@ impl<D: Device> State<D> {
         }
     }
 
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
     fn end(&mut self) {
         self.is_over = true;
         if let Some(clock) = &self.clock {
@@ -593,6 +500,5 @@ impl<D: Device> State<D> {
         for waiting in self.ports.values() {
             waiting.notify_all();
         }
-        self.device_failed.notify_all();
     }
 }

@@ -244,26 +244,6 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         }
     }
 
-    /// Waits until the peer has acknowledged all that was written. What is not needed then may go
-    /// on without the stream: its end, after [`shutdown`](TcpStream::shutdown), is sent until it is
-    /// acknowledged although the stream was dropped.
-    ///
-    /// # Errors
-    /// As [`linger`](TcpStream::linger).
-    pub fn wait_acknowledged(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let mut state = self.shared.lock();
-        loop {
-            let connection = self.connection(&mut state)?;
-            match connection.end() {
-                None if connection.is_all_acknowledged() => return Ok(()),
-                None => {}
-                Some(End::Closed) => return Ok(()),
-                Some(end) => return Err(error_of(end)),
-            }
-            state = Shared::wait(state, &self.waits.writable, deadline)?;
-        }
-    }
-
     /// Ends the connection with a RST: reads and writes fail from now on.
     pub fn reset(&self) {
         let mut state = self.shared.lock();

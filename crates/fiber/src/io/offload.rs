@@ -35,11 +35,7 @@ use crate::switch::reason::WaitReason;
 ///
 /// # Panics
 /// With the panic of `f`.
-pub fn offload<F, T>(f: F) -> T
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
+pub fn offload<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let Some(fiber) = processor::with_current(|processor, fiber| {
         processor.shared().counters.offloads.add(1);
         fiber.handle()
@@ -87,11 +83,7 @@ where
 ///
 /// # Panics
 /// With the panic of `f`, if it was waited for.
-pub fn try_offload<F, T>(f: F) -> io::Result<T>
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+pub fn try_offload<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     checkpoint()?;
     let Some(fiber) = processor::with_current(|processor, fiber| {
         processor.shared().counters.offloads.add(1);

@@ -44,11 +44,7 @@ use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
 /// # Panics
 /// On a plain thread (use [`Runtime::spawn`](crate::Runtime::spawn)), or if no stack can be had.
 #[track_caller]
-pub fn spawn<F, T>(f: F) -> JoinHandle<T>
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
+pub fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn(f).expect("failed to spawn a fiber")
 }
 
@@ -139,25 +135,20 @@ impl Builder {
     /// `OutOfMemory` if no stack can be had; `Unsupported` on a plain thread without a cluster;
     /// `NotConnected` if the runtime has been shut down.
     #[track_caller]
-    pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
+    pub fn spawn<T: Send + 'static>(
+        self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
         let cluster = self.named_or_current_cluster()?;
         self.spawn_in(cluster, Location::caller(), f)
     }
 
-    pub(crate) fn spawn_in<F, T>(
+    pub(crate) fn spawn_in<T: Send + 'static>(
         self,
         cluster: Arc<Cluster>,
         spawned_at: &'static Location<'static>,
-        f: F,
-    ) -> io::Result<JoinHandle<T>>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
         let packet = Arc::new(Packet::new(None));
         let whole = entry(Some(Arc::clone(&packet)), f);
         let fiber = self.start(cluster, spawned_at, whole)?;
@@ -285,15 +276,11 @@ const NEVER_RUNS: &str = "a fiber that is waited for would never run: its only p
 
 /// Runs `f`, which may borrow, in a fiber of `cluster`, and waits for it: see
 /// [`ClusterHandle::run`].
-pub(crate) fn run_in<F, T>(
+pub(crate) fn run_in<T: Send>(
     cluster: &Arc<Cluster>,
     spawned_at: &'static Location<'static>,
-    f: F,
-) -> T
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
+    f: impl FnOnce() -> T + Send,
+) -> T {
     let packet = Arc::new(Packet::new(None));
     let run = entry(Some(Arc::clone(&packet)), f);
     let caller = Unparker::current();
@@ -339,11 +326,10 @@ unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnc
 
 /// Code of a fiber: runs the closure, stores its result, wakes the one that waits. Nothing unwinds
 /// beyond it.
-fn entry<F, T>(packet: Option<Arc<Packet<T>>>, f: F) -> impl FnOnce() + Send
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
+fn entry<T: Send>(
+    packet: Option<Arc<Packet<T>>>,
+    f: impl FnOnce() -> T + Send,
+) -> impl FnOnce() + Send {
     move || end(packet, catch_unwind(AssertUnwindSafe(f)))
 }
 
@@ -364,10 +350,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// # Panics
 /// If a fiber panicked that was not joined; on a plain thread, when `f` spawns; or in the child of
 /// a fork that `f` has made, because the scope's fibers stayed with the parent.
-pub fn scope<'env, F, T>(f: F) -> T
-where
-    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
-{
+pub fn scope<'env, T>(f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
     notice_forks();
     let data = Arc::new(ScopeData {
         process: Home::here(),
@@ -414,11 +397,10 @@ impl<'scope> Scope<'scope, '_> {
     /// On a plain thread, or if no stack can be had; and where the caller
     /// [cannot suspend](crate::sync#code-that-cannot-suspend) and there is no other processor.
     #[track_caller]
-    pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
-    where
-        F: FnOnce() -> T + Send + 'scope,
-        T: Send + 'scope,
-    {
+    pub fn spawn<T: Send + 'scope>(
+        &'scope self,
+        f: impl FnOnce() -> T + Send + 'scope,
+    ) -> ScopedJoinHandle<'scope, T> {
         let cluster = current_cluster().expect("failed to spawn a scoped fiber");
         assert!(!processor::blocks_all_of(&cluster), "{}", NEVER_RUNS);
         let data = Arc::clone(&self.data);

@@ -18,11 +18,10 @@ impl ClusterHandle {
     /// # Panics
     /// If no stack can be had, or the runtime of the cluster has been shut down.
     #[track_caller]
-    pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
         let started = Builder::new().spawn_in(Arc::clone(&self.0), Location::caller(), f);
         started.expect("failed to spawn a fiber")
     }
@@ -38,11 +37,7 @@ impl ClusterHandle {
     /// With the panic of `f`; or if no stack can be had, or the runtime of the cluster has been
     /// shut down.
     #[track_caller]
-    pub fn run<F, T>(&self, f: F) -> T
-    where
-        F: FnOnce() -> T + Send,
-        T: Send,
-    {
+    pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         builder::run_in(&self.0, Location::caller(), f)
     }
 

@@ -4,6 +4,11 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
+use crate::sample::Sample;
+
+/// Outcome of taking a sample, or of a step of it.
+pub(crate) type Taken<T = Sample> = Result<T, Fault>;
+
 /// Reason why there is no sample.
 #[derive(Debug)]
 pub(crate) enum Fault {

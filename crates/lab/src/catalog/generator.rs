@@ -29,7 +29,7 @@ fn ask(
     server: &mut Running,
     configuration: &Configuration,
     system: &System,
-) -> Result<Sample, Fault> {
+) -> Taken {
     let url = server.url("/400.html");
     if system.kind == "wrk" {
         let argv = wrk(system, configuration, bench.seconds, &url, &[]);

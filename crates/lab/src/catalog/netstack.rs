@@ -30,11 +30,7 @@ fn plan(system: &System, mtu: u64, has_offloads: bool) -> LinkPlan {
 
 /// Front pages, all of them in memory, and the words with which they are asked for, a connection
 /// for each.
-fn pages(
-    bench: &mut Bench<'_>,
-    system: &System,
-    link: LinkPlan,
-) -> Result<(Running, Vec<String>), Fault> {
+fn pages(bench: &mut Bench<'_>, system: &System, link: LinkPlan) -> Taken<(Running, Vec<String>)> {
     let site = super::web::pages(bench)?;
     let memory = ["--memory-file-max", "2M"];
     let server = bench.start_on(link, system, &site, 1, &memory)?;

@@ -140,7 +140,7 @@ pub(super) fn take(
     configuration: &Configuration,
     server: &mut Running,
     common: &[String],
-) -> Result<Sample, Fault> {
+) -> Taken {
     let unit_s = bench.seconds;
     let closed = words(&format!("-c 256 --warm-up {:.0}ms", CLOSED * unit_s * 1e3));
     let closed = [common, &closed].concat();

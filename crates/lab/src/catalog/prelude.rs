@@ -1,6 +1,6 @@
 //! Imports and helpers of experiments.
 
-pub(super) use crate::bench::{Bench, Fault, Running};
+pub(super) use crate::bench::{Bench, Fault, Running, Taken};
 pub(super) use crate::expect::{Expectations, Judge, paper};
 pub(super) use crate::experiment::{Breadth, Experiment, Figure, ServerWork, Work};
 pub(super) use crate::measure::{Configuration, Measure, less, more, neither, operation};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use memchr::{memchr, memchr_iter, memchr2, memmem};
 
+use super::{Read, Reply};
 use crate::plan::{Choice, Expected, Http, Page};
 use crate::random::Random;
 use crate::workload::distribution::{Chooser, Weighted};
@@ -163,26 +164,6 @@ enum ReadState {
     Trailer,
 }
 
-/// Result of reading.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Read {
-    /// All input was used; the reply is incomplete.
-    More,
-    /// A reply is complete; the input behind it was not used.
-    Reply(Reply),
-    /// This is no reply; the connection cannot be used any more.
-    Broken,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Reply {
-    pub(crate) status: u16,
-    /// True if the connection ends with this reply.
-    pub(crate) closes: bool,
-    /// Length of the body, and its checksum if it was computed.
-    pub(crate) body: Expected,
-}
-
 impl Reader {
     /// Reads from `input` and advances it past the used bytes. `hashes`: compute the checksum of
     /// the body. `is_head`: the reply to a HEAD request has no body (RFC 9112 6.3).
@@ -317,7 +298,7 @@ impl Reader {
         self.beside_bytes = 0;
         let crc32 = self.hash.take().map_or(0, crc32fast::Hasher::finalize);
         let body = Expected { bytes: self.body_bytes, crc32 };
-        Reply { status: self.status, closes: self.closes, body }
+        Reply::of_http(self.status, self.closes, body)
     }
 
     fn take(&mut self, input: &mut &[u8], most: u64, is_content: bool) -> u64 {

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 
 use memchr::memchr;
 
-use crate::plan::{Cache, CacheProtocol, KEY_BYTES_MAX, KEY_DIGITS, VALUE_BYTES_MAX};
+use super::{Read, Reply};
+use crate::plan::{Cache, CacheProtocol, Expected, KEY_BYTES_MAX, KEY_DIGITS, VALUE_BYTES_MAX};
 use crate::random::Random;
 use crate::workload::distribution::{Chooser, Distribution};
 
@@ -234,29 +235,6 @@ const UNASKED_MAX: u32 = 100;
 /// Marker that is no key number: those have [`KEY_DIGITS`] digits.
 const ANSWERED: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Read {
-    /// All input was used, and the reply is incomplete.
-    More,
-    /// A reply is complete.
-    Reply(Reply),
-    /// This is no reply; the connection cannot be used any more.
-    Broken,
-}
-
-/// Reply to a `get` or a `set`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Reply {
-    /// 2: good; 4: `ERROR` or `CLIENT_ERROR`; 5: `SERVER_ERROR`; as in HTTP.
-    pub(crate) status_class: u8,
-    /// Number of values.
-    pub(crate) found: u32,
-    /// Number of wrong values.
-    pub(crate) wrong: u32,
-    /// True if it answers a set, false for a get; `None` for an error.
-    pub(crate) answers_set: Option<bool>,
-}
-
 impl Reader {
     pub(crate) fn new(plan: &Cache) -> Reader {
         let is_single_meta = plan.protocol == CacheProtocol::Meta && plan.keys_per_get == 1;
@@ -312,16 +290,16 @@ impl Reader {
                 }
             }
             if std::mem::take(&mut self.ends) {
-                return self.end(request, self.reply(2, Some(false)));
+                return self.end(request, self.reply(200, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
                 return if input.len() > LINE_BYTES_MAX { Read::Broken } else { Read::More };
             };
             let (line, rest) = input.split_at(end + 1);
             match line_of(line.trim_ascii_end()) {
-                ReplyLine::Reply(status_class, answers_set) => {
+                ReplyLine::Reply(status, answers_set) => {
                     *input = rest;
-                    return self.end(request, self.reply(status_class, answers_set));
+                    return self.end(request, self.reply(status, answers_set));
                 }
                 ReplyLine::ValueHeader(_)
                     if self.found >= self.keys_per_get + VALUES_TOO_MANY_MAX =>
@@ -411,15 +389,16 @@ impl Reader {
         (self.found, self.wrong, self.unasked, self.next) = (0, 0, 0, 0);
     }
 
-    fn reply(&self, status_class: u8, answers_set: Option<bool>) -> Reply {
-        Reply { status_class, found: self.found, wrong: self.wrong, answers_set }
+    fn reply(&self, status: u16, answers_set: Option<bool>) -> Reply {
+        let body = Expected { bytes: 0, crc32: 0 };
+        Reply { status, closes: false, found: self.found, wrong: self.wrong, answers_set, body }
     }
 }
 
 enum ReplyLine<'a> {
     ValueHeader(ValueHeader<'a>),
-    /// End of a reply: its class, and true if it answers a set.
-    Reply(u8, Option<bool>),
+    /// End of a reply: its status, and true if it answers a set.
+    Reply(u16, Option<bool>),
     Broken,
 }
 
@@ -443,11 +422,11 @@ fn line_of(line: &[u8]) -> ReplyLine<'_> {
             let key = words.find_map(|word| word.strip_prefix(b"k"));
             value(key.unwrap_or_default(), true, length)
         }
-        b"END" | b"EN" | b"MN" => ReplyLine::Reply(2, Some(false)),
-        b"STORED" | b"HD" => ReplyLine::Reply(2, Some(true)),
-        b"ERROR" | b"CLIENT_ERROR" => ReplyLine::Reply(4, None),
+        b"END" | b"EN" | b"MN" => ReplyLine::Reply(200, Some(false)),
+        b"STORED" | b"HD" => ReplyLine::Reply(200, Some(true)),
+        b"ERROR" | b"CLIENT_ERROR" => ReplyLine::Reply(400, None),
         // A plain set is stored, or the server could not.
-        b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => ReplyLine::Reply(5, None),
+        b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => ReplyLine::Reply(500, None),
         _ => ReplyLine::Broken,
     }
 }
@@ -512,7 +491,8 @@ mod tests {
                             return found;
                         }
                         Read::Reply(reply) => {
-                            found.push((reply.status_class, reply.found, reply.wrong));
+                            let class = (reply.status / 100) as u8;
+                            found.push((class, reply.found, reply.wrong));
                         }
                     }
                 }

@@ -12,7 +12,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::memcached::{self, Read, Reply, Request};
+use super::memcached::{self, Request};
+use super::{Read, Reply};
 
 /// Length of the header.
 const HEADER_BYTES: usize = 8;
@@ -198,7 +199,7 @@ mod tests {
     }
 
     fn is_found(read: &UdpRead) -> bool {
-        matches!(read, UdpRead::Reply(Reply { status_class: 2, found: 1, wrong: 0, .. }))
+        matches!(read, UdpRead::Reply(Reply { status: 200, found: 1, wrong: 0, .. }))
     }
 
     #[test]

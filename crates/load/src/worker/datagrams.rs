@@ -1,7 +1,7 @@
 //! Requests over UDP: one in flight on each socket, which a lost datagram does not end.
 
 use super::Worker;
-use crate::protocol::{Reader, UdpStep};
+use crate::protocol::{Reader, UdpRead};
 
 impl Worker<'_> {
     pub(super) fn received_datagram(&mut self, slot: u32, length: usize) {
@@ -9,12 +9,12 @@ impl Worker<'_> {
         let asked = connection.in_flight.front().map(|request| request.tag);
         let datagram = self.backend.input(slot, length);
         match connection.reader.read_datagram(datagram, asked, &self.protocol) {
-            UdpStep::More => {}
-            UdpStep::Late => self.tally.late_datagrams += 1,
-            UdpStep::Broken => {
+            UdpRead::More => {}
+            UdpRead::Late => self.tally.late_datagrams += 1,
+            UdpRead::Broken => {
                 return self.fail(slot, |tally| tally.errors.bad_reply += 1);
             }
-            UdpStep::Reply(reply) => {
+            UdpRead::Reply(reply) => {
                 if let Some(request) = connection.in_flight.pop_front() {
                     self.replied(slot, &request, &reply);
                 }

@@ -2,7 +2,7 @@
 
 use super::{ConnectionState, InFlight, Reading, Worker};
 use crate::outcome::record;
-use crate::protocol::{ParseStep, Protocol, Reader, Reply, RequestTag};
+use crate::protocol::{Protocol, Read, Reader, Reply, RequestTag};
 
 impl Worker<'_> {
     /// Sends the requests that are due on an open connection.
@@ -146,7 +146,7 @@ impl Worker<'_> {
         }
         let reader = &mut self.connections[slot as usize].reader;
         match reader.read(&mut input, RequestTag::default(), &mut self.protocol) {
-            ParseStep::Reply(reply) => self.unasked_reply(slot, &reply),
+            Read::Reply(reply) => self.unasked_reply(slot, &reply),
             _ => self.fail(slot, |tally| tally.errors.bad_reply += 1),
         }
     }
@@ -161,11 +161,11 @@ impl Worker<'_> {
     }
 
     /// Handles a parsed reply; returns true if more may be read.
-    pub(super) fn parsed(&mut self, slot: u32, parsed: ParseStep) -> bool {
+    pub(super) fn parsed(&mut self, slot: u32, parsed: Read) -> bool {
         match parsed {
-            ParseStep::Nothing => return false,
-            ParseStep::Broken => self.fail(slot, |tally| tally.errors.bad_reply += 1),
-            ParseStep::Reply(reply) => {
+            Read::More => return false,
+            Read::Broken => self.fail(slot, |tally| tally.errors.bad_reply += 1),
+            Read::Reply(reply) => {
                 let Some(request) = self.connections[slot as usize].in_flight.pop_front() else {
                     self.unasked_reply(slot, &reply);
                     return false;
@@ -259,7 +259,7 @@ impl Worker<'_> {
     pub(super) fn peer_closed(&mut self, slot: u32) {
         let connection = &mut self.connections[slot as usize];
         if let Some(reply) = connection.reader.closed() {
-            self.parsed(slot, ParseStep::Reply(reply));
+            self.parsed(slot, Read::Reply(reply));
             return;
         }
         if connection.in_flight.is_empty() {

@@ -760,11 +760,6 @@ impl Connection {
         self.scoreboard.start().clamp(DATA_AT, self.queue_end) - DATA_AT
     }
 
-    /// The peer has acknowledged all that was queued; an end that was queued, perhaps not.
-    pub fn is_all_acknowledged(&self) -> bool {
-        self.scoreboard.start() >= self.queue_end
-    }
-
     /// Bytes that are queued and were never sent.
     pub fn unsent_len(&self) -> u64 {
         self.queue_end.saturating_sub(self.scoreboard.end().max(DATA_AT))

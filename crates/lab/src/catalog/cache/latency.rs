@@ -54,11 +54,7 @@ fn label(share: u64, connections: u64) -> String {
     format!("{share} % of the peak{over}")
 }
 
-pub(super) fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+pub(super) fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mut server = super::start(bench, system, ServerLimits::default())?;
     let mut load = super::load(configuration, &server);
     if let Some(rate) = configuration.parameter("rate") {

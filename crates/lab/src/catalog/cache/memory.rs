@@ -34,11 +34,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     ]
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mut server = super::start(bench, system, ServerLimits::default())?;
     let each = match configuration.parameter("keys") {
         Some(keys) => {

@@ -22,11 +22,7 @@ pub(in crate::catalog) const CACHE_OVERLOAD: Experiment = Experiment {
     expectations: |rows| overload::expectations(rows, "weft cache", &["memcached"]),
 };
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mut server = super::start(bench, system, overload::LIMITS)?;
     let what = super::what(configuration, &server);
     overload::take(bench, configuration, &mut server, &what)

@@ -56,11 +56,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     rows.map(|&(label, parameters, _)| Configuration::new(label, "cache", parameters)).collect()
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mut server = super::start(bench, system, ServerLimits::default())?;
     let load = super::load(configuration, &server);
     Ok(bench.drive(&mut server, &[load])?.sound()?.sample())

@@ -89,11 +89,7 @@ fn label(idle: u64, share: u64) -> String {
     format!("{idle} idle, {share} % of the peak")
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = web::site(bench, "kilobyte", &[1024])?;
     let limits = ServerLimits {
         cpu_percent: Some(CPU_PERCENT),

@@ -30,11 +30,7 @@ fn configurations(_: &Breadth) -> Vec<Configuration> {
     configurations.into()
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mut server = super::weft(bench)?;
     super::ask(bench, &mut server, configuration, system)
 }

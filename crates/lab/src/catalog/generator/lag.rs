@@ -27,11 +27,7 @@ const LAG_P99: Measure = less("lag_p99_us", "p99 of the lag", "µs");
 const SLOW: &str = "1,000 per second";
 const FAST: &str = "50,000 per second";
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mut server = super::weft(bench)?;
     let url = server.url("/400.html");
     let rate = configuration.get("rate", 1000);

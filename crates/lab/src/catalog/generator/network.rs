@@ -28,11 +28,7 @@ const SESSIONS: Measure = Measure {
 const NETSTACK: &str = "weft load netstack";
 const CONFIGURATION: &str = "400 B, a connection for every request";
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = super::site(bench)?;
     let plan =
         LinkPlan { wire: Wire::Veth { has_offloads: true }, mtu: 1500, kernel: Some("cubic") };

@@ -45,11 +45,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
         .collect()
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let is_open = configuration.program == "open";
     let site = bench.folder("words", make)?;
     let nginx = nginx_gzip().ok_or("nginx is not installed: apt-get install nginx-light")?;

@@ -50,11 +50,7 @@ fn label(reno: u64, loss_per_mille: u64) -> String {
     format!("{name}, {} % lost", loss_per_mille as f64 / 10.0)
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = web::site(bench, "long", &[BYTES, BYTES_LOSSY])?;
     let is_kernel = system.kind == KERNEL;
     let loss_per_mille = configuration.get("loss", 0);

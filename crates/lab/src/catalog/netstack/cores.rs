@@ -27,11 +27,7 @@ pub(in crate::catalog) const CORES: Experiment = Experiment {
 const ONE: (&str, u64) = ("1 shard", 1);
 const TWO: (&str, u64) = ("2 shards on one core", 2);
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = web::site(bench, "short", &[3500])?;
     let shards = configuration.get("shards", 1);
     let mut plan = super::plan(system, 1500, true);

@@ -43,11 +43,7 @@ fn label(mtu: u64) -> String {
     format!("MTU {mtu}")
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let mtu = configuration.get("mtu", 1500);
     let (mut server, mut load) = super::pages(bench, system, super::plan(system, mtu, false))?;
     load.extend(words("-c 50 --warm-up 1s"));

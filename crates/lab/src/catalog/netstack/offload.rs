@@ -31,11 +31,7 @@ const BULK_BYTES: u64 = 100_000_000;
 const LASTS: f64 = 2.0;
 const MTU: u64 = 1500;
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let plan = super::plan(system, MTU, true);
     let (mut server, mut load) = match configuration.parameter("size") {
         None => super::pages(bench, system, plan)?,

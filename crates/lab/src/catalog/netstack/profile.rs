@@ -67,7 +67,7 @@ const OTHER: Part = part("other_percent", "the rest", "");
 const PARTS: [&Part; 8] =
     [&KERNEL_PART, &ALLOCATION, &COPY, &CHECKSUM, &DEVICE, &HTTP, &TCP, &OTHER];
 
-fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Taken {
     let perf = in_path("perf").ok_or("perf is not installed: apt-get install linux-perf")?;
     let plan = super::plan(system, 1500, false);
     let (mut server, mut load) = super::pages(bench, system, plan)?;

@@ -39,7 +39,7 @@ const HOT_P50: Measure = less("hot_p50_us", "median latency of hot files", "µs"
 const HOT_P99: Measure = less("hot_p99_us", "p99 latency of hot files", "µs");
 const FROM_DISK: Measure = less("from_disk_percent", "read from disk, of the cold bytes", "%");
 
-fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Taken {
     let site = bench.folder("cold", make)?;
     super::demand_disk(&site)?;
     super::cool(&site)?;

@@ -59,11 +59,7 @@ const FROM_DISK: Measure = less("disk_kib_per_reply", "read from disk", "KiB per
 const PER_READ: Measure =
     more("replies_per_read", "replies of the file set at equal reads", "per read of the disk");
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = site(bench)?;
     super::demand_disk(&site)?;
     super::cool(&site)?;

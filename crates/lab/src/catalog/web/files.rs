@@ -51,7 +51,7 @@ fn label(files: &str, requests: u64) -> String {
     format!("{files}: {requests} % of the requests")
 }
 
-fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<Sample, Fault> {
+fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Taken {
     let scale = configuration.get("scale", 1000) as f64 / 1e3;
     let set = FileSet::plan(Recipe { model: Model::Thesis, scale, seed: 1, exponent: 1.0 });
     let table = set?.table();

@@ -38,11 +38,7 @@ pub(in crate::catalog) const WEB_GENERATORS: Experiment = Experiment {
 const BY_WEFT: &str = "asked by weft load";
 const BY_WRK: &str = "asked by wrk";
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let by_wrk = match configuration.get("wrk", 0) {
         0 => None,
         _ => Some(installed(bench).ok_or(Fault::Absent)?),

@@ -40,11 +40,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     vec![Configuration::new(label, "hold", [("connections", count)])]
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = super::site(bench, "small", &[SIZE])?;
     let mut server = bench.start(system, &site, ServerLimits::default())?;
     let count = configuration.get("connections", 1) as usize;

@@ -68,11 +68,7 @@ fn label(percent: u64) -> String {
     format!("{percent} % of the files")
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = site(bench)?;
     super::demand_disk(&site)?;
     super::cool(&site)?;

@@ -24,11 +24,7 @@ pub(in crate::catalog) const WEB_OVERLOAD: Experiment = Experiment {
     expectations: |rows| overload::expectations(rows, "weft", &["nginx sendfile"]),
 };
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = super::thesis(bench)?;
     let mut server = bench.start(system, &site, overload::LIMITS)?;
     let load = super::ask_for_files(&server, &site, "--requests-per-connection 5");

@@ -31,7 +31,7 @@ fn configurations(_: &Breadth) -> Vec<Configuration> {
     configurations.collect()
 }
 
-fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Result<Sample, Fault> {
+fn take(_: &mut Bench<'_>, configuration: &Configuration, _: &System) -> Taken {
     let figures = figures()?;
     let found = figures.get(configuration.get("at", 0) as usize);
     let &(_, paper, ours) = found.ok_or("the paper has no such figure")?;

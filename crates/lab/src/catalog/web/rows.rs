@@ -78,11 +78,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     configurations.collect()
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = super::site(bench, "sizes", SIZES)?;
     let size = configuration.get("size", 400);
     let path = format!("/{size}.html");

@@ -64,11 +64,7 @@ fn configurations(_: &Breadth) -> Vec<Configuration> {
     configurations.into()
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = super::site(bench, "sendfile", &[FAST_BYTES, SLOW_BYTES])?;
     let mut server = bench.start(system, &site, ServerLimits::default())?;
     server.verify(&format!("/{FAST_BYTES}.html"), &super::body(FAST_BYTES, FAST_BYTES as usize))?;

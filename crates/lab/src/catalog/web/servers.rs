@@ -29,7 +29,7 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
 
 const CONFIGURATION: &str = "500 front pages";
 
-fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Taken {
     let site = super::pages(bench)?;
     let mut server = bench.start(system, &site, ServerLimits::default())?;
     let load = super::ask_for_files(&server, &site, "--close -c 1000 --warm-up 500ms");

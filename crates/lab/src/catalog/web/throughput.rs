@@ -65,11 +65,7 @@ fn label(share: u64) -> String {
     format!("{share} % of the peak")
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let is_long = bench.seconds >= LONG_S;
     let site = if is_long { super::whole_thesis(bench)? } else { super::thesis(bench)? };
     let log = sessions(bench, &site)?;

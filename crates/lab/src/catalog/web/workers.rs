@@ -70,11 +70,7 @@ fn configurations(breadth: &Breadth) -> Vec<Configuration> {
     configurations.collect()
 }
 
-fn take(
-    bench: &mut Bench<'_>,
-    configuration: &Configuration,
-    system: &System,
-) -> Result<Sample, Fault> {
+fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -> Taken {
     let site = super::site(bench, "small", &[SIZE])?;
     let body = super::body(SIZE, SIZE as usize);
     let (servers, workers) = (configuration.get("servers", 1), configuration.get("workers", 2));

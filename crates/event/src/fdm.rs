@@ -67,6 +67,7 @@ struct Entry {
     live_counter: u32,
     /// Never leaves the active set; "locked" in the paper.
     is_pinned: bool,
+    deadline: Option<Instant>,
 }
 
 impl Fdm {
@@ -101,6 +102,23 @@ impl Fdm {
         Fdm { nap, ..self }
     }
 
+    /// From when on `fd` is reported as [timed out](Readiness::is_timed_out), once, if it is found
+    /// idle; `None` for never. The paper has this in the library because the library looks at each
+    /// descriptor anyway. It is as late as the look at the descriptor's set.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if `fd` is not watched.
+    pub fn set_deadline(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        let Place { set, at } = *self.places.get_mut(fd.as_raw_fd())?;
+        self.sets[set].entries[at].deadline = deadline;
+        Ok(())
+    }
+
     /// Number of active, dozing and idle descriptors.
     #[must_use]
     pub fn population(&self) -> [usize; SETS] {
@@ -119,6 +137,7 @@ impl Fdm {
             self.polled.extend_from_slice(&set.fds);
         }
         sys::poll(&mut self.polled, Some(Duration::ZERO))?;
+        let now = Instant::now();
         for set in (0..due).rev() {
             let end = starts.get(set + 1).filter(|_| set + 1 < due).copied();
             let looked_at = end.unwrap_or(self.polled.len()) - starts[set];
@@ -126,22 +145,25 @@ impl Fdm {
             // has had its turn.
             for at in (0..looked_at).rev() {
                 let revents = self.polled[starts[set] + at].revents;
-                self.classify(Place { set, at }, revents, ready);
+                self.classify(Place { set, at }, revents, now, ready);
             }
         }
         Ok(())
     }
 
     /// Section 3.2 of the paper, for one descriptor that was looked at.
-    fn classify(&mut self, place: Place, revents: i16, ready: &mut Vec<Ready>) {
+    fn classify(&mut self, place: Place, revents: i16, now: Instant, ready: &mut Vec<Ready>) {
         const ERRORS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let top = self.live;
         let entry = &mut self.sets[place.set].entries[place.at];
-        let readiness = Readiness::from_poll(revents as u32);
+        let mut readiness = Readiness::from_poll(revents as u32);
         if revents != 0 && revents & ERRORS == 0 {
             entry.live_counter = if entry.live_counter < top - 1 { top - 1 } else { top };
         } else {
             entry.live_counter = entry.live_counter.saturating_sub(1);
+        }
+        if revents == 0 && entry.deadline.take_if(|deadline| *deadline <= now).is_some() {
+            readiness |= Readiness::TIMED_OUT;
         }
         if !readiness.is_nothing() {
             ready.push(Ready { token: entry.token, readiness });
@@ -188,7 +210,12 @@ impl Dispatcher for Fdm {
         let fd = fd.as_raw_fd();
         let at = self.sets[ACTIVE].len();
         self.places.insert(fd, Place { set: ACTIVE, at })?;
-        let entry = Entry { token, live_counter: self.live - 1, is_pinned: interest.is_pinned() };
+        let entry = Entry {
+            token,
+            live_counter: self.live - 1,
+            is_pinned: interest.is_pinned(),
+            deadline: None,
+        };
         self.sets[ACTIVE].push(fd, interest.poll_events(), entry);
         Ok(())
     }
@@ -325,5 +352,13 @@ mod tests {
         world.fdm.modify(world.far.as_fd(), Token(1), Interest::READ.pinned()).unwrap();
         world.calls(50);
         assert_eq!(world.fdm.population(), [1, 0, 0]);
+    }
+
+    #[test]
+    fn a_deadline_is_reported_once() {
+        let mut world = World::new(3);
+        world.fdm.set_deadline(world.far.as_fd(), Some(Instant::now())).unwrap();
+        assert!(world.call() && world.ready[0].readiness.is_timed_out());
+        assert!((0..9).all(|_| !world.call()));
     }
 }

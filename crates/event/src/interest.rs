@@ -60,7 +60,8 @@ impl Readiness {
     pub(crate) const WRITABLE: Readiness = Readiness(2);
     pub(crate) const HANGUP: Readiness = Readiness(4);
     pub(crate) const ERROR: Readiness = Readiness(8);
-    pub(crate) const READ_CLOSED: Readiness = Readiness(16);
+    pub(crate) const TIMED_OUT: Readiness = Readiness(16);
+    pub(crate) const READ_CLOSED: Readiness = Readiness(32);
 
     /// A read will not block: it gives bytes, the end of the stream, or the error.
     #[must_use]
@@ -92,6 +93,12 @@ impl Readiness {
     #[must_use]
     pub const fn is_error(self) -> bool {
         self.has(Readiness::ERROR)
+    }
+
+    /// The time given to [`Fdm::set_deadline`](crate::Fdm::set_deadline) has come.
+    #[must_use]
+    pub const fn is_timed_out(self) -> bool {
+        self.has(Readiness::TIMED_OUT)
     }
 
     const fn has(self, bit: Readiness) -> bool {
@@ -133,6 +140,7 @@ impl fmt::Debug for Readiness {
             (Readiness::WRITABLE, "writable"),
             (Readiness::HANGUP, "hangup"),
             (Readiness::ERROR, "error"),
+            (Readiness::TIMED_OUT, "timed out"),
             (Readiness::READ_CLOSED, "read closed"),
         ];
         let held = names.iter().filter(|(bit, _)| self.has(*bit));

@@ -23,7 +23,7 @@ const CRATES: &[CrateFloors] = &[
             host
             counters
             handle oracle
-            reply transcript
+            reply
             answer
             session
             explain

@@ -350,10 +350,7 @@ const FILE: Rows = &[
         .per_host()
         .help("Strict-Transport-Security of replies over TLS"),
     set("http2")
-        .chooses(HTTP2, |config, text| {
-            config.http2 = text == "on";
-            Ok(())
-        })
+        .chooses(HTTP2, put!(http2 = value::switch))
         .starts_as("on")
         .reloads()
         .help("HTTP/2, by ALPN over TLS and by prior knowledge without it"),

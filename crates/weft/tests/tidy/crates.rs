@@ -6,7 +6,7 @@ const CRATES: &[CrateFloors] = &[
             file host log network shards
             outbox
             session
-            echo mux replay
+            echo replay
         ",
         upward: &[],
     },

@@ -4,12 +4,15 @@
 
 #![no_main]
 
+#[path = "../../crates/web/tests/transcript/mod.rs"]
+mod transcript;
+
 use std::sync::{Arc, LazyLock};
 
 use http2::PREFACE;
 use libfuzzer_sys::fuzz_target;
 use session::replay::{Cutting, Replayed, run};
-use web::{Handle, Peer, ServiceConfig, Session, transcript};
+use web::{Handle, Peer, ServiceConfig, Session};
 
 /// What a driver would hold; longer inputs teach nothing new and cost time.
 const INPUT_LEN_MAX: usize = 4096;

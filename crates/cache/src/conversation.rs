@@ -4,7 +4,7 @@
 
 mod context;
 mod dump;
-pub(crate) mod observe;
+mod observe;
 mod state;
 mod storage;
 

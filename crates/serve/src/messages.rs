@@ -7,7 +7,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -104,7 +104,7 @@ impl Messages {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let was_stuck = self.is_stuck.swap(true, Ordering::Relaxed);
-                    if was_stuck || !is_writable_within(to, PATIENCE) {
+                    if was_stuck || !way.is_writable_within(PATIENCE) {
                         return Err(io::ErrorKind::WouldBlock.into());
                     }
                 }
@@ -116,24 +116,26 @@ impl Messages {
 }
 
 /// Way to write without blocking.
-enum Way<'a> {
-    /// A file; writing to it never blocks for a reader.
-    Plain(BorrowedFd<'a>),
+#[derive(Debug)]
+pub(crate) enum Way<F> {
+    /// A file, or what was opened with `O_NONBLOCK`; writing to it never blocks for a reader.
+    Plain(F),
     /// A pipe or a terminal, opened again with `O_NONBLOCK`: that flag belongs to the open file
-    /// description, which other processes share. open(2)
+    /// description, which other processes share. So does a file's offset. open(2), proc(5)
     Own(OwnedFd),
     /// A pipe or a terminal that cannot be opened again: another user's, or without `/proc`.
-    Polled(BorrowedFd<'a>),
-    Socket(BorrowedFd<'a>),
+    Polled(F),
+    /// A socket, such as journald gives a service for its output.
+    Socket(F),
 }
 
-impl<'a> Way<'a> {
-    fn to(fd: BorrowedFd<'a>) -> io::Result<Way<'a>> {
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+impl<F: AsFd> Way<F> {
+    pub(crate) fn to(fd: F) -> io::Result<Way<F>> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         Ok(match kind {
             FileType::Socket => Way::Socket(fd),
             FileType::Fifo | FileType::CharacterDevice => {
-                let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+                let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 match rustix::fs::open(link, flags, Mode::empty()) {
                     Ok(own) => Way::Own(own),
@@ -144,24 +146,28 @@ impl<'a> Way<'a> {
         })
     }
 
-    fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+    pub(crate) fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
         match self {
             Way::Plain(fd) => rustix::io::write(fd, bytes),
             Way::Own(fd) => rustix::io::write(fd, bytes),
-            Way::Polled(fd) if !is_writable_within(*fd, Duration::ZERO) => Err(Errno::AGAIN),
+            Way::Polled(_) if !self.is_writable_within(Duration::ZERO) => Err(Errno::AGAIN),
             Way::Polled(fd) => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
             Way::Socket(fd) => {
                 rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
         }
     }
-}
 
-/// True if `fd` becomes writable, or fails, within `patience`.
-fn is_writable_within(fd: BorrowedFd<'_>, patience: Duration) -> bool {
-    let patience = Timespec::try_from(patience).unwrap_or_default();
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
-    poll(&mut fds, Some(&patience)) == Ok(1)
+    /// True if it becomes writable, or fails, within `patience`.
+    pub(crate) fn is_writable_within(&self, patience: Duration) -> bool {
+        let fd = match self {
+            Way::Own(fd) => fd.as_fd(),
+            Way::Plain(fd) | Way::Polled(fd) | Way::Socket(fd) => fd.as_fd(),
+        };
+        let patience = Timespec::try_from(patience).unwrap_or_default();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+        poll(&mut fds, Some(&patience)) == Ok(1)
+    }
 }
 
 #[cfg(test)]

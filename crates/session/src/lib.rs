@@ -31,9 +31,9 @@
 //! A session never blocks. What may block is a value of its own, [`Session::Work`], which owns what
 //! it needs: the driver runs it elsewhere, while the session may go on, and hands it back.
 //!
-//! [`Echo`] is the smallest real session, [`Mux`] the smallest full-duplex one. [`replay`] is the
-//! test harness for all sessions: it delivers a conversation whole, byte by byte, and cut at seeded
-//! random places, and requires the same replies each time.
+//! [`Echo`] is the smallest real session; the smallest full-duplex one is in `tests/mux`.
+//! [`replay`] is the test harness for all sessions: it delivers a conversation whole, byte by
+//! byte, and cut at seeded random places, and requires the same replies each time.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,6 @@ mod echo;
 mod file;
 mod host;
 mod log;
-mod mux;
 mod network;
 mod outbox;
 pub mod replay;
@@ -52,7 +51,6 @@ pub use echo::Echo;
 pub use file::{FileRange, FileStamp, SharedFile};
 pub use host::{HostIndex, HostName, name_and_port};
 pub use log::{HeldLine, Log};
-pub use mux::{Mux, MuxWork};
 pub use network::{IpNetwork, Networks, PrefixLen};
 pub use outbox::{Chunk, Outbox};
 pub use session::{

@@ -8,6 +8,9 @@
 
 extern crate weftwork_web as web;
 
+#[path = "../tests/transcript/mod.rs"]
+mod transcript;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 use session::{Networks, Next, Now, Outbox, Phase, PrefixLen, Session as _, work_here};
 use web::{
     Handle, Hosts, Peer, RateLimit, RedirectRule, Redirects, ServiceConfig, Session, Site,
-    SiteConfig, VirtualHost, transcript,
+    SiteConfig, VirtualHost,
 };
 
 const ROUNDS: usize = 50;

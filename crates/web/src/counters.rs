@@ -29,7 +29,7 @@ pub(crate) struct Counters {
 }
 
 /// Counters of one thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct CounterShard {
     replies: [AtomicU64; Status::COUNT],
     reply_body_len: AtomicU64,
@@ -204,21 +204,6 @@ impl Counters {
     fn sum(&self, of: impl Fn(&CounterShard) -> &AtomicU64) -> u64 {
         let of_thread = |shard| of(shard).load(Ordering::Relaxed);
         self.shards.iter().map(of_thread).sum()
-    }
-}
-
-impl Default for CounterShard {
-    fn default() -> CounterShard {
-        CounterShard {
-            replies: std::array::from_fn(|_| AtomicU64::new(0)),
-            reply_body_len: AtomicU64::new(0),
-            request_body_len: AtomicU64::new(0),
-            refusals: std::array::from_fn(|_| AtomicU64::new(0)),
-            ranges_ignored: std::array::from_fn(|_| AtomicU64::new(0)),
-            rate_evictions: AtomicU64::new(0),
-            multiplexed: std::array::from_fn(|_| AtomicU64::new(0)),
-            calmed: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
     }
 }
 

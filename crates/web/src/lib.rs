@@ -64,8 +64,6 @@ mod request;
 mod session;
 mod site;
 mod status;
-#[doc(hidden)]
-pub mod transcript;
 
 pub use self::session::{Covers, Session, Work};
 pub use challenge::Challenges;

@@ -141,7 +141,7 @@ fn cut(value: &[u8]) -> (&[u8], &'static [u8]) {
     (&value[..end.unwrap_or(VALUE_LEN_MAX)], b"...")
 }
 
-fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+pub(crate) fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     to.write_fmt(text).expect("a vector takes everything");
 }
 

@@ -7,7 +7,6 @@
 pub(crate) mod stream;
 
 use std::borrow::Cow;
-use std::io::Write;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use crate::date;
 use crate::error_page::Page;
 use crate::handle::{Handle, Service};
 use crate::host::VirtualHost;
-use crate::log::{LogLine, Peer};
+use crate::log::{LogLine, Peer, print};
 use crate::request::target::encoded;
 use crate::request::{Fields, Head, Method, Name, Version};
 use crate::site::{Body, Entry, Readers, Site};
@@ -550,10 +549,6 @@ fn push_content_type(entry: &Entry, to: &mut Vec<u8>) {
 fn push_content_range(entry: &Entry, range: &Range<u64>, to: &mut Vec<u8>) {
     let last = range.end - 1;
     print(to, format_args!("Content-Range: bytes {}-{last}/{}\r\n", range.start, entry.len));
-}
-
-fn print(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    to.write_fmt(text).expect("a vector takes everything");
 }
 
 /// The coding that an entry's header lines name, for the log.

@@ -356,26 +356,15 @@ impl session::Session for Session {
             GiveUp::TimedOut(Phase::Head | Phase::Body) => Status::RequestTimeout,
             GiveUp::TooLong => Status::FieldsTooLarge,
         };
-        let mut replier = Replier {
-            handle: &self.handle,
-            service: &service,
-            transport: self.transport,
-            subject: self.subject.as_deref(),
-            host: service.sole(),
-            readers: Readers::Own,
-            client: self.peer,
-            now,
-            out,
-            stream: None,
-        };
-        match std::mem::replace(&mut self.state, State::Closed) {
+        let (Call { mut replier, peer, .. }, state) = self.call(&service, now, out);
+        match std::mem::replace(state, State::Closed) {
             State::Multiplexed(mut connection) => connection.give_up(reason, replier.out),
             State::Fresh { .. } | State::Between { .. } => {
                 replier.page_anywhere(status, RequestFacts::unparsed(b""), &[], None);
             }
             State::Body(kept, _) | State::Answering(kept) => {
                 let head = kept.head();
-                replier.client = client_of(&service, self.peer, &head).peer;
+                replier.client = client_of(&service, *peer, &head).peer;
                 replier.refuse(status, &head, false, &[], None);
             }
             State::Working | State::Closed | State::Refused => {}

@@ -2,6 +2,8 @@
 
 extern crate weftwork_web as web;
 
+mod transcript;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use session::{
 };
 use web::{
     CacheRule, ForwardedField, Handle, HeaderRule, LogFormat, Peer, Proxies, RateLimit,
-    ServiceConfig, Session, Site, SiteConfig, transcript,
+    ServiceConfig, Session, Site, SiteConfig,
 };
 
 /// A site in a directory of its own, which goes when this does.

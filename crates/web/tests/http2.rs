@@ -3,6 +3,7 @@
 extern crate weftwork_web as web;
 
 mod http2_client;
+mod transcript;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use session::replay::{Cutting, run, test_now};
 use session::{GiveUp, Next, Outbox, Phase, Session as _, Work as _};
 use web::{
     Covers, Handle, HeaderRule, Hosts, LogFormat, Peer, RateLimit, ServiceConfig, Session, Site,
-    SiteConfig, VirtualHost, transcript,
+    SiteConfig, VirtualHost,
 };
 
 /// Address of the client.

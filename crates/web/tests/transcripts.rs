@@ -2,12 +2,14 @@
 
 extern crate weftwork_web as web;
 
+mod transcript;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use session::replay::{Cutting, Script, replay, run};
-use web::transcript::{self, Ending, Transcript};
+use transcript::{Ending, Transcript, parse_file};
 use web::{Handle, Peer, ServiceConfig, Session};
 
 /// A site in a directory of its own, which goes when this does.
@@ -67,4 +69,32 @@ fn transcripts_at_any_cut() {
         transcripts.len(),
         failures.join("\n")
     );
+}
+
+/// A file of one transcript.
+const TEXT: &str = "# of nothing\n\n== one\n# why\nGET /{ab*3} {etag:/x br}\nraw\\0\\x41\\\n---\n\
+                    HTTP/1.1 200 OK\nDate: {date}\nContent-Length: 5\n...\n\nab\\n\\r\\\nc\\\n\
+                    HTTP/1.1 304 Not Modified\n\n--- closed\n";
+
+#[test]
+fn a_transcript_is_read() {
+    let [one] = &parse_file("file", TEXT)[..] else { panic!("not one") };
+    assert_eq!((one.name.as_str(), one.ending), ("file: one", Ending::Closed));
+    let sent = one.sent(|path, coding| format!("<{path} {coding:?}>"));
+    assert_eq!(sent, b"GET /ababab </x Some(\"br\")>\r\nraw\0A");
+}
+
+#[test]
+fn reply_compares_line_by_line() {
+    let [one] = &parse_file("file", TEXT)[..] else { panic!("not one") };
+    let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let reply = |head: &str, body: &str| {
+        format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}HTTP/1.1 304 Not Modified\r\n\r\n")
+    };
+    let good = format!("X: y\r\nContent-Length: 5\r\nDate: {date}\r\n");
+    assert_eq!(one.check(reply(&good, "ab\n\rc").as_bytes()), Ok(()));
+    let undated = "Date: soon\r\nContent-Length: 5\r\n";
+    assert!(one.check(reply(undated, "ab\n\rc").as_bytes()).is_err());
+    assert!(one.check(reply(&good, "ab\n\rd").as_bytes()).is_err());
+    assert!(one.check(reply(&good, "ab\n\rcX").as_bytes()).is_err());
 }

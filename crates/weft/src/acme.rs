@@ -220,21 +220,15 @@ impl Acme {
         let statuses = self.shared.lock();
         let statuses = statuses.unwrap_or_else(PoisonError::into_inner).clone();
         for status in &statuses {
-            let help = "Unix time at which the certificate of ACME expires; 0 if there is none.";
             let labels = [("name", &*status.name)];
+            let help = "Unix time at which the certificate of ACME expires; 0 if there is none.";
             let end_s = status.not_after_s.unwrap_or(0) as f64;
             out.gauge("weft_acme_not_after_seconds", help, &labels, end_s);
-        }
-        for status in &statuses {
             let help =
                 "Unix time of the last certificate that ACME got; 0 if none since the start.";
-            let labels = [("name", &*status.name)];
             let issued_s = status.issued_s.unwrap_or(0) as f64;
             out.gauge("weft_acme_last_success_seconds", help, &labels, issued_s);
-        }
-        for status in &statuses {
             let help = "Attempts of ACME that failed.";
-            let labels = [("name", &*status.name)];
             out.counter("weft_acme_failures_total", help, &labels, status.failures);
         }
     }

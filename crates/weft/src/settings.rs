@@ -209,9 +209,10 @@ impl<C> Setting<C> {
         self
     }
 
+    /// It is off unless [`starts_as`](Setting::starts_as) says otherwise.
     pub(crate) const fn switches(mut self, set: fn(&mut C, bool)) -> Setting<C> {
         self.kind = Kind::Switch(set);
-        self
+        self.starts_as("false")
     }
 
     pub(crate) const fn chooses(mut self, choices: Choices, set: Set<C>) -> Setting<C> {
@@ -263,9 +264,14 @@ impl<C> Setting<C> {
         self
     }
 
-    pub(crate) const fn per_host(mut self) -> Setting<C> {
-        self.scope = Scope::Inherited;
-        self
+    /// A host's settings are all read again by a reload.
+    const fn of_scope(mut self, scope: Scope) -> Setting<C> {
+        self.scope = scope;
+        self.reloads()
+    }
+
+    pub(crate) const fn per_host(self) -> Setting<C> {
+        self.of_scope(Scope::Inherited)
     }
 
     /// Says why a `[[host]]` may not set what it might want to.
@@ -274,14 +280,12 @@ impl<C> Setting<C> {
         self
     }
 
-    pub(crate) const fn own_per_host(mut self) -> Setting<C> {
-        self.scope = Scope::Own;
-        self
+    pub(crate) const fn own_per_host(self) -> Setting<C> {
+        self.of_scope(Scope::Own)
     }
 
-    pub(crate) const fn host_only(mut self) -> Setting<C> {
-        self.scope = Scope::Host;
-        self
+    pub(crate) const fn host_only(self) -> Setting<C> {
+        self.of_scope(Scope::Host)
     }
 
     pub(crate) const fn help(mut self, help: &'static str) -> Setting<C> {

@@ -5,9 +5,8 @@ use session::{Next, Phase};
 use super::wire::{
     HEADER_LEN, Header, Kind, Status, cas_of, reply, reply_status, status_of, swallow, u32_at,
 };
-use crate::conversation::observe::Stored;
-use crate::conversation::{Context, Pending, Progress, State};
-use crate::store::{Mode, NEVER, Rule, Seconds, StoreError, StoreOutcome};
+use crate::conversation::{Context, Pending, Progress, State, Storage};
+use crate::store::{Mode, NEVER, Rule, StoreError, StoreOutcome};
 
 /// Longer values are refused without asking the store.
 const VALUE_LEN_MAX: usize = i32::MAX as usize;
@@ -15,10 +14,7 @@ const VALUE_LEN_MAX: usize = i32::MAX as usize;
 /// A store request without its value.
 struct StoreRequest<'a> {
     header: Header,
-    key: &'a [u8],
-    flags: u32,
-    exptime: Seconds,
-    rule: Rule,
+    storage: Storage<'a>,
     is_quiet: bool,
 }
 
@@ -34,22 +30,25 @@ fn read<'a>(
         8 => (u32_at(extras, 0), cx.deadline(u32_at(extras, 4).into())),
         _ => (0, NEVER),
     };
-    StoreRequest {
-        header: *header,
+    let cas = cas_of(header);
+    let (name, mode) = match (cas, mode) {
+        // With a cas the item must exist, so add and replace are the same.
+        (Some(_), Mode::Set | Mode::Add | Mode::Replace) => ("cas", Mode::Set),
+        (None, Mode::Set) => ("set", mode),
+        (None, Mode::Add) => ("add", mode),
+        (None, Mode::Replace) => ("replace", mode),
+        (_, Mode::Append) => ("append", mode),
+        (_, Mode::Prepend) => ("prepend", mode),
+    };
+    let storage = Storage {
         key: &head[HEADER_LEN + header.extras_len..],
         flags,
         exptime,
-        rule: Rule {
-            // With a cas the item must exist, so add and replace are the same.
-            mode: match (cas_of(header), mode) {
-                (Some(_), Mode::Add | Mode::Replace) => Mode::Set,
-                (_, mode) => mode,
-            },
-            cas: cas_of(header),
-            ..Rule::default()
-        },
-        is_quiet,
-    }
+        value_len: header.body_len - header.extras_len - header.key_len,
+        rule: Rule { mode, cas, ..Rule::default() },
+        name,
+    };
+    StoreRequest { header: *header, storage, is_quiet }
 }
 
 /// Begins to store, once header, extras and key are there.
@@ -68,11 +67,10 @@ pub(super) fn begin(
     }
     let (head, rest) = input.split_at(head_len);
     let wanted = read(cx, header, mode, is_quiet, head);
-    let (key, flags, exptime) = (wanted.key, wanted.flags, wanted.exptime);
-    let value_len = whole_len - head_len;
+    let Storage { key, value_len, flags, exptime, rule, .. } = wanted.storage;
     if let Some(value) = rest.get(..value_len) {
-        let result = cx.items.store(key, value, flags, exptime, wanted.rule);
-        finish_with(cx, &wanted, value_len, result);
+        let result = cx.items.store(key, value, flags, exptime, rule);
+        finish_with(cx, &wanted, result);
         return Progress::used(whole_len);
     }
     let reserved = match value_len {
@@ -85,7 +83,7 @@ pub(super) fn begin(
             Progress::used(head_len)
         }
         Err(error) => {
-            failed(cx, &wanted, value_len, error);
+            cx.store_failed(&wanted.storage, error);
             swallow(state, header, head_len, value_len, status_of(error))
         }
     }
@@ -103,9 +101,8 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pr
         Ok(used) => Progress { used, next: Some(Next::Receive(Phase::Body)) },
         Err(error) => {
             let head = std::mem::take(&mut pending.head);
-            let value_len = pending.reservation.value_len();
             let wanted = read_again(cx, &head);
-            failed(cx, &wanted, value_len, error);
+            cx.store_failed(&wanted.storage, error);
             swallow(state, &wanted.header, 0, missing, status_of(error))
         }
     }
@@ -117,10 +114,9 @@ pub(crate) fn finish(cx: &mut Context<'_>, state: &mut State) {
         unreachable!("finished outside of Value")
     };
     let Pending { head, reservation } = *pending;
-    let value_len = reservation.value_len();
     let wanted = read_again(cx, &head);
-    let result = cx.items.commit(reservation, wanted.rule);
-    finish_with(cx, &wanted, value_len, result);
+    let result = cx.items.commit(reservation, wanted.storage.rule);
+    finish_with(cx, &wanted, result);
 }
 
 fn read_again<'a>(cx: &Context<'_>, head: &'a [u8]) -> StoreRequest<'a> {
@@ -135,23 +131,22 @@ fn read_again<'a>(cx: &Context<'_>, head: &'a [u8]) -> StoreRequest<'a> {
 fn finish_with(
     cx: &mut Context<'_>,
     wanted: &StoreRequest<'_>,
-    value_len: usize,
     result: Result<StoreOutcome, StoreError>,
 ) {
-    let header = &wanted.header;
+    let StoreRequest { header, storage, is_quiet } = wanted;
     let outcome = match result {
         Ok(outcome) => outcome,
         Err(error) => {
-            failed(cx, wanted, value_len, error);
+            cx.store_failed(storage, error);
             // The earlier value stays, and memcached's reply is "not stored".
-            let is_joined = matches!(wanted.rule.mode, Mode::Append | Mode::Prepend);
+            let is_joined = matches!(storage.rule.mode, Mode::Append | Mode::Prepend);
             let status = if is_joined { Status::NotStored } else { status_of(error) };
             return reply_status(cx.out, header, status);
         }
     };
-    observe(cx, wanted, value_len, result);
-    match (outcome, wanted.rule.mode) {
-        (StoreOutcome::Stored { .. }, _) if wanted.is_quiet => {}
+    cx.observe_store(storage, result);
+    match (outcome, storage.rule.mode) {
+        (StoreOutcome::Stored { .. }, _) if *is_quiet => {}
         (StoreOutcome::Stored { cas }, _) => {
             reply(cx.out, header, Status::Done, &[], &[], &[], cas)
         }
@@ -161,36 +156,4 @@ fn finish_with(
         (StoreOutcome::Exists, _) => reply_status(cx.out, header, Status::Exists),
         (StoreOutcome::NotFound, _) => reply_status(cx.out, header, Status::NotFound),
     }
-}
-
-/// Common part of all failures to store.
-#[cold]
-fn failed(cx: &mut Context<'_>, wanted: &StoreRequest<'_>, value_len: usize, error: StoreError) {
-    cx.count_failed(error);
-    if wanted.rule.mode == Mode::Set {
-        cx.discard(wanted.key);
-    }
-    observe(cx, wanted, value_len, Err(error));
-}
-
-fn observe(
-    cx: &Context<'_>,
-    wanted: &StoreRequest<'_>,
-    value_len: usize,
-    result: Result<StoreOutcome, StoreError>,
-) {
-    cx.observe_store(&Stored {
-        key: wanted.key,
-        command: match (wanted.rule.cas, wanted.rule.mode) {
-            (Some(_), Mode::Set) => "cas",
-            (None, Mode::Set) => "set",
-            (_, Mode::Add) => "add",
-            (_, Mode::Replace) => "replace",
-            (_, Mode::Append) => "append",
-            (_, Mode::Prepend) => "prepend",
-        },
-        exptime: wanted.exptime,
-        value_len,
-        result,
-    });
 }

@@ -2,10 +2,11 @@ use std::sync::atomic::Ordering;
 
 use session::{Now, Outbox};
 
+use super::storage::Storage;
 use crate::service::Service;
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
-use crate::store::{Guard, Seconds, StoreError};
+use crate::store::{Guard, Mode, Seconds, StoreError};
 
 /// Context of a command, for one call of [`receive`](session::Session::receive). The state is
 /// passed beside it.
@@ -70,11 +71,15 @@ impl<'a> Context<'a> {
         self.service.store().flush(at, self.seconds);
     }
 
-    /// Removes the item of a key whose new value could not be stored: an old value must not outlive
-    /// the attempt to replace it.
+    /// Counts and reports a store that failed: an old value must not outlive the attempt to replace
+    /// it.
     #[cold]
-    pub(crate) fn discard(&mut self, key: &[u8]) {
-        self.items.forget(key);
+    pub(crate) fn store_failed(&mut self, storage: &Storage<'_>, error: StoreError) {
+        self.count_failed(error);
+        if storage.rule.mode == Mode::Set {
+            self.items.forget(storage.key);
+        }
+        self.observe_store(storage, Err(error));
     }
 
     /// Counts a store that failed for lack of memory.

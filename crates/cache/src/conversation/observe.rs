@@ -3,20 +3,11 @@
 use std::fmt::Write as _;
 
 use super::context::Context;
+use super::storage::Storage;
 use crate::service::detail::Event;
 use crate::service::watch::Kinds;
 use crate::store::{Item, Miss, StoreError, StoreOutcome};
 use crate::words::push_encoded;
-
-/// A store command and its result.
-pub(crate) struct Stored<'a> {
-    pub(crate) key: &'a [u8],
-    /// memcached's word for the command: `set`, `add`, `cas` …
-    pub(crate) command: &'a str,
-    pub(crate) exptime: u32,
-    pub(crate) value_len: usize,
-    pub(crate) result: Result<StoreOutcome, StoreError>,
-}
 
 impl Context<'_> {
     /// Reports a lookup to watchers and `stats detail`.
@@ -33,11 +24,15 @@ impl Context<'_> {
 
     /// Reports a store to watchers and `stats detail`.
     #[inline]
-    pub(crate) fn observe_store(&self, stored: &Stored<'_>) {
+    pub(crate) fn observe_store(
+        &self,
+        storage: &Storage<'_>,
+        result: Result<StoreOutcome, StoreError>,
+    ) {
         if self.is_observed {
-            store(self, stored);
+            store(self, storage, result);
             if self.service.detail.is_on() {
-                self.service.detail.count(stored.key, Event::Set);
+                self.service.detail.count(storage.key, Event::Set);
             }
         }
     }
@@ -74,12 +69,12 @@ fn get(cx: &Context<'_>, key: &[u8], found: &Result<Item<'_>, Miss>) {
 
 /// `item_store`
 #[cold]
-fn store(cx: &Context<'_>, stored: &Stored<'_>) {
+fn store(cx: &Context<'_>, storage: &Storage<'_>, result: Result<StoreOutcome, StoreError>) {
     let watchers = &cx.service.watchers;
     if !watchers.kinds().overlap(Kinds::MUTATIONS) {
         return;
     }
-    let status = match stored.result {
+    let status = match result {
         Ok(StoreOutcome::Stored { .. }) => "stored",
         Ok(StoreOutcome::NotStored) => "not_stored",
         Ok(StoreOutcome::Exists) => "exists",
@@ -87,13 +82,13 @@ fn store(cx: &Context<'_>, stored: &Stored<'_>) {
         Err(StoreError::TooLarge) => "too_large",
         Err(StoreError::OutOfMemory) => "no_memory",
     };
-    let kept = cx.items.peek(stored.key);
-    let (class, len, exptime) = match (&stored.result, &kept) {
+    let kept = cx.items.peek(storage.key);
+    let (class, len, exptime) = match (result, &kept) {
         (Ok(StoreOutcome::Stored { .. }), Some(item)) => {
             (item.class_id(), item.len(), item.exptime())
         }
-        (Ok(_), Some(item)) => (item.class_id(), stored.value_len, stored.exptime),
-        _ => (0, stored.value_len, stored.exptime),
+        (Ok(_), Some(item)) => (item.class_id(), storage.value_len, storage.exptime),
+        _ => (0, storage.value_len, storage.exptime),
     };
     let ttl = match exptime {
         0 => 0,
@@ -101,8 +96,8 @@ fn store(cx: &Context<'_>, stored: &Stored<'_>) {
     };
     watchers.log(Kinds::MUTATIONS, cx.now, |line| {
         line.push_str("type=item_store key=");
-        push_encoded(stored.key, line);
-        let command = stored.command;
+        push_encoded(storage.key, line);
+        let command = storage.name;
         let id = cx.connection.id;
         let _ = write!(
             line,

@@ -1,6 +1,6 @@
 use crate::store::{Rule, Seconds};
 
-/// A parsed store command line.
+/// A parsed store command.
 pub(crate) struct Storage<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) flags: u32,

@@ -1,7 +1,8 @@
+use super::storage::words;
 use crate::conversation::Context;
 use crate::number::{parse_u64, push_decimal};
-use crate::store::{Arithmetic, Counted, Direction, StoreError};
-use crate::words::{BAD_FORMAT, KEY_LEN_MAX, NO_MEMORY, NOT_A_NUMBER, TOO_LARGE, Tokens};
+use crate::store::{Arithmetic, Counted, Direction};
+use crate::words::{BAD_FORMAT, KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
 
 /// `incr|decr <key> <delta> [noreply]`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
@@ -33,11 +34,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         Ok(Counted::NotANumber) => cx.answer(NOT_A_NUMBER, is_quiet),
         Err(error) => {
             cx.count_failed(error);
-            let reply = match error {
-                StoreError::TooLarge => TOO_LARGE,
-                StoreError::OutOfMemory => NO_MEMORY,
-            };
-            cx.answer(reply, is_quiet);
+            cx.answer(words(error), is_quiet);
         }
     }
 }

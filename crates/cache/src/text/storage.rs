@@ -6,7 +6,6 @@
 
 use session::{Next, Phase};
 
-use crate::conversation::observe::Stored;
 use crate::conversation::{Bad, Context, Pending, Progress, State, Storage, Swallow};
 use crate::meta;
 use crate::number::{parse_exptime, parse_flags, parse_u64};
@@ -227,26 +226,16 @@ fn refuse(
     error: StoreError,
     missing: usize,
 ) -> State {
-    failed(cx, &asked.storage, error);
+    cx.store_failed(&asked.storage, error);
     let is_quiet = matches!(asked.style, Style::Classic { is_quiet: true });
     swallow(missing + 2, if is_quiet { b"" } else { words(error) })
-}
-
-/// Common part of all failures to store.
-#[cold]
-fn failed(cx: &mut Context<'_>, storage: &Storage<'_>, error: StoreError) {
-    cx.count_failed(error);
-    if storage.rule.mode == Mode::Set {
-        cx.discard(storage.key);
-    }
-    observe(cx, storage, Err(error));
 }
 
 pub(crate) fn swallow(len: usize, reply: &[u8]) -> State {
     State::Swallow(Box::new(Swallow { left: len as u64, reply: reply.into() }))
 }
 
-fn words(error: StoreError) -> &'static [u8] {
+pub(super) fn words(error: StoreError) -> &'static [u8] {
     match error {
         StoreError::TooLarge => TOO_LARGE,
         StoreError::OutOfMemory => NO_MEMORY,
@@ -258,7 +247,7 @@ fn words(error: StoreError) -> &'static [u8] {
 fn reply(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOutcome, StoreError>) {
     match result {
         Ok(outcome) => {
-            observe(cx, &asked.storage, result);
+            cx.observe_store(&asked.storage, result);
             match &asked.style {
                 Style::Meta(reply) => meta::set::reply(cx, &asked.storage, reply, outcome),
                 Style::Classic { is_quiet: true } => {}
@@ -276,7 +265,7 @@ fn reply(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOut
 
 #[cold]
 fn reply_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError) {
-    failed(cx, &asked.storage, error);
+    cx.store_failed(&asked.storage, error);
     // A longer value that was there before stays, and memcached calls that not stored.
     let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);
     match &asked.style {
@@ -287,15 +276,4 @@ fn reply_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreErro
         }
         _ => cx.out.put(words(error)),
     }
-}
-
-#[inline]
-fn observe(cx: &Context<'_>, storage: &Storage<'_>, result: Result<StoreOutcome, StoreError>) {
-    cx.observe_store(&Stored {
-        key: storage.key,
-        command: storage.name,
-        exptime: storage.exptime,
-        value_len: storage.value_len,
-        result,
-    });
 }

@@ -5,20 +5,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
 use super::Target;
+use crate::messages::Way;
 
 /// Open destination of the log. Only a disk can make a write exceed its patience.
 #[derive(Debug)]
-pub(super) enum Sink {
-    /// A file; or a pipe, FIFO or terminal, opened with `O_NONBLOCK`.
-    File(OwnedFd),
-    /// A socket, such as journald gives a service for its standard output.
-    Socket(OwnedFd),
-}
+pub(super) struct Sink(Way<OwnedFd>);
 
 impl Sink {
     pub(super) fn open(target: &Target) -> io::Result<Sink> {
@@ -34,7 +28,7 @@ impl Sink {
             .custom_flags(libc::O_NONBLOCK)
             .open(path);
         match opened {
-            Ok(file) => Ok(Sink::File(file.into())),
+            Ok(file) => Ok(Sink(Way::Plain(file.into()))),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
                 Sink::of_socket(path, error)
             }
@@ -62,57 +56,23 @@ impl Sink {
 
     /// A sink that writes to the same file as `fd`.
     fn of(fd: BorrowedFd<'_>) -> io::Result<Sink> {
-        let owned = fd.try_clone_to_owned()?;
-        let kind = File::from(owned.try_clone()?).metadata()?.file_type();
-        if kind.is_socket() {
-            return Ok(Sink::Socket(owned));
-        }
-        if kind.is_fifo() || kind.is_char_device() {
-            // `O_NONBLOCK` belongs to the open file description, shared with a shell or other users
-            // of a terminal, so a new one is opened. Not for regular files: the offset belongs to
-            // the description as well. open(2), proc(5)
-            let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&owned));
-            let own = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(link);
-            // Opening another user's terminal or pipe may fail (after su, in some containers).
-            return Ok(Sink::File(own.map_or(owned, OwnedFd::from)));
-        }
-        Ok(Sink::File(owned))
+        Ok(Sink(Way::to(fd.try_clone_to_owned()?)?))
     }
 
     /// Writes some of `bytes`; returns `None` if nothing could be written for `patience`.
     pub(super) fn write(&self, bytes: &[u8], patience: Duration) -> io::Result<Option<usize>> {
         loop {
-            match self.try_write(bytes) {
+            match self.0.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(len) => return Ok(Some(len)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    if !self.wait(patience)? {
+                    if !self.0.is_writable_within(patience) {
                         return Ok(None);
                     }
                 }
                 Err(errno) => return Err(errno.into()),
             }
-        }
-    }
-
-    fn try_write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        match self {
-            Sink::File(fd) => rustix::io::write(fd, bytes),
-            Sink::Socket(fd) => {
-                rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            }
-        }
-    }
-
-    fn wait(&self, patience: Duration) -> io::Result<bool> {
-        let (Sink::File(fd) | Sink::Socket(fd)) = self;
-        let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT)];
-        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
-        match rustix::event::poll(&mut polled, Some(&patience)) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
         }
     }
 }
@@ -151,7 +111,7 @@ mod tests {
     fn unread_socket_does_not_block() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let sink = Sink::of(ours.as_fd()).unwrap();
-        assert!(matches!(sink, Sink::Socket(_)));
+        assert!(matches!(sink.0, Way::Socket(_)));
         assert!(fill(&sink) >= 4096);
     }
 

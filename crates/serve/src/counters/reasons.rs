@@ -7,6 +7,30 @@ use session::Phase;
 
 use super::cells::Cell;
 
+/// List, labels and counters of an enum.
+macro_rules! counted {
+    ($kind:ident $($variant:ident $(($phase:ident))? $label:literal $cell:ident)*) => {
+        impl $kind {
+            /// Each of them.
+            pub const ALL: [$kind; [$($label),*].len()] =
+                [$($kind::$variant $((Phase::$phase))?),*];
+
+            /// Value of the metric's label.
+            pub fn label(self) -> &'static str {
+                match self {
+                    $($kind::$variant $((Phase::$phase))? => $label,)*
+                }
+            }
+
+            pub(super) fn cell(self) -> Cell {
+                match self {
+                    $($kind::$variant $((Phase::$phase))? => Cell::$cell,)*
+                }
+            }
+        }
+    };
+}
+
 /// Reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -34,60 +58,20 @@ pub enum Closed {
     Error,
 }
 
-impl Closed {
-    /// Every reason.
-    pub const ALL: [Closed; 13] = [
-        Closed::Peer,
-        Closed::Session,
-        Closed::TimedOut(Phase::Idle),
-        Closed::TimedOut(Phase::Head),
-        Closed::TimedOut(Phase::Body),
-        Closed::TooSlow,
-        Closed::TooLong,
-        Closed::NoMemory,
-        Closed::Refused,
-        Closed::AddressLimit,
-        Closed::ProxyHeader,
-        Closed::Drained,
-        Closed::Error,
-    ];
-
-    /// The reason as a metric's label.
-    pub fn label(self) -> &'static str {
-        match self {
-            Closed::Peer => "peer",
-            Closed::Session => "session",
-            Closed::TimedOut(Phase::Idle) => "timeout_idle",
-            Closed::TimedOut(Phase::Head) => "timeout_head",
-            Closed::TimedOut(Phase::Body) => "timeout_body",
-            Closed::TooSlow => "too_slow",
-            Closed::TooLong => "too_long",
-            Closed::NoMemory => "no_memory",
-            Closed::Refused => "refused",
-            Closed::AddressLimit => "address_limit",
-            Closed::ProxyHeader => "proxy_header",
-            Closed::Drained => "drained",
-            Closed::Error => "error",
-        }
-    }
-
-    pub(super) fn cell(self) -> Cell {
-        match self {
-            Closed::Peer => Cell::ClosedPeer,
-            Closed::Session => Cell::ClosedSession,
-            Closed::TimedOut(Phase::Idle) => Cell::ClosedIdle,
-            Closed::TimedOut(Phase::Head) => Cell::ClosedHead,
-            Closed::TimedOut(Phase::Body) => Cell::ClosedBody,
-            Closed::TooSlow => Cell::ClosedTooSlow,
-            Closed::TooLong => Cell::ClosedTooLong,
-            Closed::NoMemory => Cell::ClosedNoMemory,
-            Closed::Refused => Cell::ClosedRefused,
-            Closed::AddressLimit => Cell::ClosedAddressLimit,
-            Closed::ProxyHeader => Cell::ClosedProxyHeader,
-            Closed::Drained => Cell::ClosedDrained,
-            Closed::Error => Cell::ClosedError,
-        }
-    }
+counted! { Closed
+    Peer "peer" ClosedPeer
+    Session "session" ClosedSession
+    TimedOut(Idle) "timeout_idle" ClosedIdle
+    TimedOut(Head) "timeout_head" ClosedHead
+    TimedOut(Body) "timeout_body" ClosedBody
+    TooSlow "too_slow" ClosedTooSlow
+    TooLong "too_long" ClosedTooLong
+    NoMemory "no_memory" ClosedNoMemory
+    Refused "refused" ClosedRefused
+    AddressLimit "address_limit" ClosedAddressLimit
+    ProxyHeader "proxy_header" ClosedProxyHeader
+    Drained "drained" ClosedDrained
+    Error "error" ClosedError
 }
 
 /// Class of an error of accept(2), by what a driver does then.
@@ -105,11 +89,14 @@ pub enum AcceptError {
     Other,
 }
 
-impl AcceptError {
-    /// Every class.
-    pub const ALL: [AcceptError; 4] =
-        [AcceptError::Descriptors, AcceptError::Aborted, AcceptError::Memory, AcceptError::Other];
+counted! { AcceptError
+    Descriptors "emfile" AcceptDescriptors
+    Aborted "aborted" AcceptAborted
+    Memory "nobufs" AcceptMemory
+    Other "other" AcceptOther
+}
 
+impl AcceptError {
     /// The class of an error of accept(2).
     pub fn of(error: &io::Error) -> AcceptError {
         match Errno::from_io_error(error) {
@@ -131,25 +118,6 @@ impl AcceptError {
                 | Errno::TIMEDOUT,
             ) => AcceptError::Aborted,
             _ => AcceptError::Other,
-        }
-    }
-
-    /// The class as a metric's label.
-    pub fn label(self) -> &'static str {
-        match self {
-            AcceptError::Descriptors => "emfile",
-            AcceptError::Aborted => "aborted",
-            AcceptError::Memory => "nobufs",
-            AcceptError::Other => "other",
-        }
-    }
-
-    pub(super) fn cell(self) -> Cell {
-        match self {
-            AcceptError::Descriptors => Cell::AcceptDescriptors,
-            AcceptError::Aborted => Cell::AcceptAborted,
-            AcceptError::Memory => Cell::AcceptMemory,
-            AcceptError::Other => Cell::AcceptOther,
         }
     }
 }

@@ -36,6 +36,19 @@ pub struct Bound {
 pub(super) const URLS_MAX: usize = 8;
 
 impl Bound {
+    /// A socket of this process alone, in the clear.
+    pub(super) fn new(address: Address, socket: OwnedFd, backlog: Backlog) -> Bound {
+        Bound {
+            address,
+            socket,
+            siblings: Vec::new(),
+            file: None,
+            is_inherited: false,
+            backlog,
+            tls: None,
+        }
+    }
+
     /// Stops queueing new connections; queued ones can still be accepted. Removes the file of a
     /// Unix socket. On TCP no new handshake begins, and those in progress complete.
     pub(crate) fn stop_queueing(&self) {
@@ -136,15 +149,8 @@ impl Bound {
     /// The error of `fcntl(2)`: no descriptors left.
     pub fn try_clone(&self) -> io::Result<Bound> {
         let socket = self.socket.try_clone()?;
-        Ok(Bound {
-            address: self.address.clone(),
-            socket,
-            siblings: Vec::new(),
-            file: None,
-            is_inherited: self.is_inherited,
-            backlog: self.backlog,
-            tls: self.tls.clone(),
-        })
+        let clone = Bound::new(self.address.clone(), socket, self.backlog);
+        Ok(Bound { is_inherited: self.is_inherited, tls: self.tls.clone(), ..clone })
     }
 }
 

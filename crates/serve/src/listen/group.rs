@@ -1,12 +1,10 @@
 //! Several sockets at one address, so that each of several threads has a listen queue of its own.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::io::Errno;
 
-use super::{Address, Bound};
+use super::{Address, Bound, tcp};
 
 impl Bound {
     /// Listens with so many sockets at the address: the kernel spreads connections over them by
@@ -29,37 +27,13 @@ impl Bound {
             return Ok(());
         }
         while self.sockets().count() < count {
-            match self.sibling(address) {
+            match tcp::listener(address, self.backlog, Some(&self.socket)) {
                 Ok(socket) => self.siblings.push(socket),
-                Err(error) => {
-                    return match error.kind() {
-                        io::ErrorKind::PermissionDenied | io::ErrorKind::AddrInUse => Ok(()),
-                        _ => Err(error),
-                    };
-                }
+                Err(Errno::ACCESS | Errno::PERM | Errno::ADDRINUSE) => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
-    }
-
-    fn sibling(&self, address: SocketAddr) -> io::Result<OwnedFd> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        for socket in [&self.socket, &socket] {
-            sockopt::set_socket_reuseport(socket, true)?;
-        }
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        if address.is_ipv6() {
-            sockopt::set_ipv6_v6only(&socket, sockopt::ipv6_v6only(&self.socket)?)?;
-        }
-        rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, self.backlog.0)?;
-        Ok(socket)
     }
 }
 

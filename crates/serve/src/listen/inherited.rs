@@ -96,18 +96,8 @@ fn adopt(socket: OwnedFd, name: String) -> Result<Inherited, BindError> {
     }
     let address = prepare(&socket)
         .map_err(|errno| refuse("it cannot be set up as a TCP or Unix listener").because(errno))?;
-    Ok(Inherited {
-        name,
-        bound: Bound {
-            address,
-            socket,
-            siblings: Vec::new(),
-            file: None,
-            is_inherited: true,
-            backlog: Backlog::from(None),
-            tls: None,
-        },
-    })
+    let bound = Bound::new(address, socket, Backlog::from(None));
+    Ok(Inherited { name, bound: Bound { is_inherited: true, ..bound } })
 }
 
 fn prepare(socket: &OwnedFd) -> rustix::io::Result<Address> {

@@ -1,6 +1,7 @@
 //! TCP listeners at an address, a host name, or every interface.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -106,11 +107,26 @@ pub(super) fn bind_within(
 }
 
 pub(super) fn try_bind(address: SocketAddr, backlog: Backlog) -> rustix::io::Result<Bound> {
+    let socket = listener(address, backlog, None)?;
+    let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    Ok(Bound::new(Address::Tcp(address), socket, backlog))
+}
+
+/// Listens at an address, alone or beside the `first` socket that does.
+pub(super) fn listener(
+    address: SocketAddr,
+    backlog: Backlog,
+    first: Option<&OwnedFd>,
+) -> rustix::io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if let Some(first) = first {
+        sockopt::set_socket_reuseport(first, true)?;
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
     // Otherwise a restart fails while old connections are in TIME_WAIT. It does not let two
     // processes listen at one port. socket(7)
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -118,20 +134,12 @@ pub(super) fn try_bind(address: SocketAddr, backlog: Backlog) -> rustix::io::Res
     sockopt::set_tcp_nodelay(&socket, true)?;
     if address.is_ipv6() {
         // [::] takes IPv4 too, whatever net.ipv6.bindv6only says. ipv6(7)
-        sockopt::set_ipv6_v6only(&socket, false)?;
+        let is_v6_only = first.map_or(Ok(false), sockopt::ipv6_v6only)?;
+        sockopt::set_ipv6_v6only(&socket, is_v6_only)?;
     }
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, backlog.0)?;
-    let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-    Ok(Bound {
-        address: Address::Tcp(address),
-        socket,
-        siblings: Vec::new(),
-        file: None,
-        is_inherited: false,
-        backlog,
-        tls: None,
-    })
+    Ok(socket)
 }
 
 fn explain(asked: &Address, tried: SocketAddr) -> impl Fn(Errno) -> BindError {

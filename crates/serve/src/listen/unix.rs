@@ -30,15 +30,7 @@ pub(super) fn bind(path: &Path, mode: u32, backlog: Backlog) -> Result<Bound, Bi
     })?;
     rustix::net::listen(&socket, backlog.0).map_err(refuse)?;
     let address = Address::Unix { path: path.to_owned(), mode };
-    Ok(Bound {
-        address,
-        socket,
-        siblings: Vec::new(),
-        file: Some(file),
-        is_inherited: false,
-        backlog,
-        tls: None,
-    })
+    Ok(Bound { file: Some(file), ..Bound::new(address, socket, backlog) })
 }
 
 fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {

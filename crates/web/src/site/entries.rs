@@ -274,7 +274,7 @@ impl Site {
             Some(entry) if matches!(entry.body, Body::File { keep: kept, .. } if kept == keep) => {
                 return Arc::clone(entry);
             }
-            Some(entry) => Arc::new(head::with_body(entry, body(file))),
+            Some(entry) => Arc::new(Entry { body: body(file), ..Entry::clone(entry) }),
             None => {
                 let stamp = file.stamp();
                 self.make_entry(record, id, stamp, body(file), false, moment)

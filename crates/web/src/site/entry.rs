@@ -10,7 +10,7 @@ use super::cors::Readers;
 
 /// One representation of one file, ready to be served: its bytes or descriptor, and the header
 /// fields that every reply with it carries. Never changes; a changed file becomes a new entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// Validator with its quotes (`head::etag` says more), empty if there is none. Strong, unless
     /// the file was still being written. RFC 9110 8.8.3
@@ -81,7 +81,7 @@ impl Entry {
 }
 
 /// Bytes of an entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// In memory, read at the time of the entry's stamp.
     Memory(Bytes),

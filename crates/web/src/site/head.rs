@@ -172,27 +172,6 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
     }
 }
 
-/// The same entry with its bytes elsewhere.
-pub(super) fn with_body(entry: &Entry, body: Body) -> Entry {
-    Entry {
-        etag: entry.etag.clone(),
-        modified_s: entry.modified_s,
-        modified_is_told: entry.modified_is_told,
-        modified_is_strong: entry.modified_is_strong,
-        content_type: entry.content_type.clone(),
-        head_200: entry.head_200.clone(),
-        fields_200: entry.fields_200.clone(),
-        head_206: entry.head_206.clone(),
-        head_304: entry.head_304.clone(),
-        rules: entry.rules.clone(),
-        len: entry.len,
-        area: entry.area,
-        address_area: entry.address_area,
-        readers: entry.readers,
-        body,
-    }
-}
-
 /// Header lines of a 304 and of all other replies. RFC 9110 15.4.5
 fn shared_lines(description: &Description<'_>) -> String {
     let mut lines = String::new();

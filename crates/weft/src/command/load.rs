@@ -27,6 +27,7 @@ use ::load::plan::{Arrivals, Network, Workload};
 use ::load::report::{Heading, count_of, rate_of};
 
 use crate::failure::Failure;
+use crate::value::show_counted;
 pub(crate) use args::LoadCommand;
 use args::MergeArgs;
 use options::Load;
@@ -78,7 +79,7 @@ fn how(plan: &Plan) -> String {
         Arrivals::Fixed { rate_per_s } => format!("open loop, {}", rate_of(*rate_per_s)),
         Arrivals::Poisson { rate_per_s } => format!("open loop, Poisson, {}", rate_of(*rate_per_s)),
         Arrivals::Course { stages, .. } => {
-            format!("open loop, {}", counted(stages.len() as u64, "stage"))
+            format!("open loop, {}", show_counted(stages.len() as u64, "stage"))
         }
     };
     let depth = match plan.depth {
@@ -88,23 +89,17 @@ fn how(plan: &Plan) -> String {
     };
     let [count, idle] = [plan.connections, plan.idle.connections].map(u64::from);
     let connections = match (count, idle) {
-        (_, 0) => counted(count, "connection"),
-        (0, _) => counted(idle, "connection"),
-        _ => format!("{} and {} idle ones", counted(count, "connection"), count_of(idle)),
+        (_, 0) => show_counted(count, "connection"),
+        (0, _) => show_counted(idle, "connection"),
+        _ => format!("{} and {} idle ones", show_counted(count, "connection"), count_of(idle)),
     };
-    let threads = counted(plan.threads.into(), "thread");
-    let lasts = match plan.requests_max.map(|count| counted(count, "request")) {
+    let threads = show_counted(plan.threads.into(), "thread");
+    let lasts = match plan.requests_max.map(|count| show_counted(count, "request")) {
         None => format!("{:?}", plan.duration),
         Some(requests) if plan.duration == options::REQUESTS_LAST_MAX => requests,
         Some(requests) => format!("{requests}, {:?} at most", plan.duration),
     };
     format!("{arrivals}, {connections}{depth}, {threads}, {lasts}")
-}
-
-/// `1 thread`, `16,000 connections`.
-fn counted(count: u64, one: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{} {one}{plural}", count_of(count))
 }
 
 fn run_merge(args: &MergeArgs) -> Result<(), Failure> {

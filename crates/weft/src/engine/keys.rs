@@ -10,7 +10,7 @@ use netstack::tcp::CongestionControl;
 
 use super::{EngineChoice, EngineKind, FIBERS_MAX, WORKERS_MAX};
 use crate::netstack::{MTU_MAX, gateway, own_address};
-use crate::settings::Setting;
+use crate::settings::{Setting, put};
 use crate::value::{self, write_row};
 
 /// An engine: its name and its keys.
@@ -65,7 +65,7 @@ const ENGINES: &[Engine] = &[
                 default: "one per connection",
                 help: "fixed number of connection fibers, made at start; each accepts a \
                        connection, serves it to its end and accepts the next",
-                set: fixed,
+                set: put!(fibers = Some value::up_to::<FIBERS_MAX, _>),
             },
         ],
     },
@@ -78,7 +78,7 @@ const ENGINES: &[Engine] = &[
             values: "N",
             default: "one per connection",
             help: "fixed number of connection threads, made at start",
-            set: fixed,
+            set: put!(fibers = Some value::up_to::<FIBERS_MAX, _>),
         }],
     },
     Engine {
@@ -129,10 +129,7 @@ const ENGINES: &[Engine] = &[
                 default: "on",
                 help: "accept pending connections in batches (64, doubling to 1,024, for at most \
                        2 ms) before returning to the loop; off: one at a time",
-                set: |choice, text| {
-                    choice.multi_accept = Some(text == "on");
-                    Ok(())
-                },
+                set: put!(multi_accept = Some value::switch),
             },
             Key {
                 name: "file-threads",
@@ -140,10 +137,7 @@ const ENGINES: &[Engine] = &[
                 default: "on",
                 help: "read files that are not in memory on separate threads; off: the loop \
                        waits for the disk",
-                set: |choice, text| {
-                    choice.file_threads = Some(text == "on");
-                    Ok(())
-                },
+                set: put!(file_threads = Some value::switch),
             },
         ],
     },
@@ -157,30 +151,21 @@ const ENGINES: &[Engine] = &[
                 values: "N",
                 default: "1 per 4 workers",
                 help: "threads of the read stage",
-                set: |choice, text| {
-                    choice.stage_threads.read = Some(threads(text)?);
-                    Ok(())
-                },
+                set: put!(stage_threads.read = Some value::up_to::<WORKERS_MAX, _>),
             },
             Key {
                 name: "session-threads",
                 values: "N",
                 default: "--workers",
                 help: "threads of the session stage",
-                set: |choice, text| {
-                    choice.stage_threads.session = Some(threads(text)?);
-                    Ok(())
-                },
+                set: put!(stage_threads.session = Some value::up_to::<WORKERS_MAX, _>),
             },
             Key {
                 name: "write-threads",
                 values: "N",
                 default: "1 per 4 workers",
                 help: "threads of the write stage",
-                set: |choice, text| {
-                    choice.stage_threads.write = Some(threads(text)?);
-                    Ok(())
-                },
+                set: put!(stage_threads.write = Some value::up_to::<WORKERS_MAX, _>),
             },
             Key {
                 name: "queue",
@@ -188,20 +173,14 @@ const ENGINES: &[Engine] = &[
                 default: "1024",
                 help: "capacity of the queue in front of each stage; while one is full, the stage \
                        before it waits, and nothing is dropped",
-                set: |choice, text| {
-                    choice.stage_queue = Some(value::count(text, 1..=STAGE_QUEUE_MAX)?);
-                    Ok(())
-                },
+                set: put!(stage_queue = Some value::up_to::<STAGE_QUEUE_MAX, _>),
             },
             Key {
                 name: "batch",
                 values: "N",
                 default: "32",
                 help: "connections that a thread takes from its queue at a time",
-                set: |choice, text| {
-                    choice.stage_batch = Some(value::count(text, 1..=STAGE_BATCH_MAX)?);
-                    Ok(())
-                },
+                set: put!(stage_batch = Some value::up_to::<STAGE_BATCH_MAX, _>),
             },
             DISPATCHER,
         ],
@@ -220,10 +199,7 @@ const ENGINES: &[Engine] = &[
                        veth. With tap and xdp, each worker uses its own queue. Needs root, or \
                        CAP_NET_ADMIN (a tap made for another user), CAP_NET_RAW (packet), both \
                        and CAP_BPF (xdp)",
-                set: |choice, text| {
-                    choice.netstack.device = Some(text.parse()?);
-                    Ok(())
-                },
+                set: put!(netstack.device = Some str::parse),
             },
             Key {
                 name: "address",
@@ -231,10 +207,7 @@ const ENGINES: &[Engine] = &[
                 default: "",
                 help: "required; an address that the kernel does not have, and the prefix length \
                        of its link; may be repeated",
-                set: |choice, text| {
-                    choice.netstack.addresses.push(own_address(text)?);
-                    Ok(())
-                },
+                set: put!(netstack.addresses += own_address),
             },
             Key {
                 name: "gateway",
@@ -242,20 +215,14 @@ const ENGINES: &[Engine] = &[
                 default: "",
                 help: "default gateway; may be given once for IPv4 and once for IPv6, where a \
                        router may also advertise itself",
-                set: |choice, text| {
-                    choice.netstack.gateways.push(gateway(text)?);
-                    Ok(())
-                },
+                set: put!(netstack.gateways += gateway),
             },
             Key {
                 name: "mtu",
                 values: "N",
                 default: "the interface's",
                 help: "longest packet in bytes; at most the interface's",
-                set: |choice, text| {
-                    choice.netstack.mtu = Some(value::count(text, 1..=MTU_MAX)?);
-                    Ok(())
-                },
+                set: put!(netstack.mtu = Some value::up_to::<MTU_MAX, _>),
             },
             Key {
                 name: "congestion",
@@ -287,15 +254,6 @@ const DISPATCHER: Key = Key {
         Ok(())
     },
 };
-
-fn fixed(choice: &mut EngineChoice, text: &str) -> Result<(), String> {
-    choice.fibers = Some(value::up_to::<FIBERS_MAX, _>(text)?);
-    Ok(())
-}
-
-fn threads(text: &str) -> Result<usize, String> {
-    value::count(text, 1..=WORKERS_MAX)
-}
 
 impl<C: AsMut<EngineChoice> + 'static> Setting<C> {
     /// The choice of an engine, in both commands.

@@ -301,59 +301,12 @@ fn escape(glob: &str) -> String {
 
 /// Tip for a key of other servers' files.
 fn our_key_for(name: &str) -> Option<&'static str> {
-    match name {
-        "port" | "host" | "bind" => Some("address and port are one: listen = \":8080\""),
-        "dir" | "directory" | "document_root" | "file_server" | "alias" => {
-            Some("the directory is root = \"DIR\"")
-        }
-        "server" | "hosts" | "virtual_host" | "server_name" | "server_names" => {
-            Some("a host is a table: [[host]], with names = [\"example.org\"]")
-        }
-        "name" => Some("names of a host are a list: names = [\"example.org\"]"),
-        "autoindex" | "browse" | "directory_listing" => {
-            Some("directories without an index file are listed by listing = true")
-        }
-        "try_files" | "page_fallback" => Some(
-            "clean_urls = true finds about.html for /about, and spa = \"index.html\" answers unknown \
-             paths",
-        ),
-        "return" | "rewrite" | "rewrites" | "redir" => {
-            Some("redirects is a table: \"/old/*\" = \"/new/:splat\"")
-        }
-        "gzip" | "brotli" | "encode" | "compression" => Some("compress = \"zstd,br,gzip\""),
-        "gzip_static" | "brotli_static" | "compression_static" => {
-            Some("FILE.gz beside FILE is sent unless precompressed = false")
-        }
-        "auth_basic" | "auth_basic_user_file" | "basicauth" => {
-            Some("basic_auth = \"/private/**=FILE\" asks for the passwords in FILE")
-        }
-        "ssl_certificate" | "ssl_certificate_key" | "tls" | "cert" | "key" => {
-            Some("HTTPS is tls_cert = \"FILE\" and tls_key = \"FILE\"")
-        }
-        "ssl_protocols" | "ssl_ciphers" => Some("TLS 1.2 and 1.3 are spoken; nothing is to be set"),
-        "add_header" | "header_up" => Some("headers is a table: X-Frame-Options = \"DENY\""),
-        "expires" | "cache_control" | "max_age" => {
-            Some("cache is a table: \"*.css\" = \"max-age=3600\"")
-        }
-        "client_max_body_size" => Some("max_body = \"1M\""),
-        "keepalive_timeout" => Some("idle_timeout = \"75s\""),
-        "limit_req" | "limit_req_zone" | "rate_limit" => {
-            Some("limit_requests = \"10/s burst 20\", of one client")
-        }
-        "limit_conn" | "limit_conn_zone" => Some("limit_connections = 20, of one client"),
-        "set_real_ip_from" | "real_ip_header" | "trusted_proxies" => {
-            Some("proxy_from = \"10.0.0.5\" names the proxies that are believed")
-        }
-        "error_log" | "log" | "log_level" => {
-            Some("requests are logged by access_log = \"FILE\", messages go to standard error")
-        }
-        "worker_processes" | "threads" => Some("workers = 4; leave it out for the default"),
-        "worker_connections" => Some("max_connections = 1000; leave it out for the default"),
-        "location" => Some("rules have globs: basic_auth, cache, deny, headers, redirects"),
-        "proxy_pass" | "reverse_proxy" => Some("there is no proxying here"),
-        _ => None,
-    }
+    let mut lines = OTHER_KEYS.lines().filter_map(|line| line.split_once(" = "));
+    lines.find(|(keys, _)| keys.split(' ').any(|key| key == name)).map(|(_, tip)| tip)
 }
+
+/// Lines of other servers' keys, separated by spaces, and a tip: `KEYS = TIP`.
+const OTHER_KEYS: &str = include_str!("keys.txt");
 
 /// Every key and table that may stand in a place.
 fn keys<C: Config>(place: Place) -> impl Iterator<Item = String> {

@@ -8,9 +8,9 @@ use serve::Engine;
 use serve::counters::Closed;
 use serve::limits::{AddressLimit, Limits, ProxyProtocol};
 use session::{Networks, PrefixLen};
-use web::transcript::{self, PROBE};
 use web::{ForwardedField, Proxies, RateLimit, ServiceConfig};
 
+use super::transcript::{self, PROBE};
 use super::{GET, LOG, World, read_all, read_reply};
 
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x08\x7f\0\0\x01\x13\x88\0\x50";

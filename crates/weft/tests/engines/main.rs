@@ -10,6 +10,8 @@ mod streams;
 #[macro_use]
 #[path = "../every_engine/mod.rs"]
 mod every_engine;
+#[path = "../../../web/tests/transcript/mod.rs"]
+mod transcript;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +27,6 @@ use serve::listen::{Address, bind};
 use serve::metrics::MetricsWriter;
 use serve::{Engine, Server, Settings};
 use tempfile::TempDir;
-use web::transcript::{self, Ending, PROBE, Transcript};
 use web::{Handle, Peer, ServiceConfig, Session};
 
 use cache_transcripts::every_cache_transcript_plays_as_written;
@@ -40,6 +41,7 @@ use last_replies::{
 };
 use mux::{input_is_taken_while_output_waits, streams_of_a_connection_are_answered};
 use streams::a_large_stream_does_not_hold_up_others;
+use transcript::{Ending, PROBE, Transcript};
 
 on_every_engine! {
     every_transcript_plays_as_written

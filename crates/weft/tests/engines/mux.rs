@@ -1,5 +1,8 @@
 //! Full duplex: many streams over one connection, and input while output waits.
 
+#[path = "../../../session/tests/mux/mod.rs"]
+mod protocol;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,13 +10,11 @@ use std::time::{Duration, Instant};
 
 use serve::listen::{Address, bind};
 use serve::{Engine, Server, Settings};
-use session::Mux;
 use session::replay::Random;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+use self::protocol::{Mux, SLOW_LEN};
 
-/// Length of the reply to `slow 1`.
-const SLOW_LEN: usize = 64 * 1024;
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start(engine: &Engine) -> (Server, SocketAddr) {
     let listeners = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap();

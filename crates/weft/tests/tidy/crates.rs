@@ -6,7 +6,7 @@ const CRATES: &[CrateFloors] = &[
             file host log network shards
             outbox
             session
-            echo mux replay
+            echo replay
         ",
         upward: &[],
     },
@@ -23,7 +23,7 @@ const CRATES: &[CrateFloors] = &[
             host
             counters
             handle oracle
-            reply transcript
+            reply
             answer
             session
             explain

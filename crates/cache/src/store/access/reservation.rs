@@ -14,11 +14,6 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Length of the value in bytes.
-    pub fn value_len(&self) -> usize {
-        self.raw().value_len
-    }
-
     /// Bytes of the value still to come.
     pub fn missing(&self) -> usize {
         self.raw().missing()

@@ -233,27 +233,21 @@ const SITE: Rows = &[
         .argument("DIR", put!(root = as_typed))
         .hinted(ValueHint::DirPath)
         .starts_as(".")
-        .reloads()
         .per_host()
         .help("The directory to serve"),
     set("index")
         .adds("NAME", put!(index += value::file_name))
         .starts_as("index.html")
-        .reloads()
         .per_host()
         .help("Index file of a directory; may be repeated")
         .more("The first that exists is used."),
     set("listing")
         .switches(|config, on| config.listing = on)
-        .starts_as("false")
-        .reloads()
         .per_host()
         .help("List directories that have no index file")
         .more("An HTML page, or JSON for programs that ask for it (Accept: application/json)."),
     set("clean-urls")
         .switches(|config, on| config.clean_urls = on)
-        .starts_as("false")
-        .reloads()
         .per_host()
         .help("Serve about.html at /about")
         .more(
@@ -262,14 +256,12 @@ const SITE: Rows = &[
         ),
     set("spa")
         .file("FILE", put!(spa = Some as_typed))
-        .reloads()
         .per_host()
         .help("Answer unknown paths with this file and status 200")
         .more("For single-page applications. The path is relative to DIR."),
     set("error-page")
         .adds("STATUS=FILE", put!(error_pages += value::error_page))
         .or_table("error_pages")
-        .reloads()
         .per_host()
         .help("Page for a status, such as 404=404.html; may be repeated")
         .more(
@@ -278,15 +270,12 @@ const SITE: Rows = &[
         ),
     set("hidden")
         .switches(|config, on| config.hidden = on)
-        .starts_as("false")
-        .reloads()
         .per_host()
         .help("Serve files whose name begins with a dot")
         .more("Without it, clients get 404 for .git or .env. /.well-known/ is always served."),
     set("deny")
         .adds("GLOB", put!(deny += value::deny))
         .by_line()
-        .reloads()
         .per_host()
         .rare()
         .help("Answer paths that match a glob with 404; may be repeated")
@@ -295,7 +284,6 @@ const SITE: Rows = &[
         .adds("GLOB=FILE", put!(basic_auth += value::basic_auth))
         .by_line()
         .or_table("basic_auth")
-        .reloads()
         .per_host()
         .rare()
         .help("Ask for a password from FILE where a glob matches; may be repeated")
@@ -306,8 +294,6 @@ const SITE: Rows = &[
         ),
     set("follow-links")
         .switches(|config, on| config.follow_links = on)
-        .starts_as("false")
-        .reloads()
         .per_host()
         .help("Follow symbolic links that lead out of DIR")
         .more("Links that stay inside are always followed."),
@@ -347,12 +333,10 @@ const FILE: Rows = &[
     set("names")
         .adds("NAME", put!(names += value::host_name))
         .host_only()
-        .reloads()
         .help("Names of the host, such as example.org or *.example.org; may be repeated"),
     set("aliases")
         .adds("NAME", put!(aliases += value::host_name))
         .host_only()
-        .reloads()
         .help("Names that are redirected to the first of `names`; may be repeated"),
     set("https-redirect")
         .adds("ADDR", put!(https_redirect += address_of_network))
@@ -364,13 +348,9 @@ const FILE: Rows = &[
     set("hsts")
         .takes("VALUE", put!(hsts = Some value::hsts))
         .per_host()
-        .reloads()
         .help("Strict-Transport-Security of replies over TLS"),
     set("http2")
-        .chooses(HTTP2, |config, text| {
-            config.http2 = text == "on";
-            Ok(())
-        })
+        .chooses(HTTP2, put!(http2 = value::switch))
         .starts_as("on")
         .reloads()
         .help("HTTP/2, by ALPN over TLS and by prior knowledge without it"),
@@ -391,7 +371,6 @@ const FILE: Rows = &[
     set("cors")
         .adds("[GLOB=]ORIGIN", put!(cors += value::cors))
         .per_host()
-        .reloads()
         .help("Origins whose pages may use the files; may be repeated")
         .more(
             "'https://app.example.org' or 'https://*.example.org', '*' for all, '*.woff2=*' for \
@@ -449,7 +428,6 @@ const FILE: Rows = &[
             config.limit_requests = rate.transpose()?;
             Ok(())
         })
-        .reloads()
         .per_host()
         .help("Maximum rate of requests of one client address, else 429")
         .more(
@@ -520,7 +498,6 @@ const REPLIES: Rows = &[
         .adds("RULE", put!(headers += value::header))
         .by_line()
         .or_table("headers")
-        .reloads()
         .per_host()
         .help("Header of replies, [GLOB=]NAME: VALUE; may be repeated")
         .more(
@@ -533,7 +510,6 @@ const REPLIES: Rows = &[
         .adds("GLOB=VALUE", put!(cache += value::cache))
         .by_line()
         .or_table("cache")
-        .reloads()
         .per_host()
         .help("Cache-Control of files that match a glob; may be repeated")
         .more("Such as '/assets/**=max-age=31536000, immutable'. The last rule that matches wins."),
@@ -542,7 +518,6 @@ const REPLIES: Rows = &[
         .by_line()
         .or_table("redirects")
         .per_host()
-        .reloads()
         .help("Redirect of a path, such as '/old/*=/new/:splat'; may be repeated")
         .more(
             "'FROM=TO STATUS' sets the status: 301 (the default), 302, 303, 307, 308, or 200 for \
@@ -554,7 +529,6 @@ const REPLIES: Rows = &[
         .adds("GLOB=TYPE", put!(mime_types += value::mime_type))
         .by_line()
         .or_table("mime_types")
-        .reloads()
         .per_host()
         .help("Content-Type, such as webc=text/html; may be repeated")
         .more(
@@ -571,7 +545,6 @@ const REPLIES: Rows = &[
             Ok(())
         })
         .starts_as("inode")
-        .reloads()
         .per_host()
         .help("Source of ETags, beside the file's length")
         .more(
@@ -582,14 +555,12 @@ const REPLIES: Rows = &[
     set("precompressed")
         .switches(|config, on| config.precompressed = on)
         .starts_as("true")
-        .reloads()
         .per_host()
         .help("Do not send FILE.br, FILE.zst or FILE.gz in place of FILE")
         .more("In the file and the environment: `precompressed = false`."),
     set("compress")
         .takes("off|zstd,br,gzip", put!(compress = value::codings))
         .starts_as("off")
-        .reloads()
         .per_host()
         .help("Compress text files that have no compressed file beside them")
         .more(
@@ -613,7 +584,6 @@ const TLS: Rows = &[
         .hinted(ValueHint::FilePath)
         .by_line()
         .own_per_host()
-        .reloads()
         .help("Serve HTTPS with this certificate chain (PEM); may be repeated")
         .more(
             "For every TCP address of --listen; Unix sockets stay plain. With several, the \
@@ -625,7 +595,6 @@ const TLS: Rows = &[
         .hinted(ValueHint::FilePath)
         .by_line()
         .own_per_host()
-        .reloads()
         .help("Private key of the certificate (PEM); may be repeated")
         .more(
             "One for each --tls-cert, in the same order. Without any, each key is expected in the \
@@ -635,7 +604,6 @@ const TLS: Rows = &[
     set("acme")
         .takes("MAIL|off", put!(acme = value::acme))
         .starts_as("off")
-        .reloads()
         .per_host()
         .rare()
         .help("Get certificates by ACME for hosts without --tls-cert")
@@ -695,7 +663,6 @@ const LIMITS: Rows = &[
     set("recheck")
         .takes("TIME", put!(recheck = value::duration))
         .starts_as("1s")
-        .reloads()
         .per_host()
         .help("Maximum age of cached file metadata")
         .more("A changed file is noticed within this time. Times are written 500ms, 10s, 2m."),
@@ -719,7 +686,6 @@ const LIMITS: Rows = &[
     set("max-body")
         .takes("SIZE", put!(request_limits.body_len_max = value::size))
         .starts_as("1M")
-        .reloads()
         .per_host()
         .help("Maximum length of a request body, else 413")
         .more("Bodies are read and discarded."),
@@ -828,7 +794,6 @@ const PROCESS: Rows = &[
         .more("Also after SIGINT. A second signal stops the server at once."),
     set("quiet")
         .switches(|config, on| config.quiet = on)
-        .starts_as("false")
         .short('q')
         .help("Print nothing at start; errors are still printed"),
     set("color")

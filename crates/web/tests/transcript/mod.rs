@@ -1,5 +1,5 @@
-//! Conversations as text, and the small site over which they are held. For tests: here against a
-//! [`Session`](crate::Session), in crate `serve` against live servers.
+//! Conversations as text, and the small site over which they are held: for tests and examples of
+//! several crates, here against a session, in crate `weft` against live servers.
 //!
 //! ```text
 //! == a_head_request_gets_no_body                  its name
@@ -22,6 +22,9 @@
 //! and `{boundary}` stand for any such text (the boundary for the same each time), and `{page}` for
 //! a whole body. The lines of a header may come in any order.
 
+// Each of its users needs a part of it.
+#![allow(dead_code)]
+
 use std::error::Error;
 use std::fs;
 use std::io;
@@ -31,26 +34,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use session::replay::show;
-
-use crate::config::ServiceConfig;
-use crate::handle::Handle;
-use crate::lookup::Encoding;
-use crate::site::{CacheRule, CorsRule, Site, SiteConfig};
+use web::{CacheRule, CorsRule, Encoding, Handle, ServiceConfig, Site, SiteConfig};
 
 /// One conversation.
 #[derive(Clone, Debug)]
-pub struct Transcript {
+pub(crate) struct Transcript {
     /// File and name: `range: a_suffix_selects_the_end`.
-    pub name: String,
+    pub(crate) name: String,
     /// End of the conversation.
-    pub ending: Ending,
+    pub(crate) ending: Ending,
     sent: Vec<Piece>,
     expected: Vec<Reply>,
 }
 
 /// End of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// All requests are answered, and the connection goes on until [`PROBE`] ends it.
     Open,
     /// The server closes.
@@ -60,13 +59,13 @@ pub enum Ending {
 }
 
 /// A request that tells whether a connection is [`Ending::Open`]: it is answered, and then closed.
-pub const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
+pub(crate) const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
 
 /// Start of the reply to [`PROBE`].
 const PROBE_REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n";
 
 /// Modification time of every file of the site: Sun, 02 Feb 2020 02:02:02 GMT.
-pub const MODIFIED_S: u64 = 1_580_608_922;
+pub(crate) const MODIFIED_S: u64 = 1_580_608_922;
 
 /// A reply that is expected: its header line by line, and its body.
 #[derive(Clone, Debug, Default)]
@@ -90,13 +89,13 @@ enum Piece {
 }
 
 /// All transcripts, in the order of their files.
-pub fn all() -> Vec<Transcript> {
+pub(crate) fn all() -> Vec<Transcript> {
     FILES.iter().flat_map(|(file, text)| parse_file(file, text)).collect()
 }
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../tests/transcripts/", $name, ".txt")))),*]
+        &[$(($name, include_str!(concat!("../transcripts/", $name, ".txt")))),*]
     };
 }
 
@@ -123,7 +122,7 @@ const PASSWORDS: &[u8] = b"ada:$2b$04$pp32LjLD0leoZw86AMsMpeRuhkev3ggLS6Bt2/3s5X
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn make_site(root: &Path) -> io::Result<()> {
+pub(crate) fn make_site(root: &Path) -> io::Result<()> {
     for dir in ["dir", "bare", "sp ace", "private", "cross/dir"] {
         fs::create_dir_all(root.join(dir))?;
     }
@@ -166,7 +165,7 @@ pub fn make_site(root: &Path) -> io::Result<()> {
 }
 
 /// Configuration of the site that the transcripts expect.
-pub fn site_config(root: &Path) -> SiteConfig {
+pub(crate) fn site_config(root: &Path) -> SiteConfig {
     SiteConfig {
         root: root.to_owned(),
         clean_urls: true,
@@ -191,7 +190,7 @@ pub fn site_config(root: &Path) -> SiteConfig {
 ///
 /// # Errors
 /// If the site cannot be opened.
-pub fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Box<dyn Error>> {
+pub(crate) fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Box<dyn Error>> {
     let site = Arc::new(Site::open(site_config(root))?);
     Site::start_compressing([&site].into_iter())?;
     Ok(Arc::new(Handle::new(site, config)?))
@@ -199,11 +198,11 @@ pub fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Box<dyn E
 
 /// True if `made.css` comes in each coding, as the transcripts expect: a request has it made, and
 /// it takes a moment. `exchange` sends a request and returns the reply.
-pub fn has_variants(mut exchange: impl FnMut(&[u8]) -> Vec<u8>) -> bool {
+pub(crate) fn has_variants(mut exchange: impl FnMut(&[u8]) -> Vec<u8>) -> bool {
     let is_made = |coding: &str| {
         let reply = exchange(&etag_request("/made.css", Some(coding)));
         let line = format!("\r\nContent-Encoding: {coding}\r\n");
-        memchr::memmem::find(&reply, line.as_bytes()).is_some()
+        find(&reply, line.as_bytes()).is_some()
     };
     let made = Encoding::ALL.map(Encoding::token).map(is_made);
     made == [true; 3]
@@ -212,7 +211,7 @@ pub fn has_variants(mut exchange: impl FnMut(&[u8]) -> Vec<u8>) -> bool {
 impl Transcript {
     /// Bytes that the client sends, with [`PROBE`] at the end of a transcript that ends
     /// [`Ending::Open`]. `etag_of(path, coding)` finds a file's ETag; see [`etag_request`].
-    pub fn sent(&self, mut etag_of: impl FnMut(&str, Option<&str>) -> String) -> Vec<u8> {
+    pub(crate) fn sent(&self, mut etag_of: impl FnMut(&str, Option<&str>) -> String) -> Vec<u8> {
         let mut sent = Vec::new();
         for piece in &self.sent {
             match piece {
@@ -234,7 +233,7 @@ impl Transcript {
     ///
     /// # Errors
     /// Says what differs.
-    pub fn check(&self, replied: &[u8]) -> Result<(), String> {
+    pub(crate) fn check(&self, replied: &[u8]) -> Result<(), String> {
         let rest = self.check_replies(replied)?;
         let is_end = match self.ending {
             Ending::Open => rest.starts_with(PROBE_REPLY) && rest.ends_with(b"\r\n\r\n"),
@@ -256,13 +255,13 @@ impl Transcript {
 }
 
 /// A request that shows a file's ETag and ends the connection.
-pub fn etag_request(path: &str, coding: Option<&str>) -> Vec<u8> {
+pub(crate) fn etag_request(path: &str, coding: Option<&str>) -> Vec<u8> {
     let accept = coding.map(|coding| format!("Accept-Encoding: {coding}\r\n")).unwrap_or_default();
     format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n{accept}Connection: close\r\n\r\n").into_bytes()
 }
 
 /// The ETag in a reply to [`etag_request`].
-pub fn etag_in(reply: &[u8]) -> Option<String> {
+pub(crate) fn etag_in(reply: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(reply);
     text.lines().find_map(|line| line.strip_prefix("ETag: ")).map(str::to_owned)
 }
@@ -274,7 +273,7 @@ impl Reply {
         replied: &'r [u8],
         boundary: &mut Option<Vec<u8>>,
     ) -> Result<&'r [u8], String> {
-        let head_len = memchr::memmem::find(replied, b"\r\n\r\n").ok_or("no whole header")?;
+        let head_len = find(replied, b"\r\n\r\n").ok_or("no whole header")?;
         let head = &replied[..head_len];
         let rest = &replied[head_len + 4..];
         let mut lines: Vec<&[u8]> =
@@ -301,6 +300,10 @@ impl Reply {
             Err(format!("the body is not {:?}", self.body))
         }
     }
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|part| part == wanted)
 }
 
 fn content_length(head: &[u8]) -> Option<usize> {
@@ -336,7 +339,10 @@ fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -
         let Some((taken, rest)) = text.split_at_checked(len) else {
             return false;
         };
-        let is_date = || crate::date::parse(taken).is_some();
+        let is_date = || {
+            let text = std::str::from_utf8(taken).unwrap_or_default();
+            httpdate::parse_http_date(text).is_ok()
+        };
         if (*piece != Piece::WholeBody && taken.is_empty())
             || (*piece == Piece::AnyDate && !is_date())
         {
@@ -354,7 +360,7 @@ fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -
 ///
 /// # Panics
 /// If it is not one: it is a part of this crate.
-fn parse_file(file: &str, text: &str) -> Vec<Transcript> {
+pub(crate) fn parse_file(file: &str, text: &str) -> Vec<Transcript> {
     let mut transcripts = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
@@ -484,36 +490,4 @@ fn push_escape<'t>(rest: &'t str, to: &mut Vec<u8>) -> &'t str {
     };
     to.push(byte);
     &rest[1..]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "# of nothing\n\n== one\n# why\nGET /{ab*3} {etag:/x br}\nraw\\0\\x41\\\n---\n\
-                        HTTP/1.1 200 OK\nDate: {date}\nContent-Length: 5\n...\n\nab\\n\\r\\\nc\\\n\
-                        HTTP/1.1 304 Not Modified\n\n--- closed\n";
-
-    #[test]
-    fn a_transcript_is_read() {
-        let [one] = &parse_file("file", TEXT)[..] else { panic!("not one") };
-        assert_eq!((one.name.as_str(), one.ending), ("file: one", Ending::Closed));
-        let sent = one.sent(|path, coding| format!("<{path} {coding:?}>"));
-        assert_eq!(sent, b"GET /ababab </x Some(\"br\")>\r\nraw\0A");
-    }
-
-    #[test]
-    fn reply_compares_line_by_line() {
-        let [one] = &parse_file("file", TEXT)[..] else { panic!("not one") };
-        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
-        let reply = |head: &str, body: &str| {
-            format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}HTTP/1.1 304 Not Modified\r\n\r\n")
-        };
-        let good = format!("X: y\r\nContent-Length: 5\r\nDate: {date}\r\n");
-        assert_eq!(one.check(reply(&good, "ab\n\rc").as_bytes()), Ok(()));
-        let undated = "Date: soon\r\nContent-Length: 5\r\n";
-        assert!(one.check(reply(undated, "ab\n\rc").as_bytes()).is_err());
-        assert!(one.check(reply(&good, "ab\n\rd").as_bytes()).is_err());
-        assert!(one.check(reply(&good, "ab\n\rcX").as_bytes()).is_err());
-    }
 }

@@ -1,9 +1,13 @@
+//! The smallest full-duplex session: for tests of this crate and of engines.
+
+// Each of its users needs a part of it.
+#![allow(dead_code)]
+
 use std::collections::VecDeque;
 
-use crate::outbox::Outbox;
-use crate::session::{Next, Now, Phase, Received, Session, Work};
+use session::{Next, Now, Outbox, Phase, Received, Session, Work};
 
-/// The smallest full-duplex session: streams over one connection, for tests of engines.
+/// Streams over one connection.
 ///
 /// A frame is the number of its stream and the length of its bytes, four bytes each, big-endian,
 /// then the bytes. Each frame is answered on its stream, in any order among streams:
@@ -15,7 +19,7 @@ use crate::session::{Next, Now, Phase, Received, Session, Work};
 /// | `bye` | nothing: the connection closes when all others are answered |
 /// | any other | the same bytes, before all that is slow |
 #[derive(Debug, Default)]
-pub struct Mux {
+pub(crate) struct Mux {
     /// Streams that have something to say, and how many bytes.
     slow: VecDeque<(u32, usize)>,
     /// Streams that want work.
@@ -26,7 +30,7 @@ pub struct Mux {
 
 /// Work of one stream.
 #[derive(Debug)]
-pub struct MuxWork {
+pub(crate) struct MuxWork {
     stream: u32,
     is_done: bool,
 }
@@ -38,22 +42,22 @@ impl Work for MuxWork {
 }
 
 /// Maximum length of a frame's bytes.
-const FRAME_LEN_MAX: usize = 16 * 1024;
+pub(crate) const FRAME_LEN_MAX: usize = 16 * 1024;
 
 /// Bytes of one `slow`.
-const SLOW_LEN: usize = 64 * 1024;
+pub(crate) const SLOW_LEN: usize = 64 * 1024;
 
-const HEADER_LEN: usize = 8;
+pub(crate) const HEADER_LEN: usize = 8;
 
 impl Mux {
     /// A frame, as both sides send it.
-    pub fn frame(stream: u32, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(stream: u32, bytes: &[u8]) -> Vec<u8> {
         let len = u32::try_from(bytes.len()).expect("frames are short");
         [&stream.to_be_bytes()[..], &len.to_be_bytes(), bytes].concat()
     }
 
     /// The frame at the start of `input`, if it is whole: its stream and bytes.
-    pub fn parse(input: &[u8]) -> Option<(u32, &[u8])> {
+    pub(crate) fn parse(input: &[u8]) -> Option<(u32, &[u8])> {
         let (stream, rest) = input.split_first_chunk()?;
         let (len, rest) = rest.split_first_chunk()?;
         let bytes = rest.get(..u32::from_be_bytes(*len) as usize)?;
@@ -126,51 +130,5 @@ impl Session for Mux {
         self.working -= 1;
         out.put(&Mux::frame(work.stream, b"worked"));
         self.go_on(false, out)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::replay::{Script, replay_sorted};
-
-    /// The replies, those of a stream together.
-    fn by_stream(mut replies: &[u8]) -> Vec<u8> {
-        let mut streams = BTreeMap::<u32, Vec<u8>>::new();
-        while let Some((stream, bytes)) = Mux::parse(replies) {
-            replies = &replies[HEADER_LEN + bytes.len()..];
-            streams.entry(stream).or_default().extend_from_slice(bytes);
-        }
-        assert!(replies.is_empty(), "{} bytes of no frame", replies.len());
-        let frames = streams.iter();
-        frames.flat_map(|(stream, bytes)| Mux::frame(*stream, bytes)).collect()
-    }
-
-    /// What one stream has to say comes at any cut, whatever the others do, and whichever work ends
-    /// first.
-    #[test]
-    fn streams_are_answered_at_any_cut() {
-        let mut script = Script::new().send(Mux::frame(0, b"slow 3"));
-        let mut expected = Mux::frame(0, &[b'x'; 3 * SLOW_LEN]);
-        for stream in 1..=12 {
-            let (sent, reply) = match stream % 3 {
-                0 => ("work", "worked".to_owned()),
-                1 => ("ping", "ping".to_owned()),
-                _ => ("slow 1", "x".repeat(SLOW_LEN)),
-            };
-            script = script.send(Mux::frame(stream, sent.as_bytes()));
-            expected.extend(Mux::frame(stream, reply.as_bytes()));
-        }
-        replay_sorted(Mux::default, &script.clone().expect(&expected), by_stream);
-        let ends = script.send(Mux::frame(0, b"bye")).expect(expected).closed();
-        replay_sorted(Mux::default, &ends, by_stream);
-    }
-
-    #[test]
-    fn frame_without_end_is_refused() {
-        let script = Script::new().send([0xff; 3 * FRAME_LEN_MAX]).closed();
-        replay_sorted(Mux::default, &script, by_stream);
     }
 }

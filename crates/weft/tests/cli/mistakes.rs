@@ -138,6 +138,10 @@ fn other_generators_flags_are_told_ours() {
         ("-X", "--method NAME"),
         ("--data", "--body TEXT"),
         ("--script", "--paths FILE"),
+        ("--no-tui", "--quiet"),
+        ("-L", "counted and not followed"),
+        ("-a u:p", "--header 'Authorization: Basic"),
+        ("--http-version 2", "--http2"),
         ("--pipeline", "--depth N"),
         ("--insecure", "it needs https://"),
     ] {
@@ -160,7 +164,11 @@ fn other_generators_flags_are_told_ours() {
     );
     refused("load 127.0.0.1:1", "weft load cache HOST:PORT");
     refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
-    refused("load http http://127.0.0.1:1/ -q 100", "'100' and '127.0.0.1:1' are different hosts");
+    refused("load http http://127.0.0.1:1/ b", "'b' and '127.0.0.1:1' are different hosts");
+    // The rate of hey and oha, whose -q is --quiet here.
+    for line in ["load http -q 100 http://127.0.0.1:1/", "load http http://127.0.0.1:1/ -q 100"] {
+        refused(line, "'100' is not a URL; requests per second are --rate 100, or -R 100");
+    }
 }
 
 /// Seen: a port without `--listen`, as in `python -m http.server 8080`, was told that there is no

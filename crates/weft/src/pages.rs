@@ -241,6 +241,22 @@ mod tests {
         }
     }
 
+    /// Seen: synopses of fifty options without their values, `[--index] [--listing] …`, and of the
+    /// cache `[-A|--enable-shutdown]...`.
+    #[test]
+    fn a_synopsis_is_the_usage_line() {
+        for (name, usage) in [
+            ("serve", "weft serve [OPTIONS] [DIR]"),
+            ("cache", "weft cache [OPTIONS]"),
+            ("load http", "weft load http [OPTIONS] <URL>..."),
+        ] {
+            let mut text = Vec::new();
+            assert!(man(Some(name), &mut text).unwrap());
+            let text = String::from_utf8(text).unwrap().replace("\\-", "-");
+            assert!(text.contains(&format!("\n{usage}\n")), "{text}");
+        }
+    }
+
     /// The table of `docs/serve.md`.
     fn manual_table() -> String {
         let groups = ServeConfig::GROUPS.iter();

@@ -350,6 +350,19 @@ fn our_key_for(name: &str) -> Option<&'static str> {
         "worker_processes" | "threads" => Some("workers = 4; leave it out for the default"),
         "worker_connections" => Some("max_connections = 1000; leave it out for the default"),
         "location" => Some("rules have globs: basic_auth, cache, deny, headers, redirects"),
+        "allow" | "allow_from" | "deny_from" | "satisfy" => {
+            Some("a firewall refuses addresses, and tls_client_ca clients without a certificate")
+        }
+        "server_tokens" => Some("server_header = \"off\" leaves the header out"),
+        "types" | "default_type" | "charset" => {
+            Some("mime_types is a table: webc = \"text/html; charset=utf-8\"")
+        }
+        "sendfile" | "tcp_nopush" | "tcp_nodelay" | "open_file_cache" => {
+            Some("nothing is to be set: files are sent by sendfile, and kept open")
+        }
+        "email" | "acme_email" => Some("acme = \"mail@example.org\" gets certificates"),
+        "pid" => Some("pid_file = \"FILE\""),
+        "group" => Some("user = \"NAME:GROUP\""),
         "proxy_pass" | "reverse_proxy" => Some("there is no proxying here"),
         _ => None,
     }

@@ -275,7 +275,7 @@ impl<Open> ThreadOverseer<'_, Open> {
         let warm_up = Duration::from_nanos(self.context.times.warm_up_ns);
         Worked {
             used: ended.since(&self.began, self.spun),
-            measured: started.elapsed().min(end).saturating_sub(warm_up),
+            measured: ended.time_since(started).min(end).saturating_sub(warm_up),
         }
     }
 }
@@ -291,6 +291,8 @@ impl<Open> Overseer for ThreadOverseer<'_, Open> {
         if (index + 1) * times.interval_ns == times.warm_up_ns {
             self.began = Meters::read();
             self.spun = Duration::ZERO;
+            // A run that was stopped in its warm-up has measured nothing.
+            self.ended = self.ended.map(|_| self.began);
         }
         let ended = self.context.started.get().map_or(Duration::ZERO, Instant::elapsed);
         // A new one costs less than emptying the old one: the kernel provides its zeros.

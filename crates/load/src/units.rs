@@ -35,6 +35,16 @@ pub fn count_of(count: u64) -> String {
     text
 }
 
+/// Formats a number of things: `1 reply`, `2 replies`, `3,000 connections`.
+pub(crate) fn counted(count: u64, one: &str) -> String {
+    let many = match one.strip_suffix('y') {
+        _ if count == 1 => one.to_owned(),
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{one}s"),
+    };
+    format!("{} {many}", count_of(count))
+}
+
 /// Formats a size: `1.2 MB`.
 pub(crate) fn bytes_of(bytes: u64) -> String {
     let (value, unit) = match bytes as f64 {

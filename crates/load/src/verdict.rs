@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::outcome::{Kind, Outcome, ThreadUse};
-use crate::units::{count_of, ns_of};
+use crate::units::{count_of, counted, ns_of};
 
 /// Lag above which requests are no longer sent at their intended times.
 const LAG_P99_MAX: Duration = Duration::from_millis(1);
@@ -471,16 +471,6 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
         ));
     }
     warnings
-}
-
-/// `1 reply`, `2 replies`, `3,000 connections`.
-fn counted(count: u64, one: &str) -> String {
-    let many = match one.strip_suffix('y') {
-        _ if count == 1 => one.to_owned(),
-        Some(stem) => format!("{stem}ies"),
-        None => format!("{one}s"),
-    };
-    format!("{} {many}", count_of(count))
 }
 
 #[cfg(test)]

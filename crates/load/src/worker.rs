@@ -317,6 +317,9 @@ impl<'p> Worker<'p> {
             self.tally.errors.client_timeout += unanswered;
         }
         self.count_idle();
+        if !self.is_ending {
+            overseer.end(std::mem::take(&mut self.spun));
+        }
         overseer.interval(self.interval, &mut self.tally, std::mem::take(&mut self.spun));
         Ok(())
     }

@@ -148,7 +148,7 @@ fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<(
         .manual("weftwork");
     man.render_title(out)?;
     man.render_name_section(out)?;
-    man.render_synopsis_section(out)?;
+    synopsis(command).to_writer(out)?;
     man.render_description_section(out)?;
     man.render_options_section(out)?;
     if command.has_subcommands() {
@@ -163,6 +163,12 @@ fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<(
         section("KEYS OF THE FILE THAT ARE NO OPTIONS", &keys_of_the_file()).to_writer(out)?;
     }
     see_also(page, pages).to_writer(out)
+}
+
+/// The usage line of the help.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    section("SYNOPSIS", usage.trim_start_matches("Usage: "))
 }
 
 /// Settings that only the configuration file and the environment have.
@@ -238,6 +244,22 @@ mod tests {
         }
         for title in ["EXAMPLES", "SIGNALS", "EXIT STATUS", "SEE ALSO"] {
             assert!(text.replace('"', "").contains(&format!(".SH {title}")), "{title}");
+        }
+    }
+
+    /// Seen: synopses of fifty options without their values, `[--index] [--listing] …`, and of the
+    /// cache `[-A|--enable-shutdown]...`.
+    #[test]
+    fn a_synopsis_is_the_usage_line() {
+        for (name, usage) in [
+            ("serve", "weft serve [OPTIONS] [DIR]"),
+            ("cache", "weft cache [OPTIONS]"),
+            ("load http", "weft load http [OPTIONS] <URL>..."),
+        ] {
+            let mut text = Vec::new();
+            assert!(man(Some(name), &mut text).unwrap());
+            let text = String::from_utf8(text).unwrap().replace("\\-", "-");
+            assert!(text.contains(&format!("\n{usage}\n")), "{text}");
         }
     }
 

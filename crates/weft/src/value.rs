@@ -5,6 +5,7 @@
 //! front.
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -358,9 +359,15 @@ pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// Reads a glob of paths that are absent.
+/// Reads a glob of paths that are absent. nginx's word takes addresses.
 pub(crate) fn deny(text: &str) -> Result<String, String> {
     check_glob(text)?;
+    let address = text.split('/').next().unwrap_or_default();
+    if address.parse::<IpAddr>().is_ok() {
+        return Err(format!(
+            "'{text}' is an address; `deny` has paths, and a firewall refuses addresses"
+        ));
+    }
     Ok(text.to_owned())
 }
 

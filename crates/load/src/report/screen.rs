@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
 use crate::outcome::{Kind, Outcome};
-use crate::units::{bytes_of, count_of, ns_of, rate_of};
+use crate::units::{bytes_of, count_of, counted, ns_of, rate_of};
 use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
 /// Heading of the report.
@@ -117,7 +117,11 @@ fn columns_of(text: &str) -> usize {
 
 fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
     let stopped = if seen.stopped_early { ", stopped early" } else { "" };
-    let over = format!("over {:.1} s{stopped}", seen.elapsed_s);
+    let elapsed = match seen.elapsed_s {
+        short if short < 1.0 => ns_of(short * 1e9),
+        long => format!("{long:.1} s"),
+    };
+    let over = format!("over {elapsed}{stopped}");
     let achieved = paint.bold(&rate_of(seen.achieved_rate_per_s));
     let share = seen.achieved_share.unwrap_or(0.0);
     let percent = paint.warn_if(share < KEPT_UP_SHARE, &format!("{:.1} %", 100.0 * share));
@@ -169,7 +173,7 @@ fn latency_rows(seen: &Figures, kind: Kind, columns: usize) -> Vec<String> {
 
 fn class_line(replies: u64, l: &Latency) -> String {
     let [p50, p99, max] = [l.p50, l.p99, l.max].map(|us| ns_of(us * 1e3));
-    format!("{} replies · p50 {p50} · p99 {p99} · max {max}", count_of(replies))
+    format!("{} · p50 {p50} · p99 {p99} · max {max}", counted(replies, "reply"))
 }
 
 fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
@@ -186,16 +190,16 @@ fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
         parts.push(format!("{percent:.1} % of the keys found"));
     }
     if seen.sessions > 0 {
-        parts.push(format!("{} sessions completed", count_of(seen.sessions)));
+        parts.push(format!("{} completed", counted(seen.sessions, "session")));
     }
     if parts.is_empty() { "none".to_owned() } else { parts.join(" · ") }
 }
 
 fn idle_line(seen: &Figures, asked: u64) -> String {
     format!(
-        "{} of {} connections open at the end · {} closed by the server",
+        "{} of {} open at the end · {} closed by the server",
         count_of(seen.idle_open),
-        count_of(asked),
+        counted(asked, "connection"),
         count_of(seen.idle_closed)
     )
 }
@@ -217,16 +221,16 @@ fn network_line(seen: &Figures) -> String {
     let connect = match seen.opened {
         0 => String::new(),
         opened => format!(
-            " · {} connections opened, p99 {}",
-            count_of(opened),
+            " · {} opened, p99 {}",
+            counted(opened, "connection"),
             ns_of(seen.connect_us.p99 * 1e3)
         ),
     };
     let tls = match &seen.handshake_us {
         None => String::new(),
         Some(times) => format!(
-            " · {} TLS handshakes ({} resumed), p99 {}",
-            count_of(seen.handshakes),
+            " · {} ({} resumed), p99 {}",
+            counted(seen.handshakes, "TLS handshake"),
             count_of(seen.resumed),
             ns_of(times.p99 * 1e3)
         ),
@@ -240,14 +244,13 @@ fn network_line(seen: &Figures) -> String {
 fn generator_line(seen: &Figures) -> String {
     let made = &seen.generator;
     let percent = 100.0 * made.cpu_s / seen.elapsed_s.max(1e-9);
-    let plural = if made.threads == 1 { "" } else { "s" };
     let io = &made.io;
-    let threads = made.threads;
+    let threads = counted(made.threads as u64, "thread");
     let each = match seen.replies {
         0 => String::new(),
         _ => format!(", {:.2} µs per reply", made.cpu_us_per_reply),
     };
-    format!("{io} on {threads} thread{plural}, {percent:.0} % of a CPU{each}")
+    format!("{io} on {threads}, {percent:.0} % of a CPU{each}")
 }
 
 fn lag_line(seen: &Figures) -> String {

@@ -197,6 +197,18 @@ fn report_without_replies() {
     csv(&outcome, &mut files).unwrap();
 }
 
+/// Seen: `1 connections opened`, and `over 0.0 s` of a run of twenty requests.
+#[test]
+fn short_runs_are_told_in_their_own_units() {
+    let mut outcome = sample(&["request"], 1, 4);
+    outcome.elapsed = Duration::from_micros(1_170);
+    outcome.total.opened = 1;
+    let text = screen(&outcome, &heading(), PLAIN);
+    for part in ["over 1.17 ms", " · 1 connection opened, "] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
 #[test]
 fn csv_has_a_line_per_interval() {
     let mut file = Vec::new();

@@ -25,6 +25,11 @@ impl Meters {
         }
     }
 
+    /// Time from `start` to the reading.
+    pub(crate) fn time_since(&self, start: Instant) -> Duration {
+        self.at.saturating_duration_since(start)
+    }
+
     pub(crate) fn since(&self, earlier: &Meters, spun: Duration) -> ThreadUse {
         ThreadUse {
             cpu: self.cpu - earlier.cpu,

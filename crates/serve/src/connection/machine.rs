@@ -706,6 +706,10 @@ impl<S: Session> Machine<S> {
     #[inline]
     fn settle(&mut self, now: Now) {
         if let Some(outgoing) = &mut self.outgoing {
+            // Under TLS a reply leaves `out` when it is encrypted, and is sent with its records.
+            if outgoing.sealed.is_empty() && outgoing.out.has_sent() {
+                account_sent(&self.shared, &mut outgoing.out, false, now);
+            }
             if let Some(tls) = &mut self.tls {
                 let len = outgoing.seal(tls);
                 if len > 0 {
@@ -715,9 +719,6 @@ impl<S: Session> Machine<S> {
                     outgoing.drop_plain();
                     self.state = State::Close(Closed::Error);
                 }
-            }
-            if outgoing.out.has_sent() {
-                account_sent(&self.shared, &mut outgoing.out, false, now);
             }
             if !outgoing.is_empty() {
                 outgoing.begin(now.monotonic, &self.shared.limits);

@@ -85,6 +85,9 @@ impl FromStr for Address {
 
 fn parse_name(text: &str) -> Result<Address, AddressError> {
     let Some((host, port)) = text.rsplit_once(':') else {
+        if text.contains(char::is_whitespace) {
+            return refuse(text, "write one address alone, as in 127.0.0.1:8080 or :8080");
+        }
         return refuse(text, &format!("say which port, as in {text}:8080"));
     };
     if text.starts_with('[') {
@@ -141,7 +144,7 @@ fn parse_mode(digits: &str) -> Option<u32> {
 }
 
 fn refuse<T>(text: &str, advice: &str) -> Result<T, AddressError> {
-    Err(AddressError(format!("`{text}` is not an address to listen at: {advice}")))
+    Err(AddressError(format!("`{text}` is not an address: {advice}")))
 }
 
 /// Inverse of [`FromStr`].

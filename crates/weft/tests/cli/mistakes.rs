@@ -138,6 +138,10 @@ fn other_generators_flags_are_told_ours() {
         ("-X", "--method NAME"),
         ("--data", "--body TEXT"),
         ("--script", "--paths FILE"),
+        ("--no-tui", "--quiet"),
+        ("-L", "counted and not followed"),
+        ("-a u:p", "--header 'Authorization: Basic"),
+        ("--http-version 2", "--http2"),
         ("--pipeline", "--depth N"),
         ("--insecure", "it needs https://"),
     ] {
@@ -160,7 +164,11 @@ fn other_generators_flags_are_told_ours() {
     );
     refused("load 127.0.0.1:1", "weft load cache HOST:PORT");
     refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
-    refused("load http http://127.0.0.1:1/ -q 100", "'100' and '127.0.0.1:1' are different hosts");
+    refused("load http http://127.0.0.1:1/ b", "'b' and '127.0.0.1:1' are different hosts");
+    // The rate of hey and oha, whose -q is --quiet here.
+    for line in ["load http -q 100 http://127.0.0.1:1/", "load http http://127.0.0.1:1/ -q 100"] {
+        refused(line, "'100' is not a URL; requests per second are --rate 100, or -R 100");
+    }
 }
 
 /// Seen: a port without `--listen`, as in `python -m http.server 8080`, was told that there is no
@@ -294,6 +302,16 @@ fn mistakes_are_found_before_the_start() {
         ("header = '/a/=X-A: b'", ":1: header: the glob '/a/' is"),
         ("header = 'x-content-type-options: nosniff'", "replies have nosniff already"),
         ("deny = ''", ":1: deny: the glob is empty; write ** for every path"),
+        // Seen: `deny` with addresses, as nginx has it, was "ok" and refused nobody.
+        ("deny = '10.0.0.0/8'", ":1: deny: '10.0.0.0/8' is an address; `deny` has paths"),
+        ("deny = ['*.sql', '::1']", ":1: deny: '::1' is an address"),
+        ("allow = '10.0.0.0/8'", "'allow' is not a setting; a firewall refuses addresses"),
+        ("server_tokens = 'off'", "'server_tokens' is not a setting; server_header = \"off\""),
+        ("email = 'ada@example.org'", "'email' is not a setting; acme = "),
+        ("pid = 'a.pid'", "'pid' is not a setting; pid_file = "),
+        ("sendfile = true", "'sendfile' is not a setting; nothing is to be set: files"),
+        ("listen = '443 ssl'", ":1: listen: `443 ssl` is not an address: write one address alone"),
+        ("access_log = 'a.log json'", ":1: access_log: 'a.log json' is one file; log_format = "),
         ("deny = '^/x'", ":1: deny: the glob \"^/x\" is wrong: a glob is no regular expression"),
         ("cache = '~* css$=no-cache'", ":1: cache: the glob \"~* css$\" is wrong"),
         ("redirect = '/a=https://$host/a'", ":1: redirect: 'https://$host/a' has a variable"),

@@ -94,6 +94,13 @@ fn usual_duration(when: &WhenArgs) -> Duration {
 /// The load of `weft load http`. `rank` is that of this agent.
 pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let parsed = args.urls.iter().map(|url| split(url)).collect::<Result<Vec<_>, _>>()?;
+    // The rate of hey and oha is -q, which is --quiet here.
+    let is_number = |url: &&Url| url.authority.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(Url { authority: number, .. }) = parsed.iter().find(is_number) {
+        return Err(format!(
+            "'{number}' is not a URL; requests per second are --rate {number}, or -R {number}"
+        ));
+    }
     let Url { is_tls, authority, server, .. } = &parsed[0];
     let is_other =
         |url: &&Url| (url.is_tls, &url.authority, &url.server) != (*is_tls, authority, server);

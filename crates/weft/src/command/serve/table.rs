@@ -731,6 +731,11 @@ const LOG: Rows = &[
                          a file (./{text} for a file of this name)"
                     ));
                 }
+                _ if text.ends_with(" combined") || text.ends_with(" json") => {
+                    return Err(format!(
+                        "'{text}' is one file; log_format = \"combined\" or \"json\" sets the format"
+                    ));
+                }
                 target => target.parse().ok(),
             };
             Ok(())

@@ -375,6 +375,23 @@ fn an_idle_peer_gets_the_end() {
     assert_eq!((&pair.heard[..], pair.has_ended), (heard, true));
 }
 
+/// Seen: replies of HTTP/2 over TLS took 0.000000 s by the access log and by the histogram, whatever
+/// their client was like. Cause: a reply was sent when it was encrypted. Cure: it is sent when its
+/// records are.
+#[test]
+fn a_reply_takes_until_its_records_are_sent() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    pair.world.window = 0;
+    assert_eq!(pair.say("duplex 1\nping\n"), Blocked::Send);
+    assert_eq!(replied(&pair.world).0, 1, "x alone");
+    pair.world.pass(Duration::from_secs(2));
+    pair.world.window = usize::MAX;
+    assert_eq!(pair.carry(), Blocked::Receive);
+    assert!(pair.heard.starts_with(b"x\nping\n"));
+    assert_eq!(replied(&pair.world), (2, 2.0));
+}
+
 #[test]
 fn a_tampered_record_ends_the_connection() {
     let mut pair = Pair::new(&[]);

@@ -220,14 +220,8 @@ impl Figure {
         diagonal: bool,
         panels: Option<(&'static str, &'static str)>,
     ) -> Figure {
-        Figure::Lines {
-            measure,
-            over: "rate",
-            axis: "offered requests per second",
-            log,
-            diagonal,
-            panels,
-        }
+        let axis = "offered requests per second";
+        Figure::Lines { measure, over: "rate", axis, log, diagonal, panels }
     }
 }
 

@@ -93,16 +93,11 @@ impl Backend {
         }
     }
 
-    /// Hands over operations, and adds to `completed` what has ended.
-    pub(crate) fn turn(
-        &self,
-        counters: &Counters,
-        wait: SleepLimit,
-        completed: &mut Vec<Completed>,
-    ) {
+    /// Hands over operations, and adds to `done` what has ended.
+    pub(crate) fn turn(&self, counters: &Counters, wait: SleepLimit, done: &mut Vec<Completed>) {
         match self {
-            Backend::Uring(uring) => uring.turn(counters, wait, completed),
-            Backend::Epoll(epoll) => epoll.turn(counters, wait, completed),
+            Backend::Uring(uring) => uring.turn(counters, wait, done),
+            Backend::Epoll(epoll) => epoll.turn(counters, wait, done),
         }
     }
 

@@ -98,6 +98,60 @@ macro_rules! const_unless_loom {
 }
 use const_unless_loom;
 
+/// Implements what locks share: their value for its owner, poisoning, printing, a default.
+macro_rules! locks {
+    ($($lock:ident: $try_lock:ident),+) => {$(
+        impl<T> $lock<T> {
+            /// The value.
+            ///
+            /// # Errors
+            /// The value too, if the lock is poisoned.
+            pub fn into_inner(self) -> LockResult<T> {
+                self.poison.check(self.value.into_inner())
+            }
+        }
+
+        impl<T: ?Sized> $lock<T> {
+            /// True if a panic poisoned it.
+            pub fn is_poisoned(&self) -> bool {
+                self.poison.is_set()
+            }
+
+            /// Declares the value whole again.
+            pub fn clear_poison(&self) {
+                self.poison.clear();
+            }
+
+            /// The value, which nothing else can have.
+            ///
+            /// # Errors
+            /// The value too, if the lock is poisoned.
+            pub fn get_mut(&mut self) -> LockResult<&mut T> {
+                self.poison.check(self.value.get_mut())
+            }
+        }
+
+        impl<T: ?Sized + fmt::Debug> fmt::Debug for $lock<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut out = f.debug_struct(stringify!($lock));
+                match self.$try_lock() {
+                    Ok(guard) => out.field("value", &&*guard),
+                    Err(TryLockError::Poisoned(error)) => out.field("value", &&**error.get_ref()),
+                    Err(TryLockError::WouldBlock) => out.field("value", &format_args!("<locked>")),
+                };
+                out.field("poisoned", &self.is_poisoned()).finish()
+            }
+        }
+
+        impl<T: Default> Default for $lock<T> {
+            fn default() -> $lock<T> {
+                $lock::new(T::default())
+            }
+        }
+    )+};
+}
+use locks;
+
 /// Implements guards: access to the value, and printing as the value.
 macro_rules! guards {
     ($($guard:ident),+) => {$(

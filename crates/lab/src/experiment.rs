@@ -198,7 +198,7 @@ pub enum Figure {
         /// True for a dotted line where the measure equals the parameter: achieved is asked.
         diagonal: bool,
         /// The parameter of the configurations by which there is a panel each, and its words.
-        panels: Option<(&'static str, &'static str)>,
+        panels: Panels,
     },
     /// A line for each system over the time of a sample: the courses that samples have under the
     /// measure's name.
@@ -212,22 +212,26 @@ pub enum Figure {
     },
 }
 
+/// A parameter of configurations, and its words.
+type Axis = (&'static str, &'static str);
+type Panels = Option<Axis>;
+
 impl Figure {
+    /// Lines over a parameter.
+    pub(crate) const fn over(measure: usize, by: Axis, log: bool, panels: Panels) -> Figure {
+        let (over, axis) = by;
+        Figure::Lines { measure, over, axis, log, diagonal: false, panels }
+    }
+
     /// Lines over the rate that was offered: the figures of the papers.
     pub(crate) const fn over_rate(
         measure: usize,
         log: bool,
         diagonal: bool,
-        panels: Option<(&'static str, &'static str)>,
+        panels: Panels,
     ) -> Figure {
-        Figure::Lines {
-            measure,
-            over: "rate",
-            axis: "offered requests per second",
-            log,
-            diagonal,
-            panels,
-        }
+        let axis = "offered requests per second";
+        Figure::Lines { measure, over: "rate", axis, log, diagonal, panels }
     }
 }
 

@@ -566,18 +566,9 @@ fn of_numbers(sample: Sample) -> TurnResult {
     why.map_or(TurnResult::Sample(sample), TurnResult::Failed)
 }
 
-fn record(
-    configuration: &Configuration,
-    system: &System,
-    round: u32,
-    result: TurnResult,
-) -> Record {
-    Record {
-        configuration: configuration.label.clone(),
-        system: system.name.clone(),
-        round,
-        result,
-    }
+fn record(configuration: &Configuration, system: &System, round: u32, turn: TurnResult) -> Record {
+    let configuration = configuration.label.clone();
+    Record { configuration, system: system.name.clone(), round, result: turn }
 }
 
 /// Runs a program to its end and reads what it prints, and how long its threads waited for a core.

@@ -226,14 +226,8 @@ impl Rows {
 
     /// A system's figure by another's in the same configuration: of the medians, and of the best
     /// samples.
-    pub fn ratio(
-        &self,
-        measure: &Measure,
-        configuration: &str,
-        of: &str,
-        by: &str,
-    ) -> Option<Ratio> {
-        self.ratio_of(measure, (configuration, of), (configuration, by))
+    pub fn ratio(&self, measure: &Measure, label: &str, of: &str, by: &str) -> Option<Ratio> {
+        self.ratio_of(measure, (label, of), (label, by))
     }
 
     /// The same of two rows: each is a configuration and a system.

@@ -217,7 +217,7 @@ impl Protocol {
             }
             Protocol::Cache { keys_per_get, verify, has_all, .. } => {
                 let keys = if class == 0 { *keys_per_get } else { 0 };
-                check_cache_reply(reply, class == 1, keys, *verify, *has_all)
+                check_cache(reply, class == 1, keys, *verify, *has_all)
             }
             Protocol::Http { .. } | Protocol::Silent => ReplyCheck::default(),
         }
@@ -236,13 +236,7 @@ impl Protocol {
     }
 }
 
-fn check_cache_reply(
-    reply: &Reply,
-    is_set: bool,
-    keys: u32,
-    verify: bool,
-    has_all: bool,
-) -> ReplyCheck {
+fn check_cache(reply: &Reply, is_set: bool, keys: u32, verify: bool, has_all: bool) -> ReplyCheck {
     if reply.status != 200 {
         return ReplyCheck { fault: Some(Fault::UnexpectedStatus), ..ReplyCheck::default() };
     }

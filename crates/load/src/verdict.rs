@@ -436,30 +436,18 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
             counted(wanted, "request")
         ));
     }
-    if total.stream_limits > 0 {
-        warnings.push(format!(
-            "the server allows fewer streams than --streams on {}",
-            counted(total.stream_limits, "connection")
-        ));
-    }
-    if total.redirects > 0 {
-        warnings.push(format!(
+    let counts = [
+        ("the server allows fewer streams than --streams on {}", total.stream_limits, "connection"),
+        (
             "{} redirected, which is not followed: ask for the address that the Location names",
-            counted(total.redirects, "reply")
-        ));
-    }
-    if total.late_datagrams > 0 {
-        warnings.push(format!(
-            "{} came after --timeout: they were late, not lost",
-            counted(total.late_datagrams, "datagram")
-        ));
-    }
-    if total.window_waits > 0 {
-        warnings.push(format!(
-            "{} waited for the server's flow-control window",
-            counted(total.window_waits, "request body")
-        ));
-    }
+            total.redirects,
+            "reply",
+        ),
+        ("{} came after --timeout: they were late, not lost", total.late_datagrams, "datagram"),
+        ("{} waited for the server's flow-control window", total.window_waits, "request body"),
+    ];
+    let counts = counts.into_iter().filter(|(_, count, _)| *count > 0);
+    warnings.extend(counts.map(|(text, count, what)| text.replace("{}", &counted(count, what))));
     if !is_idle && total.idle_open < outcome.asked.idle_connections {
         warnings.push(idle_sentence(outcome));
     }

@@ -72,12 +72,7 @@ impl Epoll {
         })
     }
 
-    pub(super) fn turn(
-        &self,
-        counters: &Counters,
-        wait: SleepLimit,
-        completed: &mut Vec<Completed>,
-    ) {
+    pub(super) fn turn(&self, counters: &Counters, wait: SleepLimit, done: &mut Vec<Completed>) {
         let timeout = match wait {
             SleepLimit::Poll => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
             SleepLimit::For(timeout) => {
@@ -102,7 +97,7 @@ impl Epoll {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_fd, &mut count);
                 }
-                data => self.ready(data, event.flags, completed),
+                data => self.ready(data, event.flags, done),
             }
         }
     }
@@ -194,12 +189,7 @@ impl Epoll {
 
     /// Registers the descriptor with this processor unless it is. The kernel then reports how
     /// things stand as the first edge.
-    pub(crate) fn register(
-        &self,
-        fd: BorrowedFd<'_>,
-        io_id: u64,
-        listener: bool,
-    ) -> io::Result<()> {
+    pub(crate) fn register(&self, fd: BorrowedFd<'_>, io_id: u64, listens: bool) -> io::Result<()> {
         let mut sources = self.sources.borrow_mut();
         let index = fd.as_raw_fd() as usize;
         if sources.len() <= index {
@@ -212,7 +202,7 @@ impl Epoll {
         // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE):
         // that one might have no fiber to spare while another has.
         let direction =
-            if listener { Flags::empty() } else { Flags::OUT | Flags::RDHUP | Flags::PRI };
+            if listens { Flags::empty() } else { Flags::OUT | Flags::RDHUP | Flags::PRI };
         let flags = Flags::IN | Flags::ET | direction;
         let data = epoll::EventData::new_u64((index as u64) << 32 | u64::from(io_id as u32));
         match epoll::add(&self.fd, fd, data, flags) {
@@ -220,7 +210,7 @@ impl Epoll {
             Err(rustix::io::Errno::EXIST) => epoll::modify(&self.fd, fd, data, flags)?,
             result => result?,
         }
-        sources[index] = Descriptor { io_id, listener, ..Descriptor::default() };
+        sources[index] = Descriptor { io_id, listener: listens, ..Descriptor::default() };
         Ok(())
     }
 

@@ -155,13 +155,8 @@ impl fmt::Display for DeniedCause {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "io_uring is not available: {} ({}); {}",
-            self.cause,
-            self.error,
-            self.cause.remedy()
-        )
+        let Denied { cause, error } = self;
+        write!(f, "io_uring is not available: {cause} ({error}); {}", cause.remedy())
     }
 }
 

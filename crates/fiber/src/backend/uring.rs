@@ -107,18 +107,13 @@ impl Uring {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    pub(super) fn turn(
-        &self,
-        counters: &Counters,
-        wait: SleepLimit,
-        completed: &mut Vec<Completed>,
-    ) {
+    pub(super) fn turn(&self, counters: &Counters, wait: SleepLimit, done: &mut Vec<Completed>) {
         self.is_to_complete.set(false);
         match wait {
             SleepLimit::Poll => self.submit_and_collect(counters),
             SleepLimit::For(timeout) => self.submit_and_sleep(counters, timeout),
         }
-        self.collect(counters, completed);
+        self.collect(counters, done);
     }
 
     fn submit_and_collect(&self, counters: &Counters) {
@@ -229,14 +224,8 @@ impl Uring {
 
     /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait
     /// one is told.
-    pub(crate) fn arm_accept(
-        &self,
-        counters: &Counters,
-        listener: &impl AsFd,
-        id: u64,
-        polls: bool,
-    ) {
-        let fd = Fd(listener.as_fd().as_raw_fd());
+    pub(crate) fn arm_accept(&self, counters: &Counters, socket: &impl AsFd, id: u64, polls: bool) {
+        let fd = Fd(socket.as_fd().as_raw_fd());
         let name = id << ACCEPT_SHIFT | ACCEPT_BIT;
         let accept = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)

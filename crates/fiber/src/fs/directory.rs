@@ -121,11 +121,8 @@ impl ReadDir {
         };
         let fetched = entries.take(ENTRIES_PER_TRIP).map(|entry| {
             let entry = entry?;
-            Ok(DirEntry {
-                path: entry.path(),
-                file_name: entry.file_name(),
-                file_type: entry.file_type()?,
-            })
+            let file_type = entry.file_type()?;
+            Ok(DirEntry { path: entry.path(), file_name: entry.file_name(), file_type })
         });
         self.fetched.extend(fetched);
         if self.fetched.len() < ENTRIES_PER_TRIP {

@@ -412,12 +412,8 @@ impl Acceptor {
         {
             self.is_armed = true;
             let listener = &self.listener;
-            uring.arm_accept(
-                &processor.shared().counters,
-                listener,
-                listener.id,
-                !self.is_queue_filled,
-            );
+            let counters = &processor.shared().counters;
+            uring.arm_accept(counters, listener, listener.id, !self.is_queue_filled);
         }
     }
 

@@ -77,7 +77,7 @@ pub(crate) struct ReadyQueue<T> {
 }
 
 /// State that one processor keeps between two visits to the queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Visitor {
     index: usize,
     pushes: usize,
@@ -422,18 +422,8 @@ impl<T> fmt::Debug for ReadyQueue<T> {
 
 impl Visitor {
     fn new(index: usize) -> Visitor {
-        Visitor {
-            index,
-            pushes: 0,
-            pops: 0,
-            target: None,
-            latest: 0,
-            chosen_at: 0,
-            pops_since: 0,
-            has_pushed: false,
-            has_helped: false,
-            random: (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-        }
+        let random = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        Visitor { index, random, ..Visitor::default() }
     }
 
     /// A pseudo-random number (xorshift64*, Vigna 2016).

@@ -47,11 +47,8 @@ struct Shared<T> {
 impl<T: Send + 'static> JoinSet<T> {
     /// A set without fibers.
     pub fn new() -> JoinSet<T> {
-        let (finished, waiter) = (VecDeque::new(), None);
-        JoinSet {
-            shared: Arc::new(Mutex::new(Shared { finished, waiter })),
-            fibers: HashMap::new(),
-        }
+        let shared = Shared { finished: VecDeque::new(), waiter: None };
+        JoinSet { shared: Arc::new(Mutex::new(shared)), fibers: HashMap::new() }
     }
 
     /// Starts a fiber that belongs to the set.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::short::Short;
 use super::wait::{Node, Queue, Wait, Wake};
-use super::{Poison, const_unless_loom, guards};
+use super::{Poison, const_unless_loom, guards, locks};
 use crate::base::atomic::{AtomicU8, Ordering};
 use crate::base::clock::after;
 use crate::sched::processor;
@@ -77,14 +77,6 @@ impl<T> Mutex<T> {
             Mutex { raw: RawMutex::new(), poison: Poison::new(), value: UnsafeCell::new(value) }
         }
     }
-
-    /// The value.
-    ///
-    /// # Errors
-    /// The value too, if the mutex is poisoned.
-    pub fn into_inner(self) -> LockResult<T> {
-        self.poison.check(self.value.into_inner())
-    }
 }
 
 impl<T: ?Sized> Mutex<T> {
@@ -126,24 +118,6 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// True if a panic poisoned it.
-    pub fn is_poisoned(&self) -> bool {
-        self.poison.is_set()
-    }
-
-    /// Declares the value whole again.
-    pub fn clear_poison(&self) {
-        self.poison.clear();
-    }
-
-    /// The value, which nothing else can have.
-    ///
-    /// # Errors
-    /// The value too, if the mutex is poisoned.
-    pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        self.poison.check(self.value.get_mut())
-    }
-
     /// For the condition variable: the lock was just taken.
     #[inline]
     pub(super) fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
@@ -170,30 +144,13 @@ impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     }
 }
 
+locks!(Mutex: try_lock);
 guards!(MutexGuard);
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard is the lock.
         unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Mutex");
-        match self.try_lock() {
-            Ok(guard) => shown.field("value", &&*guard),
-            Err(TryLockError::Poisoned(error)) => shown.field("value", &&**error.get_ref()),
-            Err(TryLockError::WouldBlock) => shown.field("value", &format_args!("<locked>")),
-        };
-        shown.field("poisoned", &self.is_poisoned()).finish()
-    }
-}
-
-impl<T: Default> Default for Mutex<T> {
-    fn default() -> Mutex<T> {
-        Mutex::new(T::default())
     }
 }
 

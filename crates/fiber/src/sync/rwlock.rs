@@ -8,7 +8,7 @@ use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use super::semaphore::{PERMITS_MAX, RawSemaphore};
-use super::{Poison, const_unless_loom, guards};
+use super::{Poison, const_unless_loom, guards, locks};
 use crate::base::clock::after;
 use crate::switch::reason::WaitReason;
 
@@ -69,14 +69,6 @@ impl<T> RwLock<T> {
             }
         }
     }
-
-    /// The value.
-    ///
-    /// # Errors
-    /// The value too, if the lock is poisoned.
-    pub fn into_inner(self) -> LockResult<T> {
-        self.poison.check(self.value.into_inner())
-    }
 }
 
 impl<T: ?Sized> RwLock<T> {
@@ -103,10 +95,7 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// `WouldBlock`, or the guard if the lock is poisoned.
     pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
-        if !self.permits.try_acquire(READER) {
-            return Err(TryLockError::WouldBlock);
-        }
-        Ok(self.poison.check(self.read_guard())?)
+        self.guard_if(self.permits.try_acquire(READER), || self.read_guard())
     }
 
     /// The right to write, if nothing has or awaits the lock.
@@ -114,10 +103,7 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// `WouldBlock`, or the guard if the lock is poisoned.
     pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
-        if !self.permits.try_acquire(WRITER) {
-            return Err(TryLockError::WouldBlock);
-        }
-        Ok(self.poison.check(self.write_guard())?)
+        self.guard_if(self.permits.try_acquire(WRITER), || self.write_guard())
     }
 
     /// Same as [`read`](RwLock::read), but not longer than `timeout`.
@@ -125,10 +111,7 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// `WouldBlock` when the time is over, or the guard if the lock is poisoned.
     pub fn read_timeout(&self, timeout: Duration) -> TryLockResult<RwLockReadGuard<'_, T>> {
-        if !self.acquire(READER, Some(timeout)) {
-            return Err(TryLockError::WouldBlock);
-        }
-        Ok(self.poison.check(self.read_guard())?)
+        self.guard_if(self.acquire(READER, Some(timeout)), || self.read_guard())
     }
 
     /// Same as [`write`](RwLock::write), but not longer than `timeout`.
@@ -136,33 +119,16 @@ impl<T: ?Sized> RwLock<T> {
     /// # Errors
     /// `WouldBlock` when the time is over, or the guard if the lock is poisoned.
     pub fn write_timeout(&self, timeout: Duration) -> TryLockResult<RwLockWriteGuard<'_, T>> {
-        if !self.acquire(WRITER, Some(timeout)) {
-            return Err(TryLockError::WouldBlock);
-        }
-        Ok(self.poison.check(self.write_guard())?)
-    }
-
-    /// True if a panic poisoned it.
-    pub fn is_poisoned(&self) -> bool {
-        self.poison.is_set()
-    }
-
-    /// Declares the value whole again.
-    pub fn clear_poison(&self) {
-        self.poison.clear();
-    }
-
-    /// The value, which nothing else can have.
-    ///
-    /// # Errors
-    /// The value too, if the lock is poisoned.
-    pub fn get_mut(&mut self) -> LockResult<&mut T> {
-        self.poison.check(self.value.get_mut())
+        self.guard_if(self.acquire(WRITER, Some(timeout)), || self.write_guard())
     }
 
     fn acquire(&self, count: usize, timeout: Option<Duration>) -> bool {
         let address = std::ptr::from_ref(self).cast::<()>().addr();
         self.permits.acquire(count, timeout.map(after), WaitReason::RwLock { address })
+    }
+
+    fn guard_if<G>(&self, is_taken: bool, guard: impl FnOnce() -> G) -> TryLockResult<G> {
+        if is_taken { Ok(self.poison.check(guard())?) } else { Err(TryLockError::WouldBlock) }
     }
 
     fn read_guard(&self) -> RwLockReadGuard<'_, T> {
@@ -189,29 +155,12 @@ impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
     }
 }
 
+locks!(RwLock: try_read);
 guards!(RwLockReadGuard, RwLockWriteGuard);
 
 impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: nothing else has the value while there is a write guard.
         unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("RwLock");
-        match self.try_read() {
-            Ok(guard) => shown.field("value", &&*guard),
-            Err(TryLockError::Poisoned(error)) => shown.field("value", &&**error.get_ref()),
-            Err(TryLockError::WouldBlock) => shown.field("value", &format_args!("<locked>")),
-        };
-        shown.field("poisoned", &self.is_poisoned()).finish()
-    }
-}
-
-impl<T: Default> Default for RwLock<T> {
-    fn default() -> RwLock<T> {
-        RwLock::new(T::default())
     }
 }

@@ -209,14 +209,9 @@ impl RawSemaphore {
 
     /// `false` when the deadline has passed.
     #[inline]
-    pub(super) fn acquire(
-        &self,
-        count: usize,
-        deadline: Option<Instant>,
-        reason: WaitReason,
-    ) -> bool {
+    pub(super) fn acquire(&self, count: usize, deadline: Option<Instant>, why: WaitReason) -> bool {
         assert!(count <= PERMITS_MAX, "{}", TOO_MANY);
-        self.try_acquire(count) || self.acquire_slow(count, deadline, encode(reason))
+        self.try_acquire(count) || self.acquire_slow(count, deadline, encode(why))
     }
 
     #[cold]

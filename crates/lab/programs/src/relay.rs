@@ -29,23 +29,19 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
         return Err("want: relay LOSS DELAY NEAR FAR".to_owned());
     };
     let number = |text: &str| text.parse::<u32>().map_err(|_| format!("'{text}' is no number"));
-    let to_server = Impairment {
+    let there = Impairment {
         delay: Duration::from_millis(number(delay)?.into()) / 2,
         frames_max: FRAMES_MAX,
         ..Impairment::NONE
     };
-    let from_server = Impairment { loss: f64::from(number(loss)?) / 1000.0, ..to_server };
-    pass(near, far, to_server, from_server).map_err(|error| error.to_string())
+    let back = Impairment { loss: f64::from(number(loss)?) / 1000.0, ..there };
+    pass(near, far, there, back).map_err(|error| error.to_string())
 }
 
-fn pass(
-    near: &str,
-    far: &str,
-    to_server: Impairment,
-    from_server: Impairment,
-) -> io::Result<Infallible> {
+/// Passes frames `there`, from the near end to the far one, and `back`.
+fn pass(near: &str, far: &str, there: Impairment, back: Impairment) -> io::Result<Infallible> {
     let mut near = open(near)?;
-    let mut far = Impair::new(open(far)?, to_server, from_server, SEED);
+    let mut far = Impair::new(open(far)?, there, back, SEED);
     println!("ready");
     let len_max = near.capabilities().receive_len_max;
     let mut burst = ReceiveBurst::new(FRAMES_PER_BURST, len_max);

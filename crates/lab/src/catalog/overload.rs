@@ -292,22 +292,12 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
     let recovery = rows.by(&RECOVERY);
     let goodput = rows.by(&GOODPUT);
     let all = [&[ours], others].concat();
-    let each = [NO_HERD, HERD].map(|configuration| {
+    let each = [NO_HERD, HERD].map(|label| {
         [
-            if_overloaded(
-                rows,
-                configuration,
-                &[ours],
-                goodput.at_least(configuration, ours, 95.0),
-            ),
-            if_overloaded(rows, configuration, &[ours], recovery.at_most(configuration, ours, 1.0)),
-            if_overloaded(
-                rows,
-                configuration,
-                &all,
-                errors.beats(configuration, ours, others, 10.0),
-            ),
-            if_overloaded(rows, configuration, &all, p99.beats(configuration, ours, others, 1.0)),
+            if_overloaded(rows, label, &[ours], goodput.at_least(label, ours, 95.0)),
+            if_overloaded(rows, label, &[ours], recovery.at_most(label, ours, 1.0)),
+            if_overloaded(rows, label, &all, errors.beats(label, ours, others, 10.0)),
+            if_overloaded(rows, label, &all, p99.beats(label, ours, others, 1.0)),
         ]
     });
     each.into_iter().flatten().collect()

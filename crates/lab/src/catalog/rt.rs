@@ -24,14 +24,7 @@ const BARS: &[Figure] = &[bars(0)];
 const SCALING: &[Figure] = &[bars(0), over_processors("per_processor", "fibers a processor")];
 
 const fn over_processors(panels: &'static str, words: &'static str) -> Figure {
-    Figure::Lines {
-        measure: 0,
-        over: "processors",
-        axis: "processors",
-        log: false,
-        diagonal: false,
-        panels: Some((panels, words)),
-    }
+    Figure::over(0, ("processors", "processors"), false, Some((panels, words)))
 }
 
 /// The configurations of the thesis's figures: one, two and more processors, many fibers for each

@@ -157,12 +157,7 @@ impl Report<'_> {
     }
 
     /// A header, and a line for each configuration but those left out, or for each system.
-    fn table(
-        &self,
-        measure: &Measure,
-        left_out: &[&str],
-        has_lines_of_systems: bool,
-    ) -> Vec<Vec<String>> {
+    fn table(&self, measure: &Measure, left_out: &[&str], is_by_system: bool) -> Vec<Vec<String>> {
         let mut configurations = self.rows.configurations();
         configurations.retain(|configuration| !left_out.contains(&&*configuration.label));
         let mut systems = self.rows.systems();
@@ -197,7 +192,7 @@ impl Report<'_> {
             });
             [header].into_iter().chain(lines).collect()
         };
-        if has_lines_of_systems {
+        if is_by_system {
             table(&labels, &systems, &|system, configuration| at(configuration, system))
         } else {
             table(&systems, &labels, &at)

@@ -86,13 +86,8 @@ impl Testbed {
     ///
     /// # Errors
     /// A sentence that says what is missing.
-    pub fn reach(
-        &mut self,
-        host: &GeneratorHost,
-        weft: &Path,
-        stop: &AtomicBool,
-    ) -> io::Result<()> {
-        let host = host.clone();
+    pub fn reach(&mut self, at: &GeneratorHost, weft: &Path, stop: &AtomicBool) -> io::Result<()> {
+        let host = at.clone();
         let name = &host.name;
         let core = self.cores[1];
         let log = self.scratch.join(KEEP_LOG);

@@ -173,11 +173,8 @@ impl Ring {
         let address = entry.address.insert(Box::new(to));
         let at = address.as_ptr();
         let length = address.addr_len();
-        self.push(
-            slot,
-            CompletionKind::Connected,
-            opcode::Connect::new(fd, at.cast(), length).build(),
-        );
+        let connect = opcode::Connect::new(fd, at.cast(), length).build();
+        self.push(slot, CompletionKind::Connected, connect);
     }
 
     pub(crate) fn output(&mut self, slot: u32) -> &mut Vec<u8> {

@@ -34,6 +34,7 @@ const STREAMS_AT_FIRST: u32 = 1;
 const STREAM_MAX: u32 = (1 << 31) - 1;
 
 /// One connection.
+#[derive(Default)]
 pub(crate) struct Http2Connection {
     /// True if bodies are hashed.
     verify: bool,
@@ -79,6 +80,7 @@ pub(crate) struct ServerLimits {
 }
 
 /// Request and its reply.
+#[derive(Default)]
 struct Http2Stream {
     id: u32,
     page: u32,
@@ -146,25 +148,11 @@ impl Http2Connection {
         Http2Connection {
             verify,
             streams_wanted,
-            decoder: Decoder::default(),
-            carry: Vec::new(),
-            data: None,
-            block: None,
-            streams: VecDeque::new(),
             next_stream: 1,
-            table: request::PeerTable::Empty,
             streams_max: STREAMS_AT_FIRST,
-            has_settings: false,
-            is_leaving: false,
-            has_reset: false,
             window: WINDOW_INITIAL,
             stream_window: WINDOW_INITIAL,
-            waiting: 0,
-            received: 0,
-            beside_bytes: 0,
-            acks_bytes: 0,
-            out: Vec::new(),
-            limits: ServerLimits::default(),
+            ..Http2Connection::default()
         }
     }
 

@@ -23,6 +23,7 @@ const KEPT_BYTES_MAX: usize = 4 << 20;
 const GIVEN_UP_MAX: usize = 64;
 
 /// Reader of the replies of one socket.
+#[derive(Default)]
 pub(crate) struct UdpReader {
     reader: memcached::Reader,
     /// Identifier of the next request.
@@ -52,15 +53,7 @@ pub(crate) enum UdpRead {
 
 impl UdpReader {
     pub(crate) fn new(reader: memcached::Reader) -> UdpReader {
-        UdpReader {
-            reader,
-            id: 0,
-            total: 0,
-            next: 0,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
-            given_up: VecDeque::new(),
-        }
+        UdpReader { reader, ..UdpReader::default() }
     }
 
     /// Appends the header of a request, and returns its identifier.

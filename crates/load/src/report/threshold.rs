@@ -189,13 +189,8 @@ impl FromStr for Threshold {
         if metric == Metric::GeneratorLimited && matches!(value, Value::Share(_)) {
             return Err(format!("'{text}': write generator_limited>0"));
         }
-        Ok(Threshold {
-            text: text.to_owned(),
-            metric,
-            above: rest.starts_with('>'),
-            or_equal,
-            value,
-        })
+        let above = rest.starts_with('>');
+        Ok(Threshold { text: text.to_owned(), metric, above, or_equal, value })
     }
 }
 

@@ -489,15 +489,10 @@ pub fn page_figures(set: &FileSet) -> Vec<(&'static str, f64, f64)> {
     ]
 }
 
-fn write_content(
-    path: &Path,
-    size_bytes: u64,
-    mut random: Random,
-    buffer: &mut [u8],
-) -> io::Result<u32> {
+fn write_content(path: &Path, len: u64, mut random: Random, buffer: &mut [u8]) -> io::Result<u32> {
     let mut file = File::create(path)?;
     let mut checksum = crc32fast::Hasher::new();
-    let mut left_bytes = size_bytes;
+    let mut left_bytes = len;
     while left_bytes > 0 {
         let length =
             usize::try_from(left_bytes).map_or(buffer.len(), |left| left.min(buffer.len()));

@@ -168,13 +168,8 @@ impl<D: Device> Impair<D> {
 
 impl<D: Device> Device for Impair<D> {
     fn capabilities(&self) -> Capabilities {
-        let inner = self.device.capabilities();
-        Capabilities {
-            has_checksum_offload: false,
-            segmentation_len_max: 0,
-            big_tcp: None,
-            ..inner
-        }
+        let own = self.device.capabilities();
+        Capabilities { has_checksum_offload: false, segmentation_len_max: 0, big_tcp: None, ..own }
     }
 
     fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {

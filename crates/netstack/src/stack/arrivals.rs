@@ -27,12 +27,9 @@ impl Shard {
         segment: &Segment<'_>,
         ecn: Ecn,
     ) -> Happened {
-        let tuple = FourTuple {
-            local,
-            local_port: segment.dst_port,
-            remote,
-            remote_port: segment.src_port,
-        };
+        let local_port = segment.dst_port;
+        let remote_port = segment.src_port;
+        let tuple = FourTuple { local, local_port, remote, remote_port };
         let hash = self.secret.0.table_hash(&tuple);
         match self.find(hash, &tuple) {
             Some(what) if what & IN_TIME_WAIT != 0 => {

@@ -41,13 +41,8 @@ impl RingPool {
         let lengths = class_of(capacity) + 1;
         // A ring that is given back is pushed without an allocation.
         let free = |class: usize| Vec::with_capacity(1024 >> class);
-        RingPool {
-            free: (0..lengths).map(free).collect(),
-            free_len: 0,
-            used_len: 0,
-            used_len_max,
-            capacity,
-        }
+        let free = (0..lengths).map(free).collect();
+        RingPool { free, free_len: 0, used_len: 0, used_len_max, capacity }
     }
 
     /// Rings take as much memory as they may. The next one still gets some: what can wait is to be

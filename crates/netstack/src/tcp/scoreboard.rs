@@ -191,12 +191,8 @@ impl Scoreboard {
             last.sent_at = now;
             return;
         }
-        self.pieces.push_back(Piece {
-            end,
-            sent_at: now,
-            fate: Fate::Out,
-            is_retransmitted: false,
-        });
+        let piece = Piece { end, sent_at: now, fate: Fate::Out, is_retransmitted: false };
+        self.pieces.push_back(piece);
     }
 
     /// The next bytes to send again, at most `len_max` of them: position and length.
@@ -476,20 +472,15 @@ impl Scoreboard {
         }
     }
 
-    /// Applies `change` to the pieces of `left..right`, split at both ends. It is given the length
+    /// Applies `edit` to the pieces of `left..right`, split at both ends. It is given the length
     /// of each, and the sums to keep right.
-    fn change(
-        &mut self,
-        left: u64,
-        right: u64,
-        mut change: impl FnMut(&mut Piece, u64, &mut Sums),
-    ) {
+    fn change(&mut self, left: u64, right: u64, mut edit: impl FnMut(&mut Piece, u64, &mut Sums)) {
         let first = self.split(left);
         let last = self.split(right);
         let mut start = self.start_of(first);
         let mut sums = Sums { sacked_len: self.sacked_len, lost_len: self.lost_len };
         for piece in self.pieces.range_mut(first..last) {
-            change(piece, piece.end - start, &mut sums);
+            edit(piece, piece.end - start, &mut sums);
             start = piece.end;
         }
         (self.sacked_len, self.lost_len) = (sums.sacked_len, sums.lost_len);

@@ -1,21 +1,14 @@
 //! `cache-latency`: throughput and tail latency of caches over the offered rate, the thesis's two
 //! figures.
 
-use super::{MANY, SOME};
+use super::{ERRORS, MANY, SOME};
 use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const CACHE_LATENCY: Experiment = Experiment {
     name: "cache-latency",
     about: "requests per second and p99 of caches over the offered rate, to beyond saturation",
     page: page!("cache-latency"),
-    measures: &[
-        Measure::RATE,
-        Measure::P99,
-        Measure::P50,
-        Measure::P999,
-        Measure::CPU_US,
-        super::ERRORS,
-    ],
+    measures: &[Measure::RATE, Measure::P99, Measure::P50, Measure::P999, Measure::CPU_US, ERRORS],
     configurations,
     systems: super::CACHES,
     work: Work::Server(ServerWork {

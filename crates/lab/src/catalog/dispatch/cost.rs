@@ -10,16 +10,11 @@ pub(in crate::catalog) const COST: Experiment = Experiment {
     configurations,
     systems: KINDS,
     work: Work::Program,
-    figures: &[Figure::Lines {
-        measure: 0,
-        over: "idle",
-        axis: "idle descriptors",
-        log: true,
-        diagonal: false,
-        panels: Some(("ready", "ready at a time")),
-    }],
+    figures: &[Figure::over(0, ("idle", "idle descriptors"), true, Some(READY))],
     expectations,
 };
+
+const READY: (&str, &str) = ("ready", "ready at a time");
 
 const KINDS: &[&str] =
     &["bare", "epoll", "epoll-edge", "uring", "lap", "fdm", "fdm-8", "rtsig", "poll", "select"];

@@ -16,14 +16,7 @@ pub(in crate::catalog) const MTU: Experiment = Experiment {
 };
 
 const fn over_mtu(measure: usize) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "mtu",
-        axis: "longest packet, bytes",
-        log: true,
-        diagonal: false,
-        panels: None,
-    }
+    Figure::over(measure, ("mtu", "longest packet, bytes"), true, None)
 }
 
 /// In samples' times: at small MTUs a second has few pages.

@@ -17,14 +17,7 @@ pub(in crate::catalog) const FILE_TABLE: Experiment = Experiment {
 };
 
 const fn figure(measure: usize, log: bool) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "requests",
-        axis: "percent of the requests",
-        log,
-        diagonal: false,
-        panels: Some(("scale", "")),
-    }
+    Figure::over(measure, ("requests", "percent of the requests"), log, Some(("scale", "")))
 }
 
 pub(super) const DIFFERS: Measure =

@@ -47,14 +47,7 @@ const NEEDED: Measure = Measure {
 };
 
 const fn over_memory(measure: usize, log: bool) -> Figure {
-    Figure::Lines {
-        measure,
-        over: "percent",
-        axis: "memory in percent of the files' size",
-        log,
-        diagonal: false,
-        panels: None,
-    }
+    Figure::over(measure, ("percent", "memory in percent of the files' size"), log, None)
 }
 
 fn configurations(breadth: &Breadth) -> Vec<Configuration> {

@@ -24,8 +24,9 @@ struct PageBlocks {
 }
 
 /// The server's dynamic table, as this side knows it.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Default, PartialEq)]
 pub(super) enum PeerTable {
+    #[default]
     Empty,
     /// It has the common fields.
     Filled,
@@ -165,13 +166,9 @@ impl Http2Connection {
             id,
             page,
             is_head: request.is_head,
-            status: 0,
-            length: None,
-            body_bytes: 0,
-            hash: None,
             unsent: request.body.len(),
             window: self.stream_window,
-            received: 0,
+            ..Http2Stream::default()
         });
         if !request.body.is_empty() {
             self.waiting += 1;

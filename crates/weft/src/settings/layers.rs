@@ -740,6 +740,11 @@ mod tests {
         assert!(layer.is_empty());
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("did you mean WEFT_WORKERS?"), "{warnings:?}");
+        // Seen: WEFT_FOO was taken for WEFT_ROOT: the letters of `WEFT_` counted as right.
+        for unlike in ["WEFT_FOO", "WEFT_NAMES"] {
+            let warnings = env(&[(unlike, "2")]).1;
+            assert_eq!(warnings, [format!("{unlike} in the environment is not a setting")]);
+        }
     }
 
     #[test]

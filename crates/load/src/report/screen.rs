@@ -172,6 +172,9 @@ fn latency_rows(seen: &Figures, kind: Kind, columns: usize) -> Vec<String> {
 }
 
 fn class_line(replies: u64, l: &Latency) -> String {
+    if replies == 0 {
+        return "none".to_owned();
+    }
     let [p50, p99, max] = [l.p50, l.p99, l.max].map(|us| ns_of(us * 1e3));
     format!("{} · p50 {p50} · p99 {p99} · max {max}", counted(replies, "reply"))
 }

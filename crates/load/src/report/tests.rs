@@ -209,6 +209,15 @@ fn short_runs_are_told_in_their_own_units() {
     }
 }
 
+/// Seen: `set 0 replies · p50 0 · p99 0 · max 0` of a load without sets.
+#[test]
+fn a_command_without_replies_has_no_latency() {
+    let mut outcome = sample(&["get", "set"], 1, 10);
+    outcome.total.classes[1] = Tally::new(&["set"]).classes.remove(0);
+    let text = screen(&outcome, &heading(), PLAIN);
+    assert!(text.lines().any(|line| line.trim_end() == "  set        none"), "{text}");
+}
+
 #[test]
 fn csv_has_a_line_per_interval() {
     let mut file = Vec::new();

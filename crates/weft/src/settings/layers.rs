@@ -368,8 +368,10 @@ pub(crate) fn environment<C: Config>(
                 }
                 continue;
             }
-            let near = nearest(variable, settings().map(Setting::env));
-            let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+            let near = nearest(&name, settings().map(|setting| setting.name.to_owned()));
+            let near = settings().find(|setting| near.as_deref() == Some(setting.name));
+            let hint = near.map(|near| format!("; did you mean {}?", near.env()));
+            let hint = hint.unwrap_or_default();
             warnings.push(format!("{variable} in the environment is not a setting{hint}"));
             continue;
         };
@@ -740,6 +742,11 @@ mod tests {
         assert!(layer.is_empty());
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("did you mean WEFT_WORKERS?"), "{warnings:?}");
+        // Seen: WEFT_FOO was taken for WEFT_ROOT: the letters of `WEFT_` counted as right.
+        for unlike in ["WEFT_FOO", "WEFT_NAMES"] {
+            let warnings = env(&[(unlike, "2")]).1;
+            assert_eq!(warnings, [format!("{unlike} in the environment is not a setting")]);
+        }
     }
 
     #[test]

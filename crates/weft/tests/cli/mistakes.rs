@@ -302,7 +302,7 @@ fn mistakes_are_found_before_the_start() {
         ("header = '/a/=X-A: b'", ":1: header: the glob '/a/' is"),
         ("header = 'x-content-type-options: nosniff'", "replies have nosniff already"),
         ("deny = ''", ":1: deny: the glob is empty; write ** for every path"),
-        // Seen: `deny` with addresses, as nginx has it, was "ok" and refused nobody.
+        // Seen: `deny` with addresses, as nginx has it, was "ok" and refused no client.
         ("deny = '10.0.0.0/8'", ":1: deny: '10.0.0.0/8' is an address; `deny` has paths"),
         ("deny = ['*.sql', '::1']", ":1: deny: '::1' is an address"),
         ("allow = '10.0.0.0/8'", "'allow' is not a setting; a firewall refuses addresses"),

@@ -524,3 +524,20 @@ fn helper_hears_its_own_sockets() {
         listener.join().unwrap();
     }
 }
+
+/// Seen (in review): a sleep of no time, as in a loop that means to give way, took up to a
+/// millisecond, and so did a park with such a time-out. Cause: a timer was set for it, and ticks
+/// are of a millisecond. Cure: both give way instead.
+#[test]
+fn no_time_needs_no_timer() {
+    let runtime = runtime(1);
+    let expired = || runtime.counters()[0].timers_expired;
+    let before = expired();
+    runtime.run(|| {
+        for _ in 0..100 {
+            fiber::sleep(Duration::ZERO);
+            fiber::park_timeout(Duration::ZERO);
+        }
+    });
+    assert_eq!(expired() - before, 0, "timers for no time");
+}

@@ -70,6 +70,8 @@ impl Processor {
         // SAFETY: the guard goes at the end of this call.
         let _here = unsafe { Here::enter(self) };
         self.note_cache();
+        // Start of the latest turn after whose search the back end was entered.
+        let mut heard = self.turn_began.get();
         while !self.cluster.is_stopping() {
             self.shared().counters.turns.add(1);
             self.take_messages();
@@ -88,6 +90,10 @@ impl Processor {
                 self.sleep_for_messages();
             } else if !self.search() {
                 self.rest();
+            } else if self.backend.has_pending() || self.is_long_since(heard) {
+                // Others may have work for it for a long time.
+                heard = self.turn_began.get();
+                self.enter_backend(SleepLimit::Poll);
             }
         }
         // Buffers that were read elsewhere.

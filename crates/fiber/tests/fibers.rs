@@ -464,3 +464,80 @@ fn long_steps_end_turns() {
     let taken = turns() - before;
     assert!(taken >= STEPS / 2, "{taken} turns for {STEPS} long steps");
 }
+
+/// Seen (in review): what had come for the sockets of a processor waited for as long as another one
+/// had more to do than it could. Cause: a processor that took fibers from another's run queues, one
+/// after the other, entered its back end only when there were none left. Cure: it enters it
+/// meanwhile.
+#[test]
+fn helper_hears_its_own_sockets() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    const BACKLOG: usize = 1_000;
+    const PATIENCE: Duration = Duration::from_secs(2);
+    struct Computes(Arc<AtomicUsize>);
+    impl Stackless for Computes {
+        fn begin(&mut self) -> Flow {
+            compute(Duration::from_micros(20));
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Flow::Done
+        }
+    }
+    for choice in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let runtime = Runtime::builder().processors(2).backend(choice).start().unwrap();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let mut far = fiber::net::UnixStream::from(far);
+        let listens = Arc::new(AtomicBool::new(false));
+        let hears = Arc::new(AtomicBool::new(false));
+        let listen = {
+            let listens = Arc::clone(&listens);
+            let hears = Arc::clone(&hears);
+            move || {
+                listens.store(true, Ordering::Release);
+                far.read_exact(&mut [0]).unwrap();
+                hears.store(true, Ordering::Release);
+            }
+        };
+        let listener = runtime.spawn_with(Builder::new().processor(1), listen).unwrap();
+        patience::until("a fiber that listens", || listens.load(Ordering::Acquire));
+        // Keeps processor 0, so that the other one does all of it.
+        let produce = move || {
+            let done = Arc::new(AtomicUsize::new(0));
+            let mut spawned = 0;
+            let mut spawn_some = || {
+                if spawned - done.load(Ordering::Relaxed) < BACKLOG {
+                    fiber::spawn_stackless(Computes(Arc::clone(&done)));
+                    spawned += 1;
+                }
+                spawned
+            };
+            while spawn_some() < 2 * BACKLOG {}
+            near.write_all(b"x").unwrap();
+            let deadline = Instant::now() + PATIENCE;
+            while !hears.load(Ordering::Acquire) && Instant::now() < deadline {
+                spawn_some();
+            }
+            hears.load(Ordering::Acquire)
+        };
+        let producer = runtime.spawn_with(Builder::new().processor(0), produce).unwrap();
+        assert!(producer.join().unwrap(), "{choice:?}: not before there was nothing else to do");
+        listener.join().unwrap();
+    }
+}
+
+/// Seen (in review): a sleep of no time, as in a loop that means to give way, took up to a
+/// millisecond, and so did a park with such a time-out. Cause: a timer was set for it, and ticks
+/// are of a millisecond. Cure: both give way instead.
+#[test]
+fn no_time_needs_no_timer() {
+    let runtime = runtime(1);
+    let expired = || runtime.counters()[0].timers_expired;
+    let before = expired();
+    runtime.run(|| {
+        for _ in 0..100 {
+            fiber::sleep(Duration::ZERO);
+            fiber::park_timeout(Duration::ZERO);
+        }
+    });
+    assert_eq!(expired() - before, 0, "timers for no time");
+}

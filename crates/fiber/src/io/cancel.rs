@@ -84,7 +84,9 @@ pub fn park() {
     }
 }
 
-/// Same as [`park`], but not longer than `timeout`.
+/// Same as [`park`], but not longer than `timeout`; with no time it gives way, as [`yield_now`].
+///
+/// [`yield_now`]: crate::yield_now
 pub fn park_timeout(timeout: Duration) {
     let left = left_until_deadline();
     if left.is_some_and(|left| left.is_zero()) {

@@ -200,7 +200,8 @@ impl Op {
 
 /// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less
 /// if the fiber is [cancelled](crate::Fiber::cancel), and not past the deadline of
-/// [`timeout`](crate::timeout). On a plain thread, [`std::thread::sleep`].
+/// [`timeout`](crate::timeout). A sleep of no time gives way, as [`yield_now`](crate::yield_now).
+/// On a plain thread, [`std::thread::sleep`].
 ///
 /// It returns nothing, as `std`'s, so a loop around it asks [`is_cancelled`](crate::is_cancelled)
 /// or [`checkpoint`](crate::checkpoint):
@@ -232,6 +233,9 @@ pub fn sleep(duration: Duration) {
     let is_past = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= Instant::now());
     if fiber.control().cancellation().is_due() || is_past(fiber.deadline()) {
         return pause(fiber, duration);
+    }
+    if duration.is_zero() {
+        return yield_now();
     }
     sleep_until(fiber, earlier(Some(after(duration)), fiber.deadline()));
 }

@@ -84,6 +84,9 @@ pub(crate) fn park_timeout(timeout: Duration) {
     if fiber.take_token() {
         return;
     }
+    if timeout.is_zero() {
+        return yield_now();
+    }
     let deadline = after(timeout);
     let handle = fiber.handle();
     let _noted = waiting::on_unless_noted(fiber, WaitReason::Park);

@@ -179,7 +179,13 @@ impl Processor {
     /// True if the back end is to be looked at before pinned fibers go on.
     #[inline(always)]
     pub(crate) fn is_turn_long(&self) -> bool {
-        stamp::now().saturating_sub(self.turn_began.get()) >= self.turn_max
+        self.is_long_since(self.turn_began.get())
+    }
+
+    /// True if a turn that began at this stamp is long by now.
+    #[inline(always)]
+    pub(crate) fn is_long_since(&self, began: u64) -> bool {
+        stamp::now().saturating_sub(began) >= self.turn_max
     }
 
     /// Takes the next pinned fiber that has frames: of this batch, or the first of a new one.

@@ -422,7 +422,7 @@ fn moved_stages(typed: &str) -> String {
     let pair = |pair: &str| {
         let (stage, count) = pair.split_once('=')?;
         let is_stage = ["read", "session", "write"].contains(&stage);
-        let is_right = is_stage && threads(count).is_ok();
+        let is_right = is_stage && value::up_to::<WORKERS_MAX, usize>(count).is_ok();
         is_right.then(|| format!("{stage}-threads={count}"))
     };
     let pairs = typed.split(',').map(pair).collect::<Option<Vec<_>>>();

@@ -344,13 +344,22 @@ impl Known {
         }
     }
 
+    /// The kind by which experiments ask for it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.source {
+            PackageSource::Debian(_) => self.name,
+            PackageSource::Crate => "caddy",
+        }
+    }
+
     /// The system, if it is installed.
     pub fn find(&self) -> Option<System> {
         let program = in_path(self.program)?;
         let version = version_of(&program, self.version);
         let Known { config, protocol, .. } = *self;
         let server = ServerForm { program, arguments: words(self.arguments), config, protocol };
-        Some(System::new(self.name, version, Start::Server(server)))
+        let kind = self.kind().to_owned();
+        Some(System { kind, ..System::new(self.name, version, Start::Server(server)) })
     }
 }
 
@@ -374,9 +383,11 @@ pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
     ("weft cache thread", ServerProtocol::Cache, "--engine=thread -c 4000"),
 ];
 
-/// The form that is measured only if it is named, wherever `weft event` is: the others take as long
-/// as a run may.
-pub const ON_REQUEST: &str = "weft pipeline";
+const PIPELINE: &str = "weft pipeline";
+
+/// Systems that are measured only if they are named: the others take as long as a run may. The form
+/// of weft takes part wherever `weft event` does, the servers wherever `caddy` does.
+pub const ON_REQUEST: &[&str] = &[PIPELINE, "static-web-server", "miniserve"];
 
 const NETSTACK_XDP: &str = "--engine netstack:device=xdp:{interface},address={host}/24";
 const NETSTACK_PACKET: &str = "--engine netstack:device=packet:{interface},address={host}/24";
@@ -473,7 +484,7 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
     let queues = QUEUES.iter().map(|(name, words)| event(name, words));
     let on_request = System {
         kind: "weft event".to_owned(),
-        ..form(ON_REQUEST, ServerProtocol::Web, "--engine pipeline")
+        ..form(PIPELINE, ServerProtocol::Web, "--engine pipeline")
     };
     let forms = forms.chain(dispatchers).chain(queues);
     forms.chain([on_request]).collect()

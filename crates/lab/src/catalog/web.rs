@@ -37,8 +37,6 @@ pub(super) const SERVERS: &[&str] = &[
     "lighttpd",
     "h2o",
     "caddy",
-    "static-web-server",
-    "miniserve",
     "ceiling ring",
     "ceiling event",
 ];

@@ -51,7 +51,6 @@ const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
     ("load", "Stage", "of a course of rates"),
     ("netstack", "Offload", "a device offload, in the module of devices"),
     ("web", "Session", "it is one"),
-    ("web", "Transcript", "tests of several crates read it"),
 ];
 
 #[test]

@@ -135,7 +135,7 @@ pub(crate) struct Run {
         value_name = "NAMES",
         value_delimiter = ',',
         help = "Measure only these systems under test [default: all that are installed, but not \
-                weft pipeline]"
+                weft pipeline and servers in Rust]"
     )]
     pub(super) systems: Option<Vec<String>>,
     /// Measure this server as well; {host}, {port} and {root} stand for its address, port and

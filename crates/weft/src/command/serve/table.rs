@@ -423,7 +423,7 @@ const FILE: Rows = &[
         })
         .starts_as("required")
         .reloads()
-        .help("Clients without a certificate are refused, or served; one that is shown must be valid"),
+        .help("Clients without a certificate are refused, or served; a shown one must be valid"),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {
             config.proxy_header = match text {
@@ -453,9 +453,9 @@ const FILE: Rows = &[
         .per_host()
         .help("Maximum rate of requests of one client address, else 429")
         .more(
-            "Such as 10/s, 600/m burst 50. After a pause a whole burst may come at once; by default \
-             that is the requests of one unit of time. The limit of a host counts requests to that \
-             host alone. 65,536 addresses are remembered, in 512 KiB; beyond that, those furthest \
+            "Such as 10/s, 600/m burst 50. After a pause a whole burst may come at once; by \
+             default that is the requests of one unit of time. The limit of a host counts \
+             requests to that host alone. 65,536 addresses are remembered, in 512 KiB; beyond that, those furthest \
              from their limit are forgotten, so no client is refused wrongly \
              (weft_http_rate_evictions_total).",
         ),
@@ -768,7 +768,8 @@ const LOG: Rows = &[
                 }
                 _ if text.ends_with(" combined") || text.ends_with(" json") => {
                     return Err(format!(
-                        "'{text}' is one file; log_format = \"combined\" or \"json\" sets the format"
+                        "'{text}' is one file; log_format = \"combined\" or \"json\" sets the \
+                         format"
                     ));
                 }
                 target => target.parse().ok(),

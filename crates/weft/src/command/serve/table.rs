@@ -455,8 +455,8 @@ const FILE: Rows = &[
         .more(
             "Such as 10/s, 600/m burst 50. After a pause a whole burst may come at once; by \
              default that is the requests of one unit of time. The limit of a host counts \
-             requests to that host alone. 65,536 addresses are remembered, in 512 KiB; beyond that, those furthest \
-             from their limit are forgotten, so no client is refused wrongly \
+             requests to that host alone. 65,536 addresses are remembered, in 512 KiB; beyond \
+             that, those furthest from their limit are forgotten, so no client is refused wrongly \
              (weft_http_rate_evictions_total).",
         ),
     set("limit-connections")

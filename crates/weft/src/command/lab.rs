@@ -803,6 +803,28 @@ mod tests {
         assert_eq!(without_part(&of("rt-yield"), systems, &own), ["mine"]);
     }
 
+    /// Seen: no system is called ' second ring': the names of two senders of `web-sendfile` have
+    /// commas, so `--systems` could not name them, and a blank behind a comma was part of a name.
+    #[test]
+    fn names_of_systems_may_have_commas() {
+        let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
+        for name in ["splice", "splice, second ring"] {
+            let text = format!("{name}=/bin/cat {{port}} {{root}}");
+            systems.push(::lab::custom(&text).unwrap());
+        }
+        for (typed, kept) in [
+            ("splice, second ring, weft", &["weft", "splice, second ring"][..]),
+            ("splice,second ring", &["splice, second ring"]),
+            ("weft event,splice", &["weft event", "splice"]),
+        ] {
+            let mut systems = systems.clone();
+            let pieces: Vec<String> = typed.split(',').map(str::to_owned).collect();
+            assert!(only(&mut systems, Vec::new(), Some(&pieces)).is_ok(), "{typed}");
+            let names: Vec<&str> = systems.iter().map(|it| &*it.name).collect();
+            assert_eq!(names, kept);
+        }
+    }
+
     #[test]
     fn unwritable_folder_before_a_run() {
         let Err(Failure::Running(why)) = writable(Path::new("/dev/null/results")) else {

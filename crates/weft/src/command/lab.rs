@@ -598,15 +598,31 @@ fn only(
         systems.extend(custom);
         return Ok(());
     };
-    let is_own = |name: &String| custom.iter().any(|own| own.name == *name);
     let there: Vec<_> = systems.iter().map(|system| &*system.name).collect();
-    if let Some(unknown) = (names.iter()).find(|it| !there.contains(&it.as_str()) && !is_own(it)) {
-        let there = there.join(", ");
+    let is_known = |name: &str| there.contains(&name) || custom.iter().any(|own| own.name == *name);
+    let names = whole_names(names, is_known);
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+        let there = there.join("; ");
         return Err(Failure::Usage(format!("no system is called '{unknown}'; there are {there}")));
     }
     systems.retain(|system| names.contains(&system.name));
     systems.extend(custom);
     Ok(())
+}
+
+/// The names that were typed with commas between them. Names of systems may have commas, too.
+fn whole_names(pieces: &[String], is_known: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for piece in pieces.iter().map(|piece| piece.trim()) {
+        let longer = names.last().map(|last| format!("{last}, {piece}"));
+        if let Some(longer) = longer.filter(|longer| is_known(longer)) {
+            names.pop();
+            names.push(longer);
+        } else {
+            names.push(piece.to_owned());
+        }
+    }
+    names
 }
 
 /// Systems of the user's own that no experiment has: a server beside experiments of runtimes.

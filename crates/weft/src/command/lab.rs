@@ -513,6 +513,7 @@ fn verdict(comparison: &Comparison, out: &mut impl Write) -> Result<(), Failure>
 fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
     const LIMIT: f64 = 1.02;
     const EXPERIMENTS: [&str; 2] = ["web-rows", "cache-rows"];
+    check_forms(&compare.forms)?;
     let experiments = match &compare.experiments {
         Some(names) => chosen(names)?,
         None => chosen(&EXPERIMENTS.map(str::to_owned))?,
@@ -553,6 +554,27 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     let verdict = verdict(&comparison, out);
     lab.check_stop()?;
     verdict
+}
+
+/// Checks that weft has these forms, as a server or as fibers.
+fn check_forms(asked: &[String]) -> Result<(), Failure> {
+    let nowhere = Path::new("/nowhere/weft");
+    let forms = ::lab::weft_forms(nowhere, "").into_iter();
+    let forms = forms.chain(::lab::weft_fibers(nowhere, "", ""));
+    let mut names: Vec<String> = Vec::new();
+    forms.for_each(|form| {
+        if !names.contains(&form.name) {
+            names.push(form.name);
+        }
+    });
+    match asked.iter().find(|name| !names.contains(name)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let there = names.join("; ");
+            let why = format!("no form of weft is called '{unknown}'; there are {there}");
+            Err(Failure::Usage(why))
+        }
+    }
 }
 
 /// A build of weft, by a path that holds in any folder.

@@ -146,6 +146,28 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
+    /// Seen: the line of io_uring had 109 columns, which a terminal of 80 cut inside of words.
+    #[test]
+    fn values_fit_into_80_columns() {
+        let finding = Finding {
+            section: "Kernel",
+            name: "stack guards",
+            verdict: Verdict::Ok,
+            value: "zero-copy send, ".repeat(20),
+            advice: None,
+        };
+        let report = Report {
+            version: "1",
+            kernel: "6.18".to_owned(),
+            arch: "x86_64",
+            verdict: Verdict::Ok,
+            findings: vec![finding],
+        };
+        let text = printed(&report);
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(text.lines().count() > 5, "{text}");
+    }
+
     #[test]
     fn report_is_aligned_and_summed_up() {
         let finding = |name, verdict| Finding {

@@ -101,7 +101,10 @@ impl Report {
     }
 }
 
-// Width of the advice: 80 columns minus the margin.
+/// Columns of a usual terminal.
+const WIDTH: usize = 80;
+
+/// Width of the advice, beside its margin.
 const ADVICE_WIDTH: usize = 70;
 
 impl Finding {
@@ -113,7 +116,7 @@ impl Finding {
             Verdict::Bad => paint.red("bad "),
         };
         let margin = 8 + widest + 2;
-        let value = wrap(value, 110 - margin.min(40)).join(&format!("\n{:margin$}", ""));
+        let value = wrap(value, WIDTH - margin.min(40)).join(&format!("\n{:margin$}", ""));
         writeln!(out, "  {verdict}  {name:<widest$}  {value}")?;
         for line in self.advice.iter().flat_map(|advice| wrap(advice, ADVICE_WIDTH)) {
             writeln!(out, "        {}", paint.dim(line))?;

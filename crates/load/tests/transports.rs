@@ -65,7 +65,8 @@ fn http_over_a_unix_socket() {
 }
 
 /// Seen: `-n 5` "achieved 5,708/s", and 20,897/s in its CSV. Cause: the time in which the thread
-/// handed over its counts was measured too. Cure: such a run ends with its last reply.
+/// handed over its counts was measured too. Cure: a run of so many requests ends with its last
+/// reply.
 #[test]
 fn run_of_n_requests_ends_with_its_last_reply() {
     let folder = tempfile::tempdir().unwrap();

@@ -443,7 +443,7 @@ fn unnamed(hosts: &[HostName]) -> Option<String> {
     };
     let names = shown.join(", ");
     (!hosts.is_empty())
-        .then(|| format!("no certificate is for {names}{rest}: clients refuse what they get"))
+        .then(|| format!("no certificate is for {names}{rest}: clients refuse the connection"))
 }
 
 impl Files {

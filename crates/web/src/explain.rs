@@ -78,7 +78,7 @@ impl Explanation {
             };
             explanation.is_moved_to_https = session.redirects_to_https() && !is_challenge;
             let is_elsewhere = !is_challenge && (is_alias || session.redirects_to_https());
-            explanation.add_rules(host, is_alias, is_elsewhere, &head);
+            explanation.add_rules(host, is_alias, is_elsewhere, &head, now);
         }
         Some(explanation)
     }
@@ -89,6 +89,7 @@ impl Explanation {
         is_alias: bool,
         is_elsewhere: bool,
         head: &Head<'_>,
+        now: Now,
     ) {
         let (list, names) = if is_alias {
             (RuleList::Aliases, &host.aliases)
@@ -115,7 +116,7 @@ impl Explanation {
         let target = found.as_ref().map_or(head.target, |found| rewritten(head, found));
         if let Target::Path(raw) = target {
             let path = raw.normalize(&mut buffer).ok();
-            let (file, rules) = host.site.explain(path, status.unwrap_or_default());
+            let (file, rules) = host.site.explain(path, status.unwrap_or_default(), now);
             self.file = file;
             self.rules.extend(rules);
         }

@@ -367,7 +367,7 @@ fn a_host_without_a_certificate_is_warned_of() {
     let named = ["a.test", "*.b.test", "x.b.test", "10.0.0.1", "[::1]"];
     assert_eq!(warnings(&named), [""; 0]);
     let unnamed = ["b.test", "*.a.test", "x.y.b.test", "a.test"];
-    let why = "no certificate is for b.test, *.a.test, x.y.b.test: clients refuse what they get";
+    let why = "no certificate is for b.test, *.a.test, x.y.b.test: clients refuse the connection";
     assert_eq!(warnings(&unnamed), [why]);
     let many = ["a.a", "b.b", "c.c", "d.d", "e.e", "f.f", "g.g"];
     assert!(warnings(&many)[0].contains(" e.e and 2 more: "));

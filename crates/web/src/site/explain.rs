@@ -1,8 +1,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use session::Now;
+
 use super::Site;
 use super::access::{Access, NO_FILE};
+use super::open::{Blocking, Miss};
 use super::rules::is_coding;
 use super::survey::clean_addresses;
 
@@ -46,6 +49,7 @@ impl Site {
         &self,
         path: Option<&str>,
         status: u16,
+        now: Now,
     ) -> (Option<PathBuf>, AppliedRules) {
         let mut applied = Vec::new();
         let mut add = |list, rules: &mut dyn Iterator<Item = usize>| {
@@ -61,7 +65,7 @@ impl Site {
         let moved = [&*directory, own.trim_end_matches('/')];
         let mut moved = moved.into_iter().chain(clean_addresses(own, &self.config.index));
         let record = known(own).or_else(|| moved.find_map(known));
-        let fallback = self.fallback().filter(|_| record.is_none());
+        let fallback = self.fallback().filter(|_| record.is_none() && !self.lists(own, now));
         let fallback = fallback.and_then(known);
         let access_at = |at| self.access.as_ref().filter(|_| status == at);
         let of_file = |access: &Arc<Access>| {
@@ -119,5 +123,11 @@ impl Site {
         add(RuleList::Cors, &mut of_cors.into_iter().flatten());
         let file = source.map(|source| self.config.root.join(source));
         (file, applied)
+    }
+
+    /// True if a listing answers for the path.
+    fn lists(&self, path: &str, now: Now) -> bool {
+        let found = self.record_at(self.key(path), self.moment(now), Blocking::Allowed);
+        self.config.listing && matches!(found, Err(Miss::Directory))
     }
 }

@@ -101,7 +101,10 @@ impl Report {
     }
 }
 
-// Width of the advice: 80 columns minus the margin.
+/// Columns of a usual terminal.
+const WIDTH: usize = 80;
+
+/// Width of the advice, beside its margin.
 const ADVICE_WIDTH: usize = 70;
 
 impl Finding {
@@ -113,7 +116,7 @@ impl Finding {
             Verdict::Bad => paint.red("bad "),
         };
         let margin = 8 + widest + 2;
-        let value = wrap(value, 110 - margin.min(40)).join(&format!("\n{:margin$}", ""));
+        let value = wrap(value, WIDTH - margin.min(40)).join(&format!("\n{:margin$}", ""));
         writeln!(out, "  {verdict}  {name:<widest$}  {value}")?;
         for line in self.advice.iter().flat_map(|advice| wrap(advice, ADVICE_WIDTH)) {
             writeln!(out, "        {}", paint.dim(line))?;
@@ -144,6 +147,28 @@ mod tests {
         let mut out = Vec::new();
         report.print(&mut out, Paint::decide(Color::Never, &io::stdout())).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    /// Seen: the line of io_uring had 109 columns, which a terminal of 80 cut inside of words.
+    #[test]
+    fn values_fit_into_80_columns() {
+        let finding = Finding {
+            section: "Kernel",
+            name: "stack guards",
+            verdict: Verdict::Ok,
+            value: "zero-copy send, ".repeat(20),
+            advice: None,
+        };
+        let report = Report {
+            version: "1",
+            kernel: "6.18".to_owned(),
+            arch: "x86_64",
+            verdict: Verdict::Ok,
+            findings: vec![finding],
+        };
+        let text = printed(&report);
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(text.lines().count() > 5, "{text}");
     }
 
     #[test]

@@ -513,6 +513,7 @@ fn verdict(comparison: &Comparison, out: &mut impl Write) -> Result<(), Failure>
 fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
     const LIMIT: f64 = 1.02;
     const EXPERIMENTS: [&str; 2] = ["web-rows", "cache-rows"];
+    check_forms(&compare.forms)?;
     let experiments = match &compare.experiments {
         Some(names) => chosen(names)?,
         None => chosen(&EXPERIMENTS.map(str::to_owned))?,
@@ -553,6 +554,27 @@ fn compare_builds(compare: &Compare, out: &mut impl Write) -> Result<(), Failure
     let verdict = verdict(&comparison, out);
     lab.check_stop()?;
     verdict
+}
+
+/// Checks that weft has these forms, as a server or as fibers.
+fn check_forms(asked: &[String]) -> Result<(), Failure> {
+    let nowhere = Path::new("/nowhere/weft");
+    let forms = ::lab::weft_forms(nowhere, "").into_iter();
+    let forms = forms.chain(::lab::weft_fibers(nowhere, "", ""));
+    let mut names: Vec<String> = Vec::new();
+    forms.for_each(|form| {
+        if !names.contains(&form.name) {
+            names.push(form.name);
+        }
+    });
+    match asked.iter().find(|name| !names.contains(name)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let there = names.join("; ");
+            let why = format!("no form of weft is called '{unknown}'; there are {there}");
+            Err(Failure::Usage(why))
+        }
+    }
 }
 
 /// A build of weft, by a path that holds in any folder.
@@ -598,15 +620,31 @@ fn only(
         systems.extend(custom);
         return Ok(());
     };
-    let is_own = |name: &String| custom.iter().any(|own| own.name == *name);
     let there: Vec<_> = systems.iter().map(|system| &*system.name).collect();
-    if let Some(unknown) = (names.iter()).find(|it| !there.contains(&it.as_str()) && !is_own(it)) {
-        let there = there.join(", ");
+    let is_known = |name: &str| there.contains(&name) || custom.iter().any(|own| own.name == *name);
+    let names = whole_names(names, is_known);
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+        let there = there.join("; ");
         return Err(Failure::Usage(format!("no system is called '{unknown}'; there are {there}")));
     }
     systems.retain(|system| names.contains(&system.name));
     systems.extend(custom);
     Ok(())
+}
+
+/// The names that were typed with commas between them. Names of systems may have commas, too.
+fn whole_names(pieces: &[String], is_known: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for piece in pieces.iter().map(|piece| piece.trim()) {
+        let longer = names.last().map(|last| format!("{last}, {piece}"));
+        if let Some(longer) = longer.filter(|longer| is_known(longer)) {
+            names.pop();
+            names.push(longer);
+        } else {
+            names.push(piece.to_owned());
+        }
+    }
+    names
 }
 
 /// Systems of the user's own that no experiment has: a server beside experiments of runtimes.
@@ -801,6 +839,28 @@ mod tests {
         let systems = &systems[1..2];
         assert!(without_part(&of("web-rows"), systems, &own).is_empty());
         assert_eq!(without_part(&of("rt-yield"), systems, &own), ["mine"]);
+    }
+
+    /// Seen: no system is called ' second ring': the names of two senders of `web-sendfile` have
+    /// commas, so `--systems` could not name them, and a blank behind a comma was part of a name.
+    #[test]
+    fn names_of_systems_may_have_commas() {
+        let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
+        for name in ["splice", "splice, second ring"] {
+            let text = format!("{name}=/bin/cat {{port}} {{root}}");
+            systems.push(::lab::custom(&text).unwrap());
+        }
+        for (typed, kept) in [
+            ("splice, second ring, weft", &["weft", "splice, second ring"][..]),
+            ("splice,second ring", &["splice, second ring"]),
+            ("weft event,splice", &["weft event", "splice"]),
+        ] {
+            let mut systems = systems.clone();
+            let pieces: Vec<String> = typed.split(',').map(str::to_owned).collect();
+            assert!(only(&mut systems, Vec::new(), Some(&pieces)).is_ok(), "{typed}");
+            let names: Vec<&str> = systems.iter().map(|it| &*it.name).collect();
+            assert_eq!(names, kept);
+        }
     }
 
     #[test]

@@ -163,6 +163,8 @@ fn other_generators_flags_are_told_ours() {
         "tip: HTTP requests are sent by: weft load http http://127.0.0.1:1/",
     );
     refused("load 127.0.0.1:1", "weft load cache HOST:PORT");
+    // Seen: memtier's and mutilate's server was told that there are no scripts, as wrk's -s.
+    refused("load cache -s 127.0.0.1", "weft load cache HOST:PORT");
     refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
     refused("load http http://127.0.0.1:1/ b", "'b' and '127.0.0.1:1' are different hosts");
     // The rate of hey and oha, whose -q is --quiet here.

@@ -427,6 +427,25 @@ fn a_url_is_explained() {
     }
 }
 
+/// Seen: `--explain` of a directory that is listed named the rule and the file of `spa`. Cause: what
+/// has no file of its own was taken for unknown.
+#[test]
+fn a_listing_beside_a_spa_is_explained() {
+    let site = tempfile::tempdir().unwrap();
+    file(site.path(), "app.html", "the application");
+    fs::create_dir_all(site.path().join("docs")).unwrap();
+    let text = format!("root = '{}'\nspa = 'app.html'\nlisting = true\n", site.path().display());
+    let config = file(site.path(), ".weft.toml", &text);
+    for (url, is_listed) in [("http://a.org/docs/", true), ("http://a.org/unknown/", false)] {
+        let ran = weft(&["check-config", &config, "--explain", url]);
+        let ran = { ran }.output().unwrap();
+        let text = String::from_utf8(ran.stdout).unwrap();
+        assert!(text.contains("reply  HTTP/1.1 200 OK\n"), "{text}");
+        assert_eq!(text.contains(": spa: app.html\n"), !is_listed, "{text}");
+        assert_eq!(text.contains("\nfile   "), !is_listed, "{text}");
+    }
+}
+
 /// Seen: the key was root's alone and the server another user's, so every SIGHUP failed, and the
 /// log went on in the file that logrotate had moved away. Cause: the log came last, after what can
 /// fail. Cure: it comes first.

@@ -87,6 +87,11 @@ fn the_lab_says_how_to_go_on() {
     refused("lab run", "weft lab list");
     refused("lab run rt-yeild", "no experiment is called 'rt-yeild'; did you mean rt-yield?");
     refused("lab list zzzzzz", "weft lab list names them");
+    // Seen: a form that does not exist was left out without a word, so what became worse passed.
+    refused(
+        "lab compare no such --forms weft,epoll",
+        "no form of weft is called 'epoll'; there are weft; weft epoll; ",
+    );
     refused(
         "lab compare no such",
         "there is neither a build of weft nor a folder of results at 'no'",

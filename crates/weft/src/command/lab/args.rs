@@ -1,5 +1,6 @@
 //! The command line of `weft lab`.
 
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -134,6 +135,7 @@ pub(crate) struct Run {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
+        value_parser = name,
         help = "Measure only these systems under test [default: all that are installed, but not \
                 weft pipeline and servers in Rust]"
     )]
@@ -146,6 +148,7 @@ pub(crate) struct Run {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
+        value_parser = name,
         help = "Peers of go, tokio, may, threads to build and measure, or none [default: those \
                 that build]"
     )]
@@ -190,6 +193,7 @@ pub(crate) struct Compare {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
+        value_parser = name,
         help = "Which experiments' configurations [default: web-rows,cache-rows; of results all]"
     )]
     pub(super) experiments: Option<Vec<String>>,
@@ -198,6 +202,7 @@ pub(crate) struct Compare {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
+        value_parser = name,
         default_value = "weft,weft epoll,weft cache,weft stackless,weft migratable"
     )]
     pub(super) forms: Vec<String>,
@@ -240,3 +245,8 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
          Whatever ends it, the laboratory leaves no process, network, group or folder behind.",
     ),
 ];
+
+/// Reads a name of a list, without the blanks around it.
+fn name(text: &str) -> Result<String, Infallible> {
+    Ok(text.trim().to_owned())
+}

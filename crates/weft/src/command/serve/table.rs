@@ -402,7 +402,7 @@ const FILE: Rows = &[
         })
         .starts_as("required")
         .reloads()
-        .help("Need of a client's certificate; one that is shown must be valid"),
+        .help("Clients without a certificate are refused, or served; a shown one must be valid"),
     set("proxy-header")
         .chooses(PROXY_HEADERS, |config, text| {
             config.proxy_header = match text {
@@ -431,10 +431,11 @@ const FILE: Rows = &[
         .per_host()
         .help("Maximum rate of requests of one client address, else 429")
         .more(
-            "Such as 10/s, 600/m burst 50. After a pause as many as the burst may come at once, \
-             by default those of one unit of time. That of a host counts its requests alone. The \
-             debts of 65,536 addresses are known, in 512 KiB; of more, those furthest from their \
-             limit are forgotten, so none is refused wrongly (weft_http_rate_evictions_total).",
+            "Such as 10/s, 600/m burst 50. After a pause a whole burst may come at once; by \
+             default that is the requests of one unit of time. The limit of a host counts \
+             requests to that host alone. 65,536 addresses are remembered, in 512 KiB; beyond \
+             that, those furthest from their limit are forgotten, so no client is refused wrongly \
+             (weft_http_rate_evictions_total).",
         ),
     set("limit-connections")
         .takes(
@@ -733,7 +734,8 @@ const LOG: Rows = &[
                 }
                 _ if text.ends_with(" combined") || text.ends_with(" json") => {
                     return Err(format!(
-                        "'{text}' is one file; log_format = \"combined\" or \"json\" sets the format"
+                        "'{text}' is one file; log_format = \"combined\" or \"json\" sets the \
+                         format"
                     ));
                 }
                 target => target.parse().ok(),

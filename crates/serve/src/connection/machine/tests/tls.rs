@@ -375,8 +375,9 @@ fn an_idle_peer_gets_the_end() {
     assert_eq!((&pair.heard[..], pair.has_ended), (heard, true));
 }
 
-/// Seen: replies of HTTP/2 over TLS took 0.000000 s by the access log and by the histogram. Cause: a reply was sent when it was encrypted. Cure: it is sent when its
-/// records are.
+/// Seen: replies of HTTP/2 over TLS took 0.000000 s by the access log and by the histogram,
+/// whatever their client was like. Cause: a reply was sent when it was encrypted. Cure: it is sent
+/// when its records are.
 #[test]
 fn a_reply_takes_until_its_records_are_sent() {
     let mut pair = Pair::new(&[]);

@@ -97,8 +97,19 @@ impl DiskRead {
             Some(_) => Some(DIRECT_READS.acquire_timeout(TURN_PATIENCE).ok_or(TimedOut)?),
             None => None,
         };
-        let buffer = self.buffers.take(self.len, self.is_slow)?;
-        read(&self.range, direct, self.len, buffer)
+        let read_by = |direct| {
+            let buffer = self.buffers.take(self.len, self.is_slow)?;
+            read(&self.range, direct, self.len, buffer)
+        };
+        match read_by(direct) {
+            // What alignment direct I/O needs is up to the file system. open(2)
+            Err(refused)
+                if direct.is_some() && Errno::from_io_error(&refused) == Some(Errno::INVAL) =>
+            {
+                read_by(None)
+            }
+            result => result,
+        }
     }
 }
 

@@ -154,7 +154,13 @@ fn read(
         }
     };
     let space = &mut buffer.bytes()[..wanted as usize];
-    let read = fiber::fs::read_at(file, space, start - skipped)?;
+    let read = loop {
+        match fiber::fs::read_at(file, space, start - skipped) {
+            // A network file system, or one in user space, and a signal. signal(7)
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
     let end = read.min((skipped + len) as usize);
     let has_last = start - skipped + end as u64 >= range.range.end;
     if has_last && !range.file.is_unchanged()? {

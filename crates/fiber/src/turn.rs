@@ -30,7 +30,6 @@ use crate::sched::idle::Woken;
 use crate::sched::processor::{Expiry, Here, Processor};
 use crate::sched::ready_queue::Origin;
 use crate::sched::run::{DIRECT_MAX, MUCH_UNSUSPENDED};
-use crate::switch::stack::DEEP_MAX;
 
 pub(crate) use retire::retire_here;
 
@@ -488,8 +487,7 @@ impl Processor {
         let tick = self.timers.borrow().next_expiry();
         let due = tick.map(|tick| self.epoch + Duration::from_millis(tick));
         let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
-        let until_trim = self.stacks.has_deep().then_some(DEEP_MAX);
-        until_due.into_iter().chain(until_trim).min()
+        until_due.into_iter().chain(self.stacks.trims_after()).min()
     }
 
     /// Runs a fiber, and those that it gives the processor to, until one leaves it to the loop.

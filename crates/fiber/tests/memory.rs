@@ -185,3 +185,27 @@ fn deep_fibers_give_pages_back() {
         }
     });
 }
+
+/// Seen (in review): a program that had once had a million fibers at a time kept 4 GB for good.
+/// Cause: a free stack keeps its uppermost page, however many are free. Cure: of many, an idle
+/// processor gives those of the coldest back.
+#[test]
+fn a_peak_of_fibers_gives_memory_back() {
+    const PEAK: usize = 20_000;
+    in_child("a_peak_of_fibers_gives_memory_back", || {
+        let runtime = Runtime::builder().processors(1).start().unwrap();
+        let before = runtime.run(|| {
+            let before = resident();
+            let fibers: Vec<_> = (0..PEAK).map(|_| fiber::spawn(fiber::park)).collect();
+            assert!(resident() > before + PEAK * 4096 / 2, "a stack is a page at least");
+            fibers.iter().for_each(|fiber| fiber.fiber().unpark());
+            fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+            before
+        });
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while resident() > before + PEAK * 4096 / 2 {
+            assert!(Instant::now() < deadline, "{} bytes", resident() - before);
+            std::thread::yield_now();
+        }
+    });
+}

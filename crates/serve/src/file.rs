@@ -97,8 +97,19 @@ impl DiskRead {
             Some(_) => Some(DIRECT_READS.acquire_timeout(TURN_PATIENCE).ok_or(TimedOut)?),
             None => None,
         };
-        let buffer = self.buffers.take(self.len, self.is_slow)?;
-        read(&self.range, direct, self.len, buffer)
+        let read_by = |direct| {
+            let buffer = self.buffers.take(self.len, self.is_slow)?;
+            read(&self.range, direct, self.len, buffer)
+        };
+        match read_by(direct) {
+            // What alignment direct I/O needs is up to the file system. open(2)
+            Err(refused)
+                if direct.is_some() && Errno::from_io_error(&refused) == Some(Errno::INVAL) =>
+            {
+                read_by(None)
+            }
+            result => result,
+        }
     }
 }
 
@@ -143,7 +154,13 @@ fn read(
         }
     };
     let space = &mut buffer.bytes()[..wanted as usize];
-    let read = fiber::fs::read_at(file, space, start - skipped)?;
+    let read = loop {
+        match fiber::fs::read_at(file, space, start - skipped) {
+            // A network file system, or one in user space, and a signal. signal(7)
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
     let end = read.min((skipped + len) as usize);
     let has_last = start - skipped + end as u64 >= range.range.end;
     if has_last && !range.file.is_unchanged()? {
@@ -201,15 +218,14 @@ pub(crate) mod tests {
         file
     }
 
-    /// From now on `sendfile(2)` fails with this error in the calling thread.
-    pub(crate) fn refuse_sendfile(errno: Errno) {
+    /// From now on this system call fails with this error in the calling thread.
+    pub(crate) fn refuse(call: libc::c_long, errno: Errno) {
         let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-        let call = libc::SYS_sendfile as u32;
         let errno = errno.raw_os_error() as u32;
         let mut rule = [
             // The number of the call is the first word that a filter can look at.
             instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
             instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno),
             instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
         ];
@@ -250,7 +266,7 @@ pub(crate) mod tests {
         let send = move |errno| {
             let (near, _peer) = UnixStream::pair().unwrap();
             let stream = ThreadStream::new(near.into());
-            refuse_sendfile(errno);
+            refuse(libc::SYS_sendfile, errno);
             match with_piece(&content, |piece| stream.send_or_read_file(piece)) {
                 Ok(FileProgress::Read(bytes)) => {
                     assert!(!bytes.is_empty() && content.starts_with(&bytes), "other bytes");
@@ -269,6 +285,30 @@ pub(crate) mod tests {
             let sent = std::thread::spawn(move || send(errno)).join().unwrap();
             assert_eq!(sent, result, "after {errno}");
         }
+    }
+
+    /// Seen: replies that were cut off, of files that are read past the page cache. Cause: `pread`
+    /// failed with EINVAL, as it does where direct I/O needs another alignment than ours. Cure:
+    /// such a piece is read through the page cache.
+    #[test]
+    fn direct_read_that_is_refused() {
+        let content: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
+        let file = file_on_disk(&content);
+        let shared = Arc::new(SharedFile::try_from(file.reopen().unwrap()).unwrap());
+        let len = content.len() as u64;
+        let read = DiskRead {
+            range: FileRange { file: shared, range: 0..len, keep: false, settled: true },
+            len,
+            buffers: Arc::new(Buffers::new(16 << 20)),
+            is_slow: false,
+        };
+        let run = move || {
+            // What is in the page cache is read by another call.
+            refuse(libc::SYS_pread64, Errno::INVAL);
+            read.run().unwrap()
+        };
+        let bytes = std::thread::spawn(run).join().unwrap();
+        assert!(!bytes.is_empty() && content.starts_with(&bytes), "other bytes");
     }
 
     /// Seen: on a disk that allows 1,000 reads a second, files that are not in memory took 2.9

@@ -16,7 +16,8 @@
 //!
 //! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space.
 //! Freed slots are used again last in, first out: the warmest first. They keep the uppermost page,
-//! and give the others back: at once, or if a processor has cached them, once it is idle.
+//! and give the others back: at once, or if a processor has cached them, once it is idle. Of more
+//! than [`WARM_MAX`] free ones an idle processor gives that page back as well, the coldest first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -160,6 +161,13 @@ impl StackPlace {
         // Advice may fail (locked memory) without harm.
         unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
     }
+
+    /// Gives the uppermost page back as well.
+    fn give_last_page_back(self) {
+        let start = std::ptr::with_exposed_provenance_mut(self.usable().end - PAGE_SIZE);
+        // SAFETY: as in `give_pages_back`.
+        unsafe { libc::madvise(start, PAGE_SIZE, libc::MADV_DONTNEED) };
+    }
 }
 
 impl Drop for FiberStack {
@@ -177,15 +185,26 @@ impl Drop for FiberStack {
 #[derive(Debug, Default)]
 pub(crate) struct StackCache {
     stacks: RefCell<Vec<FiberStack>>,
-    /// Stamp of a time since which some may have more than one page; 0 if none has.
+    /// Stamp of a time since which some, or free ones of the slabs, may have more pages than they
+    /// need; 0 if none has.
     deep_since: Cell<u64>,
+    /// Free ones of the slabs have, as of the latest look.
+    is_cooling: Cell<bool>,
 }
 
 /// Limit on cached stacks: more than are usually in use within a turn.
 const STACKS_CACHED_MAX: usize = 128;
 
 /// Age at which an idle processor gives pages of its cached stacks back.
-pub(crate) const DEEP_MAX: Duration = Duration::from_secs(1);
+const DEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Free stacks of a slab that keep their uppermost page: 4 MiB.
+const WARM_MAX: usize = 1024;
+
+/// Stacks that give it back at a time, while the slabs are locked, and the pause before the next
+/// ones do.
+const COOLED_AT_ONCE: usize = 256;
+const COOL_PAUSE: Duration = Duration::from_millis(20);
 
 impl StackCache {
     pub(crate) fn take(&self) -> io::Result<FiberStack> {
@@ -199,25 +218,35 @@ impl StackCache {
         let mut stacks = self.stacks.borrow_mut();
         if stacks.len() < STACKS_CACHED_MAX && stack.0.len() == STACK_SIZE_DEFAULT {
             stacks.push(stack);
-            if !self.has_deep() {
-                self.deep_since.set(now);
-            }
+        }
+        if self.deep_since.get() == 0 {
+            self.deep_since.set(now);
         }
     }
 
-    /// True if some may have more pages than they need.
-    pub(crate) fn has_deep(&self) -> bool {
-        self.deep_since.get() != 0
+    /// Time that an idle processor may sleep before it trims; `None` if there is nothing to trim.
+    pub(crate) fn trims_after(&self) -> Option<Duration> {
+        let pause = if self.is_cooling.get() { COOL_PAUSE } else { DEEP_MAX };
+        (self.deep_since.get() != 0).then_some(pause)
     }
 
     /// Gives pages back if it is time, at the stamp `now`.
     pub(crate) fn trim(&self, now: u64) {
-        let since = self.deep_since.get();
-        if since != 0 && now.saturating_sub(since) >= stamp::ticks(DEEP_MAX) {
+        let Some(pause) = self.trims_after() else {
+            return;
+        };
+        if now.saturating_sub(self.deep_since.get()) < stamp::ticks(pause) {
+            return;
+        }
+        if !self.is_cooling.get() {
             let stacks = self.stacks.borrow();
             stacks.iter().for_each(|stack| stack.0.give_pages_back());
-            self.deep_since.set(0);
         }
+        let has_more = slabs().values_mut().any(Slab::cool);
+        let was_cooling = self.is_cooling.replace(has_more);
+        // What was cached while others cooled is yet to be trimmed.
+        let is_over = !has_more && !was_cooling;
+        self.deep_since.set(if is_over { 0 } else { now });
     }
 }
 
@@ -228,6 +257,8 @@ pub(crate) struct Slab {
     /// Number of slots that have been cut.
     made: usize,
     free: Vec<NonNull<u8>>,
+    /// The first so many of the free ones have no page any more.
+    cold: usize,
     /// The rest of the newest chunk, not yet cut into slots.
     fresh: Option<(NonNull<u8>, usize)>,
 }
@@ -250,11 +281,12 @@ pub(crate) fn taken_and_made() -> (usize, usize) {
 
 impl Slab {
     fn new(slot_len: usize) -> Slab {
-        Slab { slot_len, made: 0, free: Vec::new(), fresh: None }
+        Slab { slot_len, made: 0, free: Vec::new(), cold: 0, fresh: None }
     }
 
     fn take(&mut self) -> io::Result<NonNull<u8>> {
         if let Some(limit) = self.free.pop() {
+            self.cold = self.cold.min(self.free.len());
             return Ok(limit);
         }
         let (limit, left) = match self.fresh {
@@ -273,6 +305,20 @@ impl Slab {
         let start = limit.as_ptr().addr();
         crate::switch::valgrind::register_stack(&(start + PAGE_SIZE..start + self.slot_len));
         Ok(limit)
+    }
+}
+
+impl Slab {
+    /// Gives the last page of some free stacks back, the coldest first. True if there are more that
+    /// are to give theirs.
+    fn cool(&mut self) -> bool {
+        let end = self.free.len().saturating_sub(WARM_MAX);
+        let until = end.min(self.cold + COOLED_AT_ONCE);
+        for &limit in self.free.get(self.cold..until).unwrap_or_default() {
+            StackPlace::new(limit, self.slot_len).give_last_page_back();
+        }
+        self.cold = self.cold.max(until);
+        self.cold < end
     }
 }
 

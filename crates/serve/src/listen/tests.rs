@@ -163,6 +163,17 @@ fn advice_on_a_foreign_address() {
     assert!(refused.contains("no interface has the address 192.0.2.1"), "{refused}");
 }
 
+/// Seen: a connection in TIME-WAIT held the port of a cache, and `ss -ltnp` shows only listeners.
+#[test]
+fn advice_on_the_local_port_of_a_connection() {
+    let listener = bind_one("127.0.0.1:0");
+    let client = TcpStream::connect(tcp(&listener)).unwrap();
+    let said = refusal(&client.local_addr().unwrap().to_string());
+    for part in ["of a connection", "ss -tanp"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
 #[test]
 fn unknown_host_name() {
     // RFC 2606: .invalid never resolves.

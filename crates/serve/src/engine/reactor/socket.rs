@@ -299,7 +299,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::file::tests::{refuse_sendfile, with_piece};
+    use crate::file::tests::{refuse, with_piece};
     use crate::stream::unacked::tests::{AT_ONCE, WHEN_SENT, drain, full};
 
     /// The same as `unacked_check_is_due_when_all_is_sent` of streams.
@@ -331,7 +331,7 @@ mod tests {
         let send = move || {
             let (near, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
             let mut socket = Socket::new(near.into(), true);
-            refuse_sendfile(Errno::INVAL);
+            refuse(libc::SYS_sendfile, Errno::INVAL);
             let no_thread = None::<fn(DiskRead)>;
             let progress = with_piece(&content, |piece| socket.send_or_read_file(piece, no_thread));
             let Continue(Ok(FileProgress::Read(bytes))) = progress else {

@@ -14,7 +14,7 @@ pub struct HeldLine {
 #[derive(Debug, Default)]
 pub struct Log {
     text: Vec<u8>,
-    /// Those of `text`, one for each reply.
+    /// Gaps of the lines in `text`, one for each reply.
     gaps: Vec<Gap>,
     filled: Vec<u8>,
     /// Length in the line that is being written.
@@ -41,7 +41,7 @@ struct Gap {
 struct BodyLen {
     /// Offset of the digits.
     at: usize,
-    /// 0 also if the line has none.
+    /// Length; 0 also if the line has none.
     len: u64,
 }
 

@@ -310,8 +310,8 @@ fn taken_log(out: &mut Outbox) -> String {
 }
 
 /// Seen: a client that left after 100 KB of a file was logged with all of its 30 MB, so it looked
-/// like one that has the file. Cause: a line has the length that the reply was to have. nginx,
-/// Apache and Caddy log what was sent.
+/// like one that has the file. Cause: a line has the length that the reply was to have. nginx and
+/// Caddy log what was sent.
 #[test]
 fn bytes_that_were_not_sent_are_not_logged() {
     let world = World::new();

@@ -5,18 +5,44 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct HeldLine {
     text: Box<[u8]>,
-    /// Offset of its gap.
-    gap: usize,
+    gap: Gap,
 }
 
-/// Access-log lines of replies that are being sent. The time that a reply took is known only when
-/// it has been sent, so each line has a gap, which the driver fills.
+/// Access-log lines of replies that are being sent. The time that a reply took, and how much of it
+/// the peer took, are known only when it has been sent, so each line has a gap, which the driver
+/// fills.
 #[derive(Debug, Default)]
 pub struct Log {
     text: Vec<u8>,
-    /// Offsets of the gaps in `text`, one for each reply.
-    gaps: Vec<usize>,
+    /// Gaps of the lines in `text`, one for each reply.
+    gaps: Vec<Gap>,
     filled: Vec<u8>,
+    /// Length in the line that is being written.
+    body_len: Option<BodyLen>,
+    /// Ends of all output so far, and of what was sent of it.
+    put_until: u64,
+    sent_until: u64,
+}
+
+/// Parts of a line that are known when its reply has been sent, or could not be.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// Offset of the time, which has no text yet.
+    at: usize,
+    body_len: BodyLen,
+    /// End of the reply in all output.
+    end: u64,
+    /// Bytes of the body that were never put out.
+    left: u64,
+}
+
+/// Length of a body as it was announced, in digits.
+#[derive(Clone, Copy, Debug)]
+struct BodyLen {
+    /// Offset of the digits.
+    at: usize,
+    /// Length; 0 also if the line has none.
+    len: u64,
 }
 
 /// Capacity in bytes that an empty log keeps allocated, for lines as they are and as they go.
@@ -28,24 +54,51 @@ impl Log {
         &mut self.text
     }
 
+    /// Writes the length of the reply's body, before the gap of its line. If the peer does not take
+    /// all of it, the line gets the length that was sent.
+    pub fn put_body_len(&mut self, len: u64) {
+        self.body_len = Some(BodyLen { at: self.text.len(), len });
+        write!(self.text, "{len}").expect("a vector takes everything");
+    }
+
     /// Leaves a gap for the seconds that the reply takes: `0.000142`.
     pub fn put_gap(&mut self) {
-        self.gaps.push(self.text.len());
+        let at = self.text.len();
+        let body_len = self.body_len.take().unwrap_or(BodyLen { at, len: 0 });
+        self.gaps.push(Gap { at, body_len, end: self.put_until, left: 0 });
+    }
+
+    /// Notes the end of all output so far, which is that of the next line's reply.
+    #[inline]
+    pub(crate) fn note_put(&mut self, until: u64) {
+        self.put_until = until;
+    }
+
+    /// Notes the end of what was sent.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, until: u64) {
+        self.sent_until = until;
     }
 
     /// Takes the last line out, if there is one: its reply has only begun.
     pub fn hold_last(&mut self) -> Option<HeldLine> {
-        let gap = self.gaps.pop()?;
-        let before = self.text[..gap].iter().rposition(|&byte| byte == b'\n');
+        let mut gap = self.gaps.pop()?;
+        let before = self.text[..gap.at].iter().rposition(|&byte| byte == b'\n');
         let start = before.map_or(0, |at| at + 1);
         let text = self.text.split_off(start).into();
-        let gap = gap - start;
+        gap.at -= start;
+        gap.body_len.at -= start;
         Some(HeldLine { text, gap })
     }
 
-    /// Puts a line behind the others: its reply has ended.
-    pub fn put_held(&mut self, line: &HeldLine) {
-        self.gaps.push(self.text.len() + line.gap);
+    /// Puts a line behind the others: its reply has ended. `left` bytes of its body were never put
+    /// out.
+    pub fn put_held(&mut self, line: &HeldLine, left: u64) {
+        let start = self.text.len();
+        let mut gap = Gap { end: self.put_until, left, ..line.gap };
+        gap.at += start;
+        gap.body_len.at += start;
+        self.gaps.push(gap);
         self.text.extend_from_slice(&line.text);
     }
 
@@ -58,21 +111,22 @@ impl Log {
     /// Bytes of memory that it has allocated.
     #[inline]
     pub(crate) fn allocated_len(&self) -> usize {
-        let Log { text, gaps, filled } = self;
-        text.capacity() + gaps.capacity() * size_of::<usize>() + filled.capacity()
+        let Log { text, gaps, filled, .. } = self;
+        text.capacity() + gaps.capacity() * size_of::<Gap>() + filled.capacity()
     }
 
     /// Removes all lines.
     pub(crate) fn clear(&mut self) {
         self.text.clear();
         self.gaps.clear();
+        self.body_len = None;
         self.shrink();
     }
 
     /// Gives memory back that an empty log does not need.
     fn shrink(&mut self) {
         self.text.shrink_to(KEPT_CAPACITY);
-        self.gaps.shrink_to(KEPT_CAPACITY / size_of::<usize>());
+        self.gaps.shrink_to(KEPT_CAPACITY / size_of::<Gap>());
         self.filled.shrink_to(KEPT_CAPACITY);
     }
 
@@ -93,10 +147,18 @@ impl Log {
             return;
         }
         let mut at = 0;
-        for (nth, &gap) in self.gaps[..count].iter().enumerate() {
-            self.filled.extend_from_slice(&self.text[at..gap]);
+        for (nth, gap) in self.gaps[..count].iter().enumerate() {
+            let BodyLen { at: len_at, len } = gap.body_len;
+            let unsent = gap.left + gap.end.saturating_sub(self.sent_until);
+            if unsent > 0 && len > 0 {
+                self.filled.extend_from_slice(&self.text[at..len_at]);
+                let sent_len = len.saturating_sub(unsent);
+                write!(self.filled, "{sent_len}").expect("a vector takes everything");
+                at = len_at + len.ilog10() as usize + 1;
+            }
+            self.filled.extend_from_slice(&self.text[at..gap.at]);
             write_seconds(took(nth), &mut self.filled);
-            at = gap;
+            at = gap.at;
         }
         // The next line begins behind the end of the last one.
         let end = if count < self.gaps.len() {
@@ -110,7 +172,10 @@ impl Log {
         self.filled.clear();
         self.text.drain(..end);
         self.gaps.drain(..count);
-        self.gaps.iter_mut().for_each(|gap| *gap -= end);
+        self.gaps.iter_mut().for_each(|gap| {
+            gap.at -= end;
+            gap.body_len.at -= end;
+        });
         if self.text.is_empty() {
             self.shrink();
         }
@@ -169,7 +234,7 @@ mod tests {
                 held.extend(log.hold_last());
             }
         }
-        held.iter().rev().for_each(|line| log.put_held(line));
+        held.iter().rev().for_each(|line| log.put_held(line, 0));
         let mut seen = Vec::new();
         let took = |nth| Duration::from_secs(nth as u64);
         log.take(took, |lines| seen.extend_from_slice(lines));
@@ -195,5 +260,40 @@ mod tests {
             log.take_first(count, took, |lines| seen.extend_from_slice(lines));
             assert_eq!(String::from_utf8(seen).unwrap(), lines);
         }
+    }
+
+    #[test]
+    fn a_line_has_the_bytes_that_were_sent() {
+        let mut log = Log::default();
+        for end in [50, 1100, 1200, 1300] {
+            log.text().extend_from_slice(b"reply ");
+            log.put_body_len(if end == 1100 { 1000 } else { 0 });
+            log.text().push(b' ');
+            log.note_put(end);
+            log.put_gap();
+            log.text().push(b'\n');
+        }
+        log.note_sent(300);
+        let took = |_| Duration::ZERO;
+        let mut seen = Vec::new();
+        log.take_first(1, took, |lines| seen.extend_from_slice(lines));
+        log.take(took, |lines| seen.extend_from_slice(lines));
+        let lines = "reply 0 0.000000\nreply 200 0.000000\nreply 0 0.000000\nreply 0 0.000000\n";
+        assert_eq!(String::from_utf8(seen).unwrap(), lines);
+
+        // Of a body that is held, what was never put out is missing as well.
+        log.text().extend_from_slice(b"held ");
+        log.put_body_len(1000);
+        log.text().push(b' ');
+        log.put_gap();
+        log.text().push(b'\n');
+        let line = log.hold_last().unwrap();
+        log.note_put(2000);
+        log.put_held(&line, 300);
+        log.put_held(&line, 0);
+        log.note_sent(1999);
+        let mut seen = Vec::new();
+        log.take(took, |lines| seen.extend_from_slice(lines));
+        assert_eq!(seen, b"held 699 0.000000\nheld 999 0.000000\n");
     }
 }

@@ -180,7 +180,9 @@ impl Outbox {
 
     /// The access log, with one line for each reply, or `None` if it is off.
     pub fn log(&mut self) -> Option<&mut Log> {
-        self.log.as_mut()
+        let log = self.log.as_mut()?;
+        log.note_put(self.consumed_len + self.queued_len);
+        Some(log)
     }
 
     // ---- the driver's side
@@ -303,6 +305,7 @@ impl Outbox {
         let took = |nth: usize| now.saturating_duration_since(self.ends[nth].asked);
         (0..count).for_each(|nth| replied(took(nth)));
         if let Some(log) = &mut self.log {
+            log.note_sent(self.consumed_len);
             log.take_first(count, took, read);
         }
         self.ends.drain(..count);
@@ -321,6 +324,7 @@ impl Outbox {
     /// reply took.
     pub fn take_log(&mut self, took: impl Fn(usize) -> Duration, read: impl FnOnce(&[u8])) {
         if let Some(log) = &mut self.log {
+            log.note_sent(self.consumed_len);
             log.take(took, read);
         }
     }

@@ -87,7 +87,10 @@ impl LogLine<'_> {
         to.extend_from_slice(&dates.clf);
         to.extend_from_slice(b"] ");
         push_quoted(request, to);
-        print(to, format_args!(" {} {} ", self.status, self.body_len));
+        print(to, format_args!(" {} ", self.status));
+        log.put_body_len(self.body_len);
+        let to = log.text();
+        to.push(b' ');
         push_quoted(self.referer, to);
         to.push(b' ');
         push_quoted(self.user_agent, to);
@@ -103,7 +106,9 @@ impl LogLine<'_> {
         to.extend_from_slice(&dates.rfc3339[11..19]);
         print(to, format_args!(" {} ", self.peer));
         push_quoted(request, to);
-        print(to, format_args!(" {} {} ", self.status, self.body_len));
+        print(to, format_args!(" {} ", self.status));
+        log.put_body_len(self.body_len);
+        log.text().push(b' ');
         log.put_gap();
         log.text().push(b'\n');
     }
@@ -115,7 +120,9 @@ impl LogLine<'_> {
         print(to, format_args!("\",\"peer\":\"{}\"", self.peer));
         push_member("user", self.user, to);
         push_member("request", Some(self.request), to);
-        print(to, format_args!(",\"status\":{},\"bytes\":{}", self.status, self.body_len));
+        print(to, format_args!(",\"status\":{},\"bytes\":", self.status));
+        log.put_body_len(self.body_len);
+        let to = log.text();
         push_member("host", self.host, to);
         push_member("referer", self.referer, to);
         push_member("user_agent", self.user_agent, to);

@@ -301,9 +301,33 @@ fn logged(world: &World, input: &[u8]) -> String {
     let mut out = Outbox::new();
     out.set_logged(true);
     receive(&mut session, input, &mut out);
+    out.consume(out.queued_len());
+    taken_log(&mut out)
+}
+
+fn taken_log(out: &mut Outbox) -> String {
     let mut log = String::new();
     out.take_log(|_| Duration::ZERO, |lines| log.push_str(str::from_utf8(lines).unwrap()));
     log
+}
+
+/// Seen: a client that left after 100 KB of a file was logged with all of its 30 MB, so it looked
+/// like one that has the file. Cause: a line has the length that the reply was to have. nginx and
+/// Caddy log what was sent.
+#[test]
+fn bytes_that_were_not_sent_are_not_logged() {
+    let world = World::new();
+    let mut session = world.session();
+    let mut out = Outbox::new();
+    out.set_logged(true);
+    let request = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
+    receive(&mut session, &request.repeat(2), &mut out);
+    out.consume(out.queued_len() - 2);
+    let log = taken_log(&mut out);
+    let bytes_of =
+        |line: &str| line.split("\" 200 ").nth(1).unwrap().split(' ').next().map(str::to_owned);
+    let bytes: Vec<_> = log.lines().filter_map(bytes_of).collect();
+    assert_eq!(bytes, ["6", "4"], "{log}");
 }
 
 #[test]
@@ -645,9 +669,7 @@ fn log_target_is_percent_encoded() {
         let mut out = Outbox::new();
         out.set_logged(true);
         receive(&mut session, request, &mut out);
-        let mut lines = Vec::new();
-        out.take_log(|_| Duration::ZERO, |log| lines.extend_from_slice(log));
-        String::from_utf8(lines).unwrap()
+        taken_log(&mut out)
     };
     let line = logged("GET /é?q=’ HTTP/1.1\r\nHost: x\r\n\r\n".as_bytes());
     assert!(line.contains("\"GET /%C3%A9?q=%E2%80%99 HTTP/1.1\" 404 "), "{line}");

@@ -65,6 +65,11 @@ impl Segments {
         self.first.is_none()
     }
 
+    /// Length of all that is left.
+    pub(crate) fn len(&self) -> u64 {
+        self.iter().map(Segment::len).sum()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.first.iter().chain(&self.rest)
     }

@@ -564,6 +564,13 @@ impl Multiplexed {
             stream.reply_len = stream.reply_len();
             self.replies_len += stream.reply_len;
         } else {
+            // A stream that was reset meanwhile has none of its body.
+            if reply.body_len > 0
+                && let Some(log) = out.log()
+                && let Some(line) = log.hold_last()
+            {
+                log.put_held(&line, reply.body_len);
+            }
             out.end_reply_since(asked);
             self.free(key.slot(), out);
         }
@@ -588,7 +595,7 @@ impl Multiplexed {
         self.replies_len -= std::mem::take(&mut stream.reply_len);
         if let Some(asked) = stream.asked.take() {
             if let (Some(line), Some(log)) = (stream.line.take(), out.log()) {
-                log.put_held(&line);
+                log.put_held(&line, stream.body.len());
             }
             out.end_reply_since(asked);
         }

@@ -427,8 +427,8 @@ fn a_url_is_explained() {
     }
 }
 
-/// Seen: `--explain` of a directory that is listed named the rule and the file of `spa`. Cause: what
-/// has no file of its own was taken for unknown.
+/// Seen: `--explain` of a directory that is listed named the rule and the file of `spa`. Cause: a
+/// path without a file of its own was taken for unknown.
 #[test]
 fn a_listing_beside_a_spa_is_explained() {
     let site = tempfile::tempdir().unwrap();

@@ -30,8 +30,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use driven::Driven;
-pub(crate) use fault::{Fault, Taken};
 use fault::tail;
+pub(crate) use fault::{Fault, Taken};
 pub(crate) use generator::Interval;
 use generator::{Generator, Watched, busy_in_the_middle, generator_delay_percent};
 pub(crate) use running::{Running, read_reply};

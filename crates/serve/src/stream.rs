@@ -101,9 +101,9 @@ pub(crate) trait Stream: Send + Sync + 'static {
         }
         match file::on_disk(piece) {
             Some(read) if read.is_direct() || !Self::MAY_WAIT => read.run().map(FileProgress::Read),
-            _ => self.send_file_cached(piece).or_else(|refused| {
-                file::read_instead(piece, refused).map(FileProgress::Read)
-            }),
+            _ => self
+                .send_file_cached(piece)
+                .or_else(|refused| file::read_instead(piece, refused).map(FileProgress::Read)),
         }
     }
 

@@ -20,6 +20,24 @@ use crate::system::{NEW, OLD, name_of};
 /// Above this, the machine was not ours.
 const OTHERS_PERCENT_MAX: f64 = 5.0;
 
+/// Failures of a system that differ in their numbers only.
+struct AlikeFailures<'a> {
+    system: &'a str,
+    /// The first one's reason.
+    why: &'a str,
+    /// True if others have other numbers.
+    differ: bool,
+    count: usize,
+    configurations: Vec<&'a str>,
+}
+
+/// True if two texts differ in their numbers only.
+fn is_alike(one: &str, other: &str) -> bool {
+    let one = one.split(|letter: char| letter.is_ascii_digit());
+    let other = other.split(|letter: char| letter.is_ascii_digit());
+    one.filter(|part| !part.is_empty()).eq(other.filter(|part| !part.is_empty()))
+}
+
 /// All of an experiment.
 pub struct Report<'a> {
     /// The experiment.
@@ -162,27 +180,37 @@ impl<'a> Report<'a> {
 
     /// Failures, a sentence for each system and reason.
     fn failures(&self) -> Vec<String> {
-        let mut found: Vec<(&str, &str, usize, Vec<&str>)> = Vec::new();
+        let mut found: Vec<AlikeFailures<'_>> = Vec::new();
         for row in self.rows.all() {
             for why in &row.failures {
                 let (system, configuration) =
                     (row.system.as_str(), row.configuration.label.as_str());
                 let mut known = found.iter_mut();
-                match known.find(|known| known.0 == system && known.1 == why) {
-                    Some((_, _, count, configurations)) => {
-                        *count += 1;
-                        if !configurations.contains(&configuration) {
-                            configurations.push(configuration);
+                match known.find(|known| known.system == system && is_alike(known.why, why)) {
+                    Some(known) => {
+                        known.count += 1;
+                        known.differ |= known.why != why;
+                        if !known.configurations.contains(&configuration) {
+                            known.configurations.push(configuration);
                         }
                     }
-                    None => found.push((system, why, 1, vec![configuration])),
+                    None => found.push(AlikeFailures {
+                        system,
+                        why,
+                        differ: false,
+                        count: 1,
+                        configurations: vec![configuration],
+                    }),
                 }
             }
         }
-        let sentences = found.into_iter().map(|(system, why, count, configurations)| {
-            let (samples, configurations) = (counted(count, "sample"), configurations.join("; "));
+        let sentences = found.into_iter().map(|alike| {
+            let AlikeFailures { system, why, differ, .. } = alike;
+            let samples = counted(alike.count, "sample");
+            let configurations = alike.configurations.join("; ");
+            let such_as = if differ { "such as " } else { "" };
             let why = why.trim_end_matches([' ', ':']);
-            format!("{system} failed in {samples} ({configurations}): {why}")
+            format!("{system} failed in {samples} ({configurations}): {such_as}{why}")
         });
         sentences.collect()
     }

@@ -345,6 +345,23 @@ mod tests {
         }
     }
 
+    /// Seen: five failures of one kind were five notes, because each counted other errors.
+    #[test]
+    fn failures_of_one_kind_are_one_note() {
+        let mut recorded = recorded(0.0);
+        let failures = ["400 reset, 16269 short_reply", "152 reset, 9 short_reply"];
+        let first = recorded.turns[0].clone();
+        recorded.turns.extend(
+            failures
+                .map(|why| Record { result: TurnResult::Failed(why.to_owned()), ..first.clone() }),
+        );
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let text = Report::new(experiment, &recorded).to_string();
+        let note =
+            "failed in 2 samples (1 processor, many): such as 400 reset, 16269 short_reply\n";
+        assert!(text.contains(note), "{text}");
+    }
+
     /// Seen: what was not measured was said to be `never`, and a report from a machine full of
     /// other work looked like any other.
     #[test]

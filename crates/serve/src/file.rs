@@ -194,6 +194,10 @@ static DIRECT_READS: Semaphore = Semaphore::new(32);
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
+#[path = "../../fiber/tests/refused/mod.rs"]
+mod refused;
+
+#[cfg(test)]
 pub(crate) mod tests {
     use std::env;
     use std::io::Write;
@@ -220,24 +224,7 @@ pub(crate) mod tests {
 
     /// From now on this system call fails with this error in the calling thread.
     pub(crate) fn refuse(call: libc::c_long, errno: Errno) {
-        let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-        let errno = errno.raw_os_error() as u32;
-        let mut rule = [
-            // The number of the call is the first word that a filter can look at.
-            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-            instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno),
-            instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: rule.len() as u16, filter: rule.as_mut_ptr() };
-        let (yes, none): (libc::c_ulong, libc::c_ulong) = (1, 0);
-        let filter = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
-        // SAFETY: takes no pointers. prctl(2)
-        let locked = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, none, none, none) };
-        assert_eq!(locked, 0, "{}", io::Error::last_os_error());
-        // SAFETY: the kernel reads the program, and what it names, during the call. seccomp(2)
-        let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program) };
-        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        refused::answer(call, errno.raw_os_error());
     }
 
     /// Calls `f` with a piece of a file that has this content.

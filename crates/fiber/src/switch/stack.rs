@@ -306,9 +306,7 @@ impl Slab {
         crate::switch::valgrind::register_stack(&(start + PAGE_SIZE..start + self.slot_len));
         Ok(limit)
     }
-}
 
-impl Slab {
     /// Gives the last page of some free stacks back, the coldest first. True if there are more that
     /// are to give theirs.
     fn cool(&mut self) -> bool {

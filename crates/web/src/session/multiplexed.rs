@@ -300,11 +300,9 @@ impl Multiplexed {
         }
         let counters = self.endpoint.take_counters();
         call.replier.handle.counts().count_streams(&counters);
-        if self.has_failed {
+        // A peer that leaves may still send PING, SETTINGS or WINDOW_UPDATE. RFC 9113 6.8
+        if self.has_failed || self.endpoint.is_finished() {
             return Next::Linger;
-        }
-        if self.endpoint.is_finished() {
-            return Next::Close;
         }
         let is_idle = self.endpoint.open_streams() == 0;
         let phase = if self.endpoint.is_inside_head() || (is_idle && self.has_part) {

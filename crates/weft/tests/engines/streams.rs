@@ -65,6 +65,24 @@ pub(super) fn a_large_stream_does_not_hold_up_others(engine: &Engine) {
     assert_eq!(drain, 0, "cut");
 }
 
+/// Seen: h2spec's PING behind its GOAWAY met a closed socket, whose reset may overtake replies.
+pub(super) fn a_client_that_leaves_may_still_send(engine: &Engine) {
+    let world = World::new(engine);
+    let mut stream = world.connect();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(SETTINGS, 0, 0, &[]));
+    sent.extend(request(1, "/hello.txt"));
+    sent.extend(frame(GOAWAY, 0, 0, &[0; 8]));
+    stream.write_all(&sent).unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert!(received.windows(6).any(|part| part == b"hello\n"));
+    for _ in 0..2 {
+        stream.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}
+
 fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);

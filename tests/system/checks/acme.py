@@ -291,7 +291,7 @@ def expect_names(server, authority, name):
     try:
         wait_for(f"a certificate of {name}", lambda: not refuses(server, name), 60)
     except Failure as failure:
-        raise Failure(f"{failure}: {server.output()[-600:]}") from None
+        raise type(failure)(f"{failure}: {server.output()[-600:]}") from None
     expect(name in names_of(shown(server, authority, name)), f"the certificate of {name} is of another name")
 
 

@@ -64,6 +64,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use session::Now;
@@ -181,6 +182,9 @@ impl Moment {
 
 /// Mean weight of a file in memory or in the page cache, for sizing the sketch.
 const MEAN_FILE_LEN: u64 = 16 << 10;
+
+/// Waits for a descriptor before another try: a second in all.
+const DESCRIPTOR_WAITS_MS: [u64; 10] = [0, 1, 2, 5, 10, 25, 50, 100, 250, 500];
 
 /// Rows of name, help text and value.
 macro_rules! rows {
@@ -474,23 +478,27 @@ impl Site {
         (self.is_due(checked_ns, moment) || is_old) && moment.ns >= record.postponed_ns()
     }
 
-    /// Tries again once with some files closed when there is no descriptor left.
-    fn with_descriptors<T>(&self, open: impl Fn() -> Result<T, Miss>) -> Result<T, Miss> {
-        let open = || {
-            open().inspect_err(|miss| {
-                if matches!(miss, Miss::OutOfDescriptors) {
-                    self.cache.counts.out_of_descriptors.fetch_add(1, Relaxed);
-                }
-            })
-        };
-        match open() {
-            Err(Miss::OutOfDescriptors) => {
-                let garbage: Garbage = self.holdings().close_some(&self.cache.table);
-                drop(garbage);
-                open()
+    /// Closes some files and tries again when there is no descriptor left, and where the thread may
+    /// wait also a little later: other requests hold descriptors while they open files.
+    fn with_descriptors<T>(
+        &self,
+        blocking: Blocking,
+        open: impl Fn() -> Result<T, Miss>,
+    ) -> Result<T, Miss> {
+        for wait in DESCRIPTOR_WAITS_MS {
+            match open() {
+                Err(Miss::OutOfDescriptors) => {}
+                done => return done,
             }
-            done => done,
+            self.cache.counts.out_of_descriptors.fetch_add(1, Relaxed);
+            let garbage: Garbage = self.holdings().close_some(&self.cache.table);
+            drop(garbage);
+            if wait > 0 && blocking == Blocking::Never {
+                return Err(Miss::WouldBlock);
+            }
+            thread::sleep(Duration::from_millis(wait));
         }
+        open()
     }
 
     fn holdings(&self) -> MutexGuard<'_, Holdings> {

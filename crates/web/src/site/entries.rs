@@ -97,7 +97,7 @@ impl Site {
         if root.generation != record.generation {
             return Ok(None);
         }
-        match self.with_descriptors(|| root.open_file(&name, blocking)) {
+        match self.with_descriptors(blocking, || root.open_file(&name, blocking)) {
             // The same inode in the same state, so it is the regular file that the survey saw.
             Ok(file) => {
                 Ok(Some(file).filter(|file| Some(file.stamp()) == survey.stamp(id.encoding)))
@@ -151,7 +151,8 @@ impl Site {
         let root = Arc::clone(&self.root.read().unwrap_or_else(PoisonError::into_inner));
         let suffix = id.encoding.map_or("", Encoding::suffix);
         let name = format!("{}{suffix}", record.survey.source);
-        let file = self.with_descriptors(|| root.open_file(&name, Blocking::Allowed))?;
+        let file =
+            self.with_descriptors(Blocking::Allowed, || root.open_file(&name, Blocking::Allowed))?;
         // Another file may lie there by now, and its stamp does not show that.
         let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
         match FileType::from_raw_mode(stat.st_mode) {

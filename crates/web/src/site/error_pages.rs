@@ -90,7 +90,7 @@ impl Site {
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
         let read = self.current_root(moment, blocking).and_then(|root| {
-            let file = self.with_descriptors(|| root.open_page(&page.path, blocking))?;
+            let file = self.with_descriptors(blocking, || root.open_page(&page.path, blocking))?;
             self.read_page(page, &file, &mut seen, moment, blocking)
         });
         let mut checked_ns = moment.ns;

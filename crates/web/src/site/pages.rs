@@ -37,7 +37,7 @@ impl Site {
                 self.config.hidden || !path.rsplit('/').next().unwrap_or(path).starts_with('.');
             is_visible && !self.denies(path)
         };
-        let page = self.with_descriptors(|| listing::render(&root, lookup, is_shown))?;
+        let page = self.with_descriptors(blocking, || listing::render(&root, lookup, is_shown))?;
         let page = self.cache.listings.hold(page);
         let path = lookup.path.trim_start_matches('/');
         let address_area = self.rule_of_address(path);

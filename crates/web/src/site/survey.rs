@@ -84,7 +84,7 @@ impl Site {
         let known = self.cache.table.get(key).filter(|record| record.generation == root.generation);
         let look = Look { root: &root, moment, blocking };
         let Some(known) = known else {
-            let survey = self.with_descriptors(|| self.survey(look, key.path))?;
+            let survey = self.with_descriptors(blocking, || self.survey(look, key.path))?;
             return Ok(self.enroll(key, survey, &root, None, moment));
         };
         // Only from the second request on: files asked for once go first.
@@ -93,7 +93,7 @@ impl Site {
             return Ok(known);
         }
         self.cache.counts.rechecks.fetch_add(1, Relaxed);
-        match self.with_descriptors(|| self.survey(look, key.path)) {
+        match self.with_descriptors(blocking, || self.survey(look, key.path)) {
             Ok(survey) if survey == *known.survey && known.settled => {
                 known.confirm(moment.ns);
                 Ok(known)
@@ -335,7 +335,7 @@ impl Site {
         if !self.is_due(self.root_checked_ns.load(Relaxed), moment) {
             return Ok(root);
         }
-        match self.with_descriptors(|| root.is_at(&self.config.root, blocking)) {
+        match self.with_descriptors(blocking, || root.is_at(&self.config.root, blocking)) {
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
             // While the path leads to nothing readable, the old site is better than none.
             Ok(true) | Err(_) => {

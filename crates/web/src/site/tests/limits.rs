@@ -290,14 +290,26 @@ fn unused_paths_go_first() {
 fn no_descriptors_closes_files_first() {
     let world = world_of_many(8, 0, 100);
     (0..8).for_each(|n| _ = world.entry(&path_of(n)));
-    let calls = std::cell::Cell::new(0);
+    let missing = std::cell::Cell::new(0);
     let open = || {
-        calls.set(calls.get() + 1);
-        if calls.get() == 1 { Err(Miss::OutOfDescriptors) } else { Ok(()) }
+        let is_missing = missing.get() > 0;
+        missing.set(missing.get().max(1) - 1);
+        if is_missing { Err(Miss::OutOfDescriptors) } else { Ok(()) }
     };
-    assert_eq!(world.site.with_descriptors(open), Ok(()));
-    assert_eq!(world.count("site_files_open"), 7);
-    let failed = world.site.with_descriptors(|| Err::<(), _>(Miss::OutOfDescriptors));
+    // Closed files are enough, or others must end first, or they do not.
+    for (count, of_loop, of_worker) in [(1, true, true), (5, false, true), (50, false, false)] {
+        for (blocking, is_open) in [(Blocking::Never, of_loop), (Blocking::Allowed, of_worker)] {
+            missing.set(count);
+            let opened = world.site.with_descriptors(blocking, open);
+            assert_eq!(opened.is_ok(), is_open, "{count} {blocking:?}");
+            assert_eq!(
+                matches!(opened, Err(Miss::WouldBlock)),
+                !of_loop && blocking == Blocking::Never
+            );
+        }
+    }
+    assert_eq!(world.count("site_files_open"), 0);
+    let failed: Result<(), _> = Err(Miss::OutOfDescriptors);
     let found = world.site.found_of(failed.unwrap_err(), "x");
     assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));
 }

@@ -52,7 +52,7 @@ use std::fmt;
 
 pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
-pub use run::run;
+pub use run::{run, table_drops};
 
 /// Reason why a run did not begin, or was aborted as a whole. Failures of single requests and
 /// connections are counted in [`Outcome`]; they are no errors here.

@@ -77,6 +77,9 @@ pub struct Generator {
     pub io: String,
     /// Its threads.
     pub threads: Vec<ThreadUse>,
+    /// Packets that its kernel dropped because the table of connections was full (`nf_conntrack`).
+    #[serde(default)]
+    pub table_drops: u64,
 }
 
 /// Resources that one thread used during the measurement.

@@ -21,6 +21,7 @@ use crate::plan::{Arrivals, LoadTarget, Network, Plan, Workload};
 use crate::protocol::RenderedRequests;
 use crate::worker::{Overseer, RunTimes, Share, Worker};
 use crate::{LoadError, plan::schedule};
+pub use capacity::table_drops;
 use thread_meters::Meters;
 
 /// Size of a receive. A reply's head and a small body arrive together, and so do the replies to the
@@ -92,6 +93,7 @@ pub(crate) fn run_over(
         started: OnceLock::new(),
     };
     let (sender, receiver) = mpsc::channel();
+    let dropped_before = table_drops();
     let (results, mut intervals) = thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
@@ -113,7 +115,10 @@ pub(crate) fn run_over(
     let began = SystemTime::now() - lasted.unwrap_or_default();
     let warm_up = Duration::from_nanos(times.warm_up_ns);
     intervals.retain(|record| record.begins >= warm_up);
-    Ok(finish(plan, &times, began, io(), &threads, intervals))
+    let table_drops = table_drops().saturating_sub(dropped_before);
+    let used = threads.iter().map(|worked| worked.used).collect();
+    let generator = Generator { io: io(), threads: used, table_drops };
+    Ok(finish(plan, &times, began, generator, &threads, intervals))
 }
 
 /// Outcome of a step of the run.
@@ -370,7 +375,7 @@ fn finish(
     plan: &Plan,
     times: &RunTimes,
     began: SystemTime,
-    io: String,
+    generator: Generator,
     threads: &[Worked],
     mut intervals: Vec<IntervalRecord>,
 ) -> Outcome {
@@ -381,7 +386,6 @@ fn finish(
         record.begins -= warm_up;
         total.add_later(&record.tally);
     }
-    let used: Vec<_> = threads.iter().map(|worked| worked.used).collect();
     let offered = schedule::expected(&plan.arrivals, warm_up, warm_up + elapsed);
     let made = total.intended.max(total.sent);
     Outcome {
@@ -391,7 +395,7 @@ fn finish(
         offered_rate_per_s: offered.map(|count| count / elapsed.as_secs_f64().max(1e-9)),
         total,
         intervals,
-        generator: Generator { io, threads: used },
+        generator,
         stopped_early: elapsed < plan.duration && plan.requests_max.is_none_or(|max| made < max),
     }
 }

@@ -445,6 +445,12 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
         ),
         ("{} came after --timeout: they were late, not lost", total.late_datagrams, "datagram"),
         ("{} waited for the server's flow-control window", total.window_waits, "request body"),
+        (
+            "the kernel dropped {} because its table of connections (nf_conntrack) was full, and new \
+             connections waited: see weft doctor",
+            outcome.generator.table_drops,
+            "packet",
+        ),
     ];
     let counts = counts.into_iter().filter(|(_, count, _)| *count > 0);
     warnings.extend(counts.map(|(text, count, what)| text.replace("{}", &counted(count, what))));

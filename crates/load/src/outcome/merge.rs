@@ -42,6 +42,8 @@ impl Outcome {
 
     fn merge_generators(&mut self, other: &Outcome) {
         self.generator.threads.extend_from_slice(&other.generator.threads);
+        // They may count the same packets.
+        self.generator.table_drops = self.generator.table_drops.max(other.generator.table_drops);
         if self.generator.io != other.generator.io {
             self.generator.io = format!("{}; {}", self.generator.io, other.generator.io);
         }

@@ -40,6 +40,7 @@ pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outc
         generator: Generator {
             io: "epoll".to_owned(),
             threads: vec![ThreadUse { cpu: second, elapsed: 2 * second, ..ThreadUse::default() }],
+            table_drops: 0,
         },
         stopped_early: false,
     }

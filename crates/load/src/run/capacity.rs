@@ -103,6 +103,21 @@ fn ports_of_range() -> Option<u64> {
     Some((last + 1).saturating_sub(first))
 }
 
+/// Packets of this network namespace that were dropped because its table of connections was full; 0
+/// where no firewall rule needs one.
+pub fn table_drops() -> u64 {
+    fs::read_to_string("/proc/net/stat/nf_conntrack").map_or(0, |text| sum_of_drops(&text))
+}
+
+/// Sum of a column of hexadecimal numbers, a row a processor, under a row of names.
+fn sum_of_drops(text: &str) -> u64 {
+    let mut rows = text.lines().map(str::split_whitespace);
+    let at = rows.next().and_then(|mut names| names.position(|name| name == "drop"));
+    let number =
+        |mut row: std::str::SplitWhitespace<'_>| u64::from_str_radix(row.nth(at?)?, 16).ok();
+    rows.filter_map(number).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +132,14 @@ mod tests {
             threads: 2,
             ..Plan::default()
         }
+    }
+
+    #[test]
+    fn drops_of_all_processors_are_summed() {
+        let text = "entries  found drop early_drop\n00033ade  00000000 00000a43 0000001b\n\
+                    00033ade  00000000 00000b7b 0000001b\n";
+        assert_eq!(sum_of_drops(text), 0xa43 + 0xb7b);
+        assert_eq!(sum_of_drops(""), 0);
     }
 
     #[test]

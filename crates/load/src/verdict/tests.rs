@@ -508,3 +508,11 @@ fn module_page_lists_every_row() {
     // The head, and the three rows of what is well share a line.
     assert_eq!(rows, 1 + TABLE.len() + 1);
 }
+
+#[test]
+fn drops_of_the_connection_table_are_told() {
+    let mut outcome = worked(Kind::Closed, 500, 0, 0);
+    outcome.generator.table_drops = 1;
+    let warnings = outcome.verdict().warnings;
+    assert!(warnings[0].contains("dropped 1 packet because its table"), "{warnings:?}");
+}

@@ -24,10 +24,22 @@ pub(crate) struct Facts {
     pub(crate) somaxconn: Option<u64>,
     pub(crate) syn_backlog_max: Option<u64>,
     pub(crate) syn_cookies: Option<u64>,
+    pub(crate) connection_table: Option<ConnectionTable>,
     pub(crate) local_ports: Option<(u64, u64)>,
     pub(crate) congestion_control: Option<String>,
     pub(crate) unsent_max: Option<u64>,
     pub(crate) has_ipv6: bool,
+}
+
+/// The kernel's table of connections, which firewall rules use (`nf_conntrack`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionTable {
+    pub(crate) count: u64,
+    pub(crate) max: u64,
+    /// Time for which a connection stays in it after its end.
+    pub(crate) time_wait_s: u64,
+    /// Packets dropped since the start of the machine because it was full.
+    pub(crate) dropped: u64,
 }
 
 /// Features that the runtime can use, and whether this kernel has them.
@@ -65,12 +77,24 @@ impl Facts {
             somaxconn: machine.number("proc/sys/net/core/somaxconn"),
             syn_backlog_max: machine.number("proc/sys/net/ipv4/tcp_max_syn_backlog"),
             syn_cookies: machine.number("proc/sys/net/ipv4/tcp_syncookies"),
+            connection_table: connection_table(&machine),
             local_ports: word("proc/sys/net/ipv4/ip_local_port_range").and_then(|two| pair(&two)),
             congestion_control: word("proc/sys/net/ipv4/tcp_congestion_control"),
             unsent_max: machine.number("proc/sys/net/ipv4/tcp_notsent_lowat"),
             has_ipv6: std::net::TcpListener::bind("[::1]:0").is_ok(),
         }
     }
+}
+
+/// `None` where no rule uses it.
+fn connection_table(machine: &Machine) -> Option<ConnectionTable> {
+    let number = |name| machine.number(&format!("proc/sys/net/netfilter/nf_conntrack_{name}"));
+    Some(ConnectionTable {
+        count: number("count").filter(|count| *count > 0)?,
+        max: number("max")?,
+        time_wait_s: number("tcp_timeout_time_wait")?,
+        dropped: load::table_drops(),
+    })
 }
 
 fn ring() -> Result<Features, Refusal> {

@@ -1,6 +1,6 @@
 //! From facts to verdicts: a pure function, one line of the report per paragraph.
 
-use super::facts::Refusal;
+use super::facts::{ConnectionTable, Refusal};
 use super::{Facts, Finding, Verdict};
 use crate::os::machine::{CgroupVersion, Limit};
 use crate::value::{show_count, show_size};
@@ -241,7 +241,7 @@ fn shown(limit: Option<u64>) -> String {
 
 fn network(facts: &Facts) -> Vec<Finding> {
     let ipv6 = if facts.has_ipv6 { "yes" } else { "no; --listen :PORT is IPv4 only here" };
-    let queues = [accept_queue(facts), syn_queue(facts), unsent(facts)];
+    let queues = [accept_queue(facts), syn_queue(facts), connection_table(facts), unsent(facts)];
     let others = [ports(facts), congestion(facts), ok("IPv6", ipv6)];
     queues.into_iter().chain(others).collect()
 }
@@ -277,6 +277,25 @@ fn syn_queue(facts: &Facts) -> Finding {
         }
         None => ok("SYN queue", "unknown"),
     }
+}
+
+fn connection_table(facts: &Facts) -> Finding {
+    const NAME: &str = "connections";
+    let Some(ConnectionTable { count, max, time_wait_s, dropped }) = facts.connection_table else {
+        return ok(NAME, "not tracked: no firewall rule asks for it");
+    };
+    let space = format!("tracked: {} of {}", show_count(count), show_count(max));
+    if dropped == 0 && count <= max / 4 * 3 {
+        let rate = show_count(max / time_wait_s.max(1));
+        return ok(NAME, format!("{space}, enough for {rate} new ones a second"));
+    }
+    let advice = format!(
+        "Firewall rules keep each connection in a table (nf_conntrack), closed ones for another \
+         {time_wait_s} s. When it is full, new connections wait for seconds."
+    );
+    let value = format!("{space}; {} packets were dropped", show_count(dropped));
+    let more = format!("net.netfilter.nf_conntrack_max={}", 4 * max);
+    warn(NAME, value, sysctl(&advice, &more))
 }
 
 /// Bytes that the kernel may hold unsent, from which on the order of replies is settled too early.
@@ -344,6 +363,10 @@ fn congestion(facts: &Facts) -> Finding {
 mod tests {
     use super::*;
 
+    fn table(count: u64, dropped: u64) -> ConnectionTable {
+        ConnectionTable { count, max: 262_144, time_wait_s: 120, dropped }
+    }
+
     /// A machine on which everything is ok.
     fn good() -> Facts {
         Facts {
@@ -366,6 +389,7 @@ mod tests {
             somaxconn: Some(4096),
             syn_backlog_max: Some(2048),
             syn_cookies: Some(1),
+            connection_table: Some(table(5_000, 0)),
             local_ports: Some((32_768, 60_999)),
             congestion_control: Some("cubic".to_owned()),
             unsent_max: Some(131_072),
@@ -413,6 +437,10 @@ mod tests {
         check(|facts| facts.user_threads_max = Some(30), "threads", Warn, "LimitNPROC=infinity");
         check(|facts| facts.pid_max = Some(4096), "threads", Warn, "kernel.pid_max=4194304");
         check(|facts| facts.somaxconn = Some(128), "accept queue", Warn, "somaxconn=4096");
+        for full in [table(200_000, 0), table(5_000, 1)] {
+            let change = |facts: &mut Facts| facts.connection_table = Some(full);
+            check(change, "connections", Warn, "nf_conntrack_max=1048576");
+        }
         check(|facts| facts.local_ports = Some((50_000, 60_000)), "client ports", Warn, "sysctl");
         let memory = |bytes| Some((CgroupVersion::V2, bytes));
         check(|facts| facts.cgroup_memory = memory(16 << 20), "cgroup limit", Bad, "MemoryMax=");
@@ -447,6 +475,7 @@ mod tests {
             facts.threads_max = None;
             facts.pid_max = None;
             facts.somaxconn = None;
+            facts.connection_table = None;
             facts.local_ports = None;
             facts.cpus_allowed = None;
             facts.kernel = String::new();

@@ -183,6 +183,8 @@ fn protocols_have_no_sockets_and_no_clock() {
         ("crates/session/src/replay.rs", "LazyLock::new(Instant::now)"),
         // The site is opened, which no conversation does.
         ("crates/web/src/site.rs", "let now = Now::read();"),
+        // It waits, in `work`, for a descriptor.
+        ("crates/web/src/site.rs", "thread::sleep(Duration::from_millis(wait));"),
         // It waits, in `work`, for a file to be left alone.
         ("crates/web/src/site/quiet.rs", "std::thread::sleep(left);"),
         // `watch` waits, in `work`, until there is something to say.

@@ -11,31 +11,33 @@ a time: each lane takes the next module. Those of ALONE follow. It prints
 
 and at last how many failed, with their names. Files of a failed check stay below target/system.
 
-A check whose time was over while others ran beside it, and whose servers are well, runs again by itself, once, and what
-it says then counts: a wait that was too short says nothing of a server on a machine that stood still. Anything else
-that is wrong fails at once, and so do more than LATE_MAX such checks. Files of the first try stay beside those of the
-second, as NAME.late. The last lines tell the longest time for which the machine gave this process no processor, and
-how many packets the kernel dropped because its table of connections was full.
+A check whose time was over, and whose servers are well, runs again by itself, once, and what it says then counts: a
+wait that was too short says nothing of a server on a machine that stood still, and neither does the time-out of a client
+or a reply that took long. Anything else that is wrong fails at once, and so do more than LATE_MAX such moments. Files of
+the first try stay beside those of the second, as NAME.late, and with them what each process waited for. The last lines
+tell the longest time for which the machine gave this process no processor, and what it dropped of the network's packets.
 """
 
 import argparse
-import contextlib
 import multiprocessing
 import os
 import pathlib
 import resource
 import shutil
 import signal
+import subprocess
 import sys
-import threading
 import time
 import traceback
 
+from machine import Drops, Standstill, roomy_network
 from world import REGISTRY, Failure, StillWaiting, TookTooLong, World, use_share_of_ports
 import checks
 
 LANES = 3
+# How often the machine may stand still. It does so for each lane: checks that were late within LATE_APART_S of each other are one such moment.
 LATE_MAX = 6
+LATE_APART_S = 15
 # Modules that take longest: they begin first.
 LONG = ["cache_clients", "http2", "netstack_engine", "acme", "starts", "crowds", "lifecycle"]
 # Modules that share the account whose threads are counted: one lane takes both.
@@ -59,66 +61,28 @@ def main():
     wanted = [check for check in REGISTRY if check.is_wanted(options.only or [])]
     if not wanted:
         sys.exit(f"no check has {' or '.join(options.only)} in its name; see --list")
-    standstill = Standstill()
-    with ConnectionTable() as table:
-        failed, late = failures_of_lanes(groups([check for check in wanted if check.module not in ALONE]), options)
-        failed += failures([check for check in wanted if check.module in ALONE or check.name in late], options)
-    if len(late) > LATE_MAX:
-        failed.append(f"FAIL {len(late)} checks were too late beside others: this is no single standstill")
-    print(f"the machine stood still for {standstill.longest_s:.1f} s at most; its connection table dropped {table.dropped:,} packets; "
-          f"too late beside others: {', '.join(late) or 'none'}")
+    with roomy_network():
+        return run_all(wanted, options)
+
+
+def run_all(wanted, options):
+    standstill, drops = Standstill(), Drops()
+    failed, late = failures_of_lanes(groups([check for check in wanted if check.module not in ALONE]), options)
+    failed += failures([check for check in wanted if check.module in ALONE], options, late)
+    names = {name for name, _ in late}
+    failed += failures([check for check in wanted if check.name in names], options)
+    if moments(late) > LATE_MAX:
+        failed.append(f"FAIL {len(late)} checks were too late at first, at {moments(late)} moments: this is no single standstill")
+    told = "; ".join(filter(None, (f"the machine stood still for {standstill.longest_s:.1f} s at most", str(drops))))
+    print(f"{told}; too late at first: {', '.join(sorted(names)) or 'none'}")
     print(f"{len(wanted) - len(failed)} passed, {len(failed)} failed", *failed, sep="\n", flush=True)
     return 1 if failed else 0
 
 
-class Standstill:
-    """The longest time for which the machine gave this process, which only sleeps, no processor."""
-
-    STEP_S = 0.1
-
-    def __init__(self):
-        self.longest_s = 0.0
-        threading.Thread(target=self.watch, daemon=True).start()
-
-    def watch(self):
-        while True:
-            began = time.monotonic()
-            time.sleep(self.STEP_S)
-            self.longest_s = max(self.longest_s, time.monotonic() - began - self.STEP_S)
-
-
-class ConnectionTable:
-    """Connections that end leave the kernel's table for its firewall (nf_conntrack) soon, until the end of the suite. Where a rule uses
-    that table, each stays there for two minutes, checks close ten thousand in a second, and once it is full every new connection
-    on the machine waits. Another kernel has no such table, or no rule."""
-
-    FOLDER = pathlib.Path("/proc/sys/net/netfilter")
-
-    def __enter__(self):
-        names = ("time_wait", "close", "last_ack")
-        paths = [path for name in names if (path := self.FOLDER / f"nf_conntrack_tcp_timeout_{name}").exists()]
-        self.times = {path: path.read_text() for path in paths}
-        self.before, self.dropped = self.drops(), 0
-        self.set({path: "1" for path in paths})
-        return self
-
-    def __exit__(self, *_):
-        self.set(self.times)
-        self.dropped = self.drops() - self.before
-
-    def set(self, times):
-        for path, seconds in times.items():
-            with contextlib.suppress(OSError):  # In a container they may be read only.
-                path.write_text(seconds)
-
-    def drops(self):
-        """Packets that were dropped because it was full, of all processors."""
-        try:
-            names, *processors = pathlib.Path("/proc/net/stat/nf_conntrack").read_text().splitlines()
-        except OSError:
-            return 0
-        column = names.split().index("drop")
-        return sum(int(one.split()[column], 16) for one in processors)
+def moments(late):
+    """How many times checks were late that are no more than LATE_APART_S apart."""
+    ends_s = sorted(end_s for _, end_s in late)
+    return sum(nth == 0 or end_s - ends_s[nth - 1] > LATE_APART_S for nth, end_s in enumerate(ends_s))
 
 
 def groups(checks):
@@ -137,7 +101,7 @@ def place(names, name, otherwise):
 
 def failures_of_lanes(waiting, options):
     """Runs groups of checks in LANES processes, each of which takes the next one when it is done. Returns a line for each failure, and
-    the names of checks whose time was over."""
+    the names of checks whose time was over, with the time of that."""
     context = multiprocessing.get_context("fork")
     taken = context.Value("i", 0)
 
@@ -194,7 +158,7 @@ def raise_open_files():
 
 
 def failures(checks, options, late=None):
-    """Runs checks. Returns a line for each that fails. Where there is a list for those whose time was over, their names go there."""
+    """Runs checks. Returns a line for each that fails. Where there is a list for those whose time was over, they go there."""
     return list(filter(None, (failure_of(check, options, late) for check in checks)))
 
 
@@ -203,33 +167,36 @@ def failure_of(check, options, late=None):
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     world = World(options.binary, options.site, scratch, check.variant)
-    began, why, is_late = time.monotonic(), None, False
+    began, drops, why, is_late = time.monotonic(), Drops(), None, False
     signal.signal(signal.SIGALRM, took_too_long)
     signal.alarm(check.limit_s)
     try:
         check.run(world)
     except Failure as failure:
-        why, is_late = str(failure), isinstance(failure, StillWaiting) and not world.has_fallen()
+        why, is_late = str(failure), is_late_by(failure)
     except TookTooLong:
-        is_late = not world.has_fallen()
-        where = traceback.extract_tb(sys.exc_info()[2])[-1]
-        why = f"not finished after {check.limit_s} s, at {pathlib.Path(where.filename).name}:{where.lineno}"
+        why, is_late = f"not finished after {check.limit_s} s, at {place_of(sys.exc_info()[2])}", True
     except Exception as error:
-        why = described(error)
+        why, is_late = described(error), is_late_by(error)
     finally:
         signal.alarm(0)
+        is_late = is_late and not world.has_fallen()
+        if is_late:
+            world.keep_state()
         try:
             world.end()
         except Exception as error:
-            why, is_late = why or f"at its end: {described(error)}", False
+            is_late = is_late_by(error) and (is_late or why is None)
+            why = why or f"at its end: {described(error)}"
     took = time.monotonic() - began
     if why is None:
         note = f", {world.note}" if world.note else ""
         print(f"ok {check.name} ({took:.1f} s{note})\n", end="", flush=True)
         return None
+    why = "; meanwhile ".join(filter(None, (why, str(drops))))
     if is_late and late is not None:
         print(f"late {check.name}: {why}; it runs again by itself\n{world.last_words()}", end="", flush=True)
-        late.append(check.name)
+        late.append((check.name, time.monotonic()))
         kept = scratch.with_name(f"{scratch.name}.late")
         shutil.rmtree(kept, ignore_errors=True)
         scratch.rename(kept)
@@ -239,9 +206,20 @@ def failure_of(check, options, late=None):
     return line
 
 
+def is_late_by(error):
+    """Whether no more is wrong than that a wait was over: one of a check, of a client's socket, or for the end of a process."""
+    # urllib wraps a socket's.
+    return isinstance(error, (StillWaiting, subprocess.TimeoutExpired)) or isinstance(getattr(error, "reason", error), TimeoutError)
+
+
 def described(error):
-    where = [frame for frame in traceback.extract_tb(error.__traceback__) if "/system/" in frame.filename][-1]
-    return f"{type(error).__name__}: {error} at {pathlib.Path(where.filename).name}:{where.lineno}"
+    return f"{type(error).__name__}: {str(error)[:300]} at {place_of(error.__traceback__)}"
+
+
+def place_of(trace):
+    """The last line of the suite itself, but for the handler of a time that is over."""
+    frames = [frame for frame in traceback.extract_tb(trace) if "/system/" in frame.filename and frame.name != took_too_long.__name__]
+    return f"{pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno}"
 
 
 def took_too_long(*_):

@@ -100,6 +100,12 @@ def expect(kept, why):
         raise Failure(why)
 
 
+def expect_in_time(kept, why):
+    """What a machine breaks that stands still, as well as a server: how long something took, or what came within a time."""
+    if not kept:
+        raise StillWaiting(why)
+
+
 def expect_equal(what, is_, should):
     if is_ != should:
         raise Failure(f"{what} is {shorten(is_)}, not {shorten(should)}")
@@ -217,13 +223,45 @@ class World:
         self.cleanups.close()
 
     def has_fallen(self):
-        """Whether a server has panicked, or has ended in a way in which no check ends one."""
-        ends = {server.process.poll() for server in self.servers if server.process}
+        """Whether a server has panicked, or has ended in a way in which no check ends one. One that is to refuse its start may end as it
+        likes."""
+        ends = {server.process.poll() for server in self.servers if server.process and server.expect_ready}
         return not ends <= {None, 0, -signal.SIGKILL} or any("panicked" in server.output() for server in self.servers)
+
+    def keep_state(self):
+        """Writes down what each process waits for. A wake-up that was lost shows there, and nowhere else once they are ended."""
+        processes = [*(server.process for server in self.servers if server.process), *self.processes]
+        lines = []
+        for process in processes:
+            if process.poll() is None:
+                lines += [f"process {process.pid}: {process.args}", *map(state_of, thread_folders(process.pid))]
+        for server in self.servers:
+            if server.process and server.process.poll() is None:
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    lines += [f"{path} of {server.pid}:\n{server.admin(path).body.decode()}" for path in ("/fibers", "/metrics")]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            lines.append(subprocess.run(["ss", "-tanemi"], capture_output=True, text=True, timeout=10).stdout[:1 << 20])
+        with contextlib.suppress(OSError):
+            (self.scratch / "late.txt").write_text("\n".join(lines))
 
     def last_words(self):
         lines = [line for server in self.servers for line in server.output().splitlines()[-12:]]
         return "".join(f"    | {line}\n" for line in lines)
+
+
+def thread_folders(pid):
+    with contextlib.suppress(OSError):
+        return list(pathlib.Path(f"/proc/{pid}/task").iterdir())
+    return []
+
+
+def state_of(thread):
+    """Its number, name, state, what it waits for in the kernel, and its system call. proc(5)"""
+    try:
+        name, stat, wait, call = ((thread / file).read_text().strip() for file in ("comm", "stat", "wchan", "syscall"))
+    except OSError as error:
+        return f"  {thread.name}: {error}"
+    return f"  {thread.name} {name}: {stat.rsplit(') ', 1)[1][0]} in {wait}, {call}"
 
 
 class Reply:
@@ -353,7 +391,7 @@ class Server:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise Failure(f"the server has not ended after {seconds} s") from None
+            raise StillWaiting(f"the server has not ended after {seconds} s") from None
 
     def __enter__(self):
         return self

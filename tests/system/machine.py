@@ -1,0 +1,81 @@
+"""What the machine does to the checks: for how long it stood still, which packets it dropped, and limits of its network that a suite in
+lanes reaches before any server does."""
+
+import contextlib
+import pathlib
+import threading
+import time
+
+# Packets that wait for a processor, of loopback and of every veth; and connections that netfilter follows, where there are rules that make
+# it do so. Each connection stays there for two minutes after its end. When there is no place, what comes is dropped without a word, and a
+# client's connect(2) takes 1, 3, 7 or 15 s, whatever the server does. Seen: `dropping packet` in the kernel's log for as long as 100 s.
+LIMITS = {"net/core/netdev_max_backlog": 100_000, "net/netfilter/nf_conntrack_max": 1_000_000}
+
+
+@contextlib.contextmanager
+def roomy_network():
+    """Raises LIMITS that are lower, where that is allowed, and sets them back."""
+    with contextlib.ExitStack() as before:
+        for name, least in LIMITS.items():
+            path = pathlib.Path("/proc/sys") / name
+            # A container may have none of them, or may only read them.
+            with contextlib.suppress(OSError):
+                is_ = path.read_text()
+                if int(is_) < least:
+                    path.write_text(str(least))
+                    before.callback(path.write_text, is_)
+        yield
+
+
+class Standstill:
+    """The longest time for which the machine gave this process, which only sleeps, no processor."""
+
+    STEP_S = 0.1
+
+    def __init__(self):
+        self.longest_s = 0.0
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def watch(self):
+        while True:
+            began = time.monotonic()
+            time.sleep(self.STEP_S)
+            self.longest_s = max(self.longest_s, time.monotonic() - began - self.STEP_S)
+
+
+class Drops:
+    """What the kernel has dropped since this was made, of any process."""
+
+    def __init__(self):
+        self.before = counted()
+
+    def __str__(self):
+        """Empty, if nothing was dropped."""
+        more = {where: count - self.before.get(where, 0) for where, count in counted().items()}
+        said = ", ".join(f"{count} {where}" for where, count in more.items() if count > 0)
+        return f"the machine dropped {said}" if said else ""
+
+
+def counted():
+    softnet, conntrack = lines_of("/proc/net/softnet_stat"), lines_of("/proc/net/stat/nf_conntrack")
+    tcp, udp = named("/proc/net/netstat", "TcpExt:"), named("/proc/net/snmp", "Udp:")
+    drop = conntrack[0].index("drop") if conntrack and "drop" in conntrack[0] else None
+    return {
+        "packets at a full backlog of a processor": sum(int(line[1], 16) for line in softnet),
+        "packets at a full table of connections": sum(int(line[drop], 16) for line in conntrack[1:]) if drop is not None else 0,
+        "SYNs at full listen queues": tcp.get("ListenDrops", 0),
+        "datagrams at full sockets": udp.get("RcvbufErrors", 0),
+    }
+
+
+def lines_of(path):
+    """The words of each line; none of a file that is not there."""
+    with contextlib.suppress(OSError):
+        return [line.split() for line in pathlib.Path(path).read_text().splitlines()]
+    return []
+
+
+def named(path, kind):
+    """Counters of a line of names and a line of numbers. proc(5)"""
+    found = [line[1:] for line in lines_of(path) if line[0] == kind]
+    return dict(zip(found[0], map(int, found[1]))) if len(found) == 2 else {}

@@ -356,6 +356,11 @@ class Server:
         expect(name in metrics, f"/metrics has no {name}; it has {', '.join(sorted(metrics))}")
         return metrics[name]
 
+    def has_counted(self, name, least):
+        """Waits until a counter has come so far. A reply is counted once it is sent, which its client may see first."""
+        wait_for(f"{name} is {least:g}", lambda: self.metrics().get(name, 0) >= least)
+        return self.metric(name)
+
     # ---- looking at it from outside
 
     @property

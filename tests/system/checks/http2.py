@@ -187,7 +187,7 @@ def expect_load(world, url, *words, replies=5000):
     """Runs `weft load --http2`, which has to see this many replies and no error."""
     insecure = ["-k"] if url.startswith("https") else []
     report = load(world, "http", url, "--http2", "-c", 5, "--streams", 50, *insecure, *words)
-    expect_equal(f"errors of {url}", report.errors, {})
+    report.expect_no_errors(f"errors of {url}")
     expect_equal(f"replies of {url}", report["replies"], replies)
     return report
 

@@ -26,7 +26,7 @@ def ab(world, *flags):
         expect("Non-2xx" not in report, f"ab saw other replies than 200: {report}")
         wanted = (world.site / "favicon.svg").stat().st_size * REQUESTS
         expect_equal("ab's bytes of bodies", number(report, "HTML transferred"), wanted)
-        expect(server.metric("weft_http_replies_total") >= REQUESTS, "the server counted fewer replies than ab")
+        server.has_counted("weft_http_replies_total", REQUESTS)
     return report
 
 
@@ -62,7 +62,7 @@ def replies_without_error(wrk_report):
 def httperf_counts_no_error(world):
     with world.server() as server:
         report = world.output_of("httperf", "--hog", "--server", "127.0.0.1", "--port", server.port, "--uri", "/style.css",
-                                 "--num-conns", 500, "--num-calls", 10, "--rate", 250, "--timeout", 5, seconds=40).decode()
+                                 "--num-conns", 500, "--num-calls", 10, "--rate", 250, "--timeout", 20, seconds=45).decode()
         expect(re.search(r"^Errors: total 0 ", report, re.M), f"httperf: {report}")
         expect_equal("httperf's replies", re.search(r"replies (\d+)", report)[1], "5000")
         expect(re.search(r"2xx=5000 ", report), f"httperf: {report}")

@@ -14,7 +14,7 @@ import manners
 from generator import Badly, finished, load, report_file, start_load
 from lan import SERVER, Lan
 from memcache import cache
-from world import ALL, Failure, check, expect, expect_equal, free_port, limit_threads, wait_for
+from world import ALL, Failure, StillWaiting, check, expect, expect_equal, expect_in_time, free_port, limit_threads, wait_for
 
 # Beyond a run's duration and one time-out: starting, writing, a machine that has other things to do.
 GRACE_S = 10
@@ -32,11 +32,13 @@ def try_all(cases):
         try:
             run()
         except Failure as failure:
-            return f"{name}: {failure}"
+            return type(failure)(f"{name}: {failure}")
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(filter(None, pool.map(failure_of, *zip(*cases))))
-    expect(not found, "\n".join(found))
+    said = "\n".join(map(str, found))
+    expect_in_time(not found or not all(isinstance(failure, StillWaiting) for failure in found), said)
+    expect(not found, said)
 
 
 @check(limit_s=240)
@@ -57,6 +59,7 @@ def every_bad_manner_of_a_server_has_its_class(world):
 def has_its_class(report, classes):
     # On a busy machine some of it comes after the 400 ms that a reply may take.
     seen = set(report.errors)
+    expect_in_time(seen & classes or seen != {"client_timeout"}, f"{report.errors}, not {classes}")
     expect(seen & classes and seen <= classes | {"client_timeout"}, f"{report.errors}, not {classes}")
 
 
@@ -81,6 +84,7 @@ def the_answers_to_a_set_are_compared_too(world):
         with Badly(manner) as server:
             where = f"127.0.0.1:{server.port}"
             report = load(world, "cache", where, "--sets", 100, "-c", 2, "-d", "300ms", "--timeout", "300ms", status=1)
+            report.expect_no_time_outs()
             expect(set(report.errors) <= {"bad_reply", "unexpected_status"} and report["replies"] == 0, f"{report.errors}")
             report = load(world, "cache", where, "--populate", "-c", 2, "-d", "300ms", status=1)
             expect("cannot store the keys before the run: the server answered '" in report.said, report.said)
@@ -101,7 +105,7 @@ def over_a_netstack_bad_manners_have_the_same_classes(world):
         try:
             has_its_class(report, classes)
         except Failure as failure:
-            raise Failure(f"{manner.__name__}: {failure}") from failure
+            raise type(failure)(f"{manner.__name__}: {failure}") from failure
 
 
 @check(limit_s=60)
@@ -189,14 +193,21 @@ def a_server_that_is_killed_in_the_middle(world):
             process, file = running(world, "http", server.url("/style.css"), *words, "-c", 8, "-d", "3s",
                                     "--timeout", "1s", "--io", io)
             wait_for("it is under load", lambda: server.metric("weft_http_replies_total") > 50)
-            server.process.kill()
-            server.process.wait()
+            kill_under_load(server, process)
             # What it answered was right; more than one request in a hundred had no answer.
             report = finished(process, file, 1, 3 + 1 + GRACE_S)
             expect(report["replies"] > 0, "replies from before are kept")
             expect(report.errors.get("refused", 0) > 0, f"{io} {words}: {report.errors}")
             # In the open loop what waits for a connection gives up after its time-out.
             expect(set(report.errors) <= {"refused", "reset", "short_reply", "client_timeout"}, f"{report.errors}")
+
+
+def kill_under_load(server, load):
+    """In the middle of a run of a few seconds, which a machine that stands still may miss."""
+    server.process.kill()
+    server.process.wait()
+    time.sleep(0.2)
+    expect_in_time(load.poll() is None, "the run ended before the server was killed")
 
 
 def running(world, *words, **options):
@@ -210,8 +221,7 @@ def a_cache_that_is_killed_in_the_middle(world):
     process, file = running(world, "cache", f"127.0.0.1:{server.port}", "--populate", "--keys", "1k", "--rate", "1k",
                             "-d", "2s", "--timeout", "1s", "-c", 8)
     wait_for("it is under load", lambda: int(server.stats()["cmd_get"]) > 100)
-    server.process.kill()
-    server.process.wait()
+    kill_under_load(server, process)
     report = finished(process, file, 1, 20)
     expect(report["replies"] > 0 and report.errors.get("refused", 0) > 0, f"{report.errors}")
 
@@ -241,7 +251,8 @@ def nobody_there_and_nobody_who_answers(world):
 def ipv6_is_spoken(world):
     with world.server(host="::1") as server:
         report = load(world, "http", server.url("/style.css"), "--rate", 200, "-d", "1s")
-        expect_equal("replies and errors", (report["replies"], report.errors), (200, {}))
+        report.expect_no_errors()
+        expect_equal("replies", report["replies"], 200)
 
 
 @check()
@@ -268,7 +279,7 @@ ip link set lo up
 echo '40000 40019' > /proc/sys/net/ipv4/ip_local_port_range
 echo 0 > /proc/sys/net/ipv4/tcp_tw_reuse
 "{world.binary}" serve "{world.site}" --listen 127.0.0.1:8080 --color never & server=$!
-for attempt in $(seq 100); do
+for attempt in $(seq 400); do
     curl -s -o /dev/null http://127.0.0.1:8080/ && break
     sleep 0.05
 done

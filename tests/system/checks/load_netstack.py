@@ -23,7 +23,7 @@ def a_netstack_reports_what_nginx_logged(world, kind):
             log.write_text("")
             report = load(world, "http", f"{url}/a.txt", f"{url}/none", *words, "-c", 100, "-n", 3000, "--expect", "200,404", "-H",
                           "User-Agent: measured", *netstack(lan), wrap=lan.clients)
-            expect_equal(f"errors with {words}", report.errors, {})
+            report.expect_no_errors(f"errors with {words}")
             expect_equal(f"replies with {words}", report["replies"], 3000)
             lines = wait_for("nginx logs all", lambda: logged(log, 3000))
             by_status = {status: sum(line.endswith(f" {status}") for line in lines) for status in ("200", "404")}
@@ -37,7 +37,7 @@ def over_a_netstack_the_port_range_is_no_limit(world):
     lan = Lan(world, "tap")
     with nginx(world, host=SERVER, wrap=lan.server) as (url, _):
         report = load(world, "http", f"{url}/a.txt", "--close", "-c", 64, "-n", 40_000, *netstack(lan), wrap=lan.clients, seconds=150)
-        expect_equal("errors", report.errors, {})
+        report.expect_no_errors()
         expect_equal("replies", report["replies"], 40_000)
         expect(report["opened"] >= 40_000, f"{report['opened']} connections")
         wait_for("nginx' connections are closed", lambda: not world.output_of(*lan.server, "ss", "-Htn", "state", "established"))
@@ -49,7 +49,7 @@ def a_netstack_and_memcached_agree(world):
     with memcached(world, host=SERVER, wrap=lan.server) as cache:
         report = load(world, "cache", f"{SERVER}:{cache.port}", "--populate", "--keys", 2000, "--sets", 10, "-n", 20_000, "--verify", "-c", 20,
                       *netstack(lan), wrap=lan.clients)
-        expect_equal("errors", report.errors, {})
+        report.expect_no_errors()
         classes = {kind: figures["replies"] for kind, figures in report["classes"].items()}
         expect_equal("commands", sum(classes.values()), 20_000)
         expect_equal("hits", report["hits"], classes["get"])
@@ -59,7 +59,7 @@ def a_netstack_and_memcached_agree(world):
 def a_netstack_says_what_is_missing(world):
     """A port without a listener, an address without a host, an interface that is not there."""
     lan = Lan(world, "packet")
-    address = ("--network", "netstack", "--address", "10.9.0.2/24", "--connect-timeout", "1s")
+    address = ("--network", "netstack", "--address", "10.9.0.2/24", "--connect-timeout", "3s")
     for target, device, why in (
             (SERVER, lan.device, f"cannot connect to {SERVER}:80: Connection refused"),
             ("10.9.0.250", lan.device, "cannot connect to 10.9.0.250:80: no answer"),
@@ -84,5 +84,5 @@ def sessions_per_second_of_a_core(world):
 
 
 def rate_of(report):
-    expect_equal("errors", report.errors, {})
+    report.expect_no_errors()
     return f"{report['achieved_rate_per_s']:.0f}/s ({report['generator']['cpu_us_per_reply']:.0f} us of the generator's CPU each)"

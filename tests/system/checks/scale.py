@@ -133,7 +133,7 @@ def slurm_starts_agents_that_are_one(world):
         expect_equal("the exit code", (agents.returncode, err.decode()[-500:]), (0, ""))
         report = json.loads(file.read_text())
         expect_equal("replies", report["replies"], 1200)
-        expect_equal("replies by the server", server.metric("weft_http_replies_total"), 1200)
+        expect_equal("replies by the server", server.has_counted("weft_http_replies_total", 1200), 1200)
         expect_equal("generator threads", report["generator"]["threads"], 3)
 
 

@@ -106,6 +106,13 @@ def expect_in_time(kept, why):
         raise StillWaiting(why)
 
 
+def expect_no_failures(errors, of):
+    """Of threads of a check: what only waited too long is late, as in the check itself."""
+    wrong = [error for error in errors if not isinstance(error, (StillWaiting, TimeoutError))]
+    expect(not wrong, f"{of}: {wrong[:3]}")
+    expect_in_time(not errors, f"{of}: {errors[:3]}")
+
+
 def expect_equal(what, is_, should):
     if is_ != should:
         raise Failure(f"{what} is {shorten(is_)}, not {shorten(should)}")
@@ -156,6 +163,20 @@ def use_share_of_ports(nth, shares):
     """Leaves the others to other processes."""
     global PORTS
     PORTS = itertools.islice(PORTS, nth, None, shares)
+
+
+FETCH_TRIES = 3
+
+
+def fetch(command, **options):
+    """Runs a command that may have to fetch something from a registry, which does not answer each time."""
+    for nth in range(FETCH_TRIES):
+        time.sleep(5 * nth)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
+        if done.returncode == 0:
+            return
+    last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+    raise Failure(f"{' '.join(map(str, command))} ended with {done.returncode}: {last}")
 
 
 class World:
@@ -386,6 +407,12 @@ class Server:
 
     def output(self):
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def wait_for_output(self, *texts):
+        """What it has said once it has said all of these. It is healthy a moment before it tells of its start, and counts an error a
+        moment before it tells of it."""
+        wait_for(f"it says {' and '.join(map(repr, texts))}", lambda: all(text in self.output() for text in texts))
+        return self.output()
 
     # ---- ending it
 

@@ -16,7 +16,7 @@ import urllib.request
 
 from checks.pasted import PAGE
 from memcache import certificate
-from world import ALL, Failure, check, expect, expect_equal, free_port, wait_for
+from world import ALL, Failure, check, expect, expect_equal, fetch, free_port, wait_for
 
 VERSION = "v2.10.1"
 NAMES = "example.org", "www.example.org", "other.example.org"
@@ -260,9 +260,7 @@ def programs(world):
     if not (folder / "pebble-challtestsrv").exists():
         for name in ("pebble", "pebble-challtestsrv"):
             module = f"github.com/letsencrypt/pebble/v2/cmd/{name}@{VERSION}"
-            built = subprocess.run(["go", "install", module], env={**os.environ, "GOBIN": str(folder)}, capture_output=True, text=True)
-            if built.returncode:
-                raise Failure(f"go install {module}: {built.stderr[-300:]}")
+            fetch(["go", "install", module], env={**os.environ, "GOBIN": str(folder)})
     return folder
 
 

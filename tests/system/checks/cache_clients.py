@@ -12,7 +12,7 @@ import sys
 
 from checks.cache_differences import memcached
 from memcache import cache
-from world import ALL, FIBERS, VARIANTS, Failure, check, expect, expect_equal
+from world import ALL, FIBERS, VARIANTS, Failure, StillWaiting, check, expect, expect_equal, fetch
 
 PINNED = [
     "pytest==9.2.0", "pymemcache==4.0.0", "pylibmc==1.6.3", "python-binary-memcached==0.33.0",
@@ -74,7 +74,7 @@ def gomemcache_passes_its_tests(world):
     if not (folder / "go.sum").exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "go.mod").write_text("module clients\n\ngo 1.18\n")
-        run(["go", "get", GOMEMCACHE.replace("@", "/memcache@")], cwd=folder)
+        fetch(["go", "get", GOMEMCACHE.replace("@", "/memcache@")], cwd=folder)
     out = in_own_network(world, ["go", "test", "-count=1", "-v", "github.com/bradfitz/gomemcache/memcache"], folder)
     passed = re.findall(r"^--- PASS: (\w+)", out, re.M)
     expect({"TestLocalhost", "TestUnixSocket", "TestTLS"} <= set(passed) and "--- SKIP" not in out,
@@ -97,13 +97,15 @@ def pytest(world, folder, *tests, least, skipped=0):
 # the flush may come in the middle of that test.
 SCRIPT = """
 ip link set lo up
+rm -f /tmp/memcached.sock
 memcached -t 1 & first=$!
 memcached -p 5000 & second=$!
 memcached -s /tmp/memcached.sock -a 777 & third=$!
-trap 'kill $first $second $third; wait' EXIT
+trap 'kill $first $second $third; wait; rm -f /tmp/memcached.sock' EXIT
 for port in 11211 5000; do
     until (: < /dev/tcp/127.0.0.1/$port) 2> /dev/null; do kill -0 $first || exit 1; sleep 0.05; done
 done
+until [ -S /tmp/memcached.sock ]; do kill -0 $third || exit 1; sleep 0.05; done
 "$@"
 """
 
@@ -122,7 +124,10 @@ def in_own_network(world, command, folder):
     if process.returncode != 0:
         (world.scratch / "suite.log").write_bytes(out + err)
         last = " | ".join((out + err).decode(errors="replace").strip().splitlines()[-8:])
-        raise Failure(f"{pathlib.Path(str(command[0])).name} ended with {process.returncode}: {last}")
+        # Clients of half a second's patience say so.
+        is_late = re.search(r"timed? ?out|i/o timeout", (out + err).decode(errors="replace"), re.I)
+        kind = StillWaiting if is_late else Failure
+        raise kind(f"{pathlib.Path(str(command[0])).name} ended with {process.returncode}: {last}")
     return out.decode()
 
 
@@ -140,8 +145,8 @@ def environment(world):
     folder = clients_folder(world) / "python"
     done = folder / "pinned"
     if not done.exists() or done.read_text().split() != PINNED:
-        run([sys.executable, "-m", "venv", "--clear", folder])
-        run([folder / "bin" / "pip", "install", "--quiet", *PINNED])
+        fetch([sys.executable, "-m", "venv", "--clear", folder])
+        fetch([folder / "bin" / "pip", "install", "--quiet", *PINNED])
         done.write_text("\n".join(PINNED))
     return folder
 
@@ -152,14 +157,9 @@ def source(world, name):
     folder = clients_folder(world) / SOURCES[name]
     if not folder.exists():
         pin = next(pin for pin in PINNED if pin.startswith(name + "=="))
-        run([clients_folder(world) / "python" / "bin" / "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
-             "--dest", clients_folder(world), pin])
-        run(["tar", "--extract", "--directory", clients_folder(world), "--file", f"{folder}.tar.gz"])
+        fetch([clients_folder(world) / "python" / "bin" / "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+               "--dest", clients_folder(world), pin])
+        fetch(["tar", "--extract", "--directory", clients_folder(world), "--file", f"{folder}.tar.gz"])
     return folder
 
 
-def run(command, **options):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
-    if done.returncode != 0:
-        last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-        raise Failure(f"{' '.join(map(str, command))} ended with {done.returncode}: {last}")

@@ -10,9 +10,11 @@ import threading
 import time
 
 from memcache import certificate
-from world import ALL, DISPATCHERS, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, read_reply, request, wait_for
+from world import ALL, DISPATCHERS, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, expect_in_time, read_reply, request, wait_for
 
 CROWD = 10_000
+# A crowd that comes slowly, on a machine that has other things to do, is no crowd of clients that are silent for too long.
+PATIENT = ("--head-timeout", "10m", "--idle-timeout", "10m")
 # What docs/engines.md says of fibers, and room for an allocator that grows in steps.
 IDLE_KIB_MAX = 1.25
 
@@ -71,14 +73,15 @@ class Crowd:
 
 @check(*MANY, *EVENT_DISPATCHERS, limit_s=120)
 def ten_thousand_slow_connections_stop_nobody(world):
-    with world.server("--head-timeout", "60s") as server:
+    with world.server(*PATIENT) as server:
         crowd = Crowd(server, CROWD, dribbling=CROWD // 2)
         try:
-            expect(server.metric("weft_connections_active") >= CROWD, "fewer connections are open than were made")
+            wait_for("all that were made are open", lambda: server.metric("weft_connections_active") >= CROWD)
             worst_s = slowest_of(server, 300)
             others = world.output_of("ab", "-q", "-k", "-n", 5000, "-c", 50, server.url("/style.css"), seconds=30).decode()
             expect("Failed requests:        0" in others and "Non-2xx" not in others, f"ab beside the crowd: {others}")
-            expect(worst_s < 1.0, f"the slowest of 300 others was served after {worst_s:.2f} s")
+            # A SYN that the machine dropped costs its client a second.
+            expect_in_time(worst_s < 1.0, f"the slowest of 300 others was served after {worst_s:.2f} s")
             expect_equal("connections that the server ended meanwhile", crowd.closed_by_server(), 0)
             world.note = f"slowest other {worst_s * 1000:.0f} ms"
         finally:
@@ -114,8 +117,8 @@ def an_overflow_of_signals_loses_no_request(world):
             for client in clients:
                 client.sendall(request("/style.css"))
             if turn > 0:
-                queued = int(server.status("SigQ").split("/")[0])
-                expect(queued >= queued_max, f"only {queued} signals are queued")
+                # What it was sent comes a little later on a machine that has other things to do.
+                wait_for("the queue of signals is full", lambda: int(server.status("SigQ").split("/")[0]) >= queued_max)
                 server.signal(signal.SIGCONT)
             expect_equal(f"the statuses of turn {turn}", {read_reply(file).status for file in files}, {200})
         for client, file in zip(clients, files):
@@ -125,11 +128,11 @@ def an_overflow_of_signals_loses_no_request(world):
 
 @check("thread", limit_s=120)
 def two_thousand_slow_connections_stop_nobody(world):
-    with world.server("--head-timeout", "60s") as server:
+    with world.server(*PATIENT) as server:
         crowd = Crowd(server, 2000, dribbling=1000)
         try:
             worst_s = slowest_of(server, 100)
-            expect(worst_s < 2.0, f"the slowest of 100 others was served after {worst_s:.2f} s")
+            expect_in_time(worst_s < 2.0, f"the slowest of 100 others was served after {worst_s:.2f} s")
             world.note = f"slowest other {worst_s * 1000:.0f} ms"
         finally:
             crowd.leave()
@@ -144,7 +147,9 @@ def a_dribbled_head_times_out(world):
         with slow.makefile("rb") as file:
             expect_equal("the status for a head that never ends", read_reply(file).status, 408)
             expect_equal("what comes after it", file.read(1), b"")
-        expect(0.9 < time.monotonic() - began < 10, "the time-out of one second came at another time")
+        took_s = time.monotonic() - began
+        expect(took_s > 0.9, f"the time-out of one second came after {took_s:.2f} s")
+        expect_in_time(took_s < 10, f"the time-out of one second came after {took_s:.1f} s")
 
 
 @check(*ALL, limit_s=60)
@@ -160,7 +165,8 @@ def a_silent_connection_is_closed_without_a_word(world):
 def a_client_that_takes_nothing_is_let_go(world):
     with world.server("--send-timeout", "1s", site=world.big_site()) as server, server.connect() as stuck:
         stuck.sendall(request("/big.bin"))
-        wait_for("the download is open", lambda: server.metric("weft_connections_active") == 1)
+        # It may be over again by the time that somebody looks.
+        wait_for("the download is open", lambda: server.metric("weft_connections_accepted_total") >= 1)
         wait_for("the server gives up on it", lambda: server.metric("weft_connections_active") == 0, 15)
         expect_equal("another client's status", server.get("/small.txt").status, 200)
 
@@ -186,7 +192,7 @@ def few_fibers_serve_many_clients_in_turn(world):
 def an_idle_connection_costs_little(world):
     """10,000 kept-alive connections after their first request, by resident memory."""
     # Those that are asked last have been silent for as long as it takes to ask the others.
-    with world.server("--workers", 1, "--head-timeout", "60s") as server:
+    with world.server("--workers", 1, *PATIENT) as server:
         server.get("/favicon.svg")
         before_kib = int(server.status("VmRSS").split()[0])
         crowd = Crowd(server, CROWD, dribbling=0)
@@ -268,7 +274,7 @@ def no_descriptors_left_is_survived(world):
     # One connection needs 69 descriptors, with what files need, and 10 need 78; with fewer it does not start.
     for flags, nofile in (((), 72), (("--max-connections", 10), 80)):
         # A client that is silent for the time-out of a head is closed without a word, as one of a test that stood still.
-        with world.server("--head-timeout", "10m", *flags, nofile=nofile) as server:
+        with world.server(*PATIENT, *flags, nofile=nofile) as server:
             clients = [server.connect() for _ in range(150)]
             for client in clients:
                 client.sendall(request("/style.css", close=True))
@@ -291,6 +297,8 @@ def status_or_none(client):
     try:
         with client, client.makefile("rb") as file:
             return read_reply(file).status
+    except TimeoutError:
+        raise
     except OSError as error:
         return type(error).__name__
     except Exception as error:

@@ -93,7 +93,7 @@ def without_io_uring_it_serves_and_says_why(world):
     world.at_end(lambda: DISABLED.write_text(before))
     DISABLED.write_text("2")
     with world.server(variant="auto") as server:
-        said = server.output().split("\n", 1)[1]
+        said = server.wait_for_output("limits ").split("\n", 1)[1]
         expect("epoll" in said and "io_uring_disabled" in said, f"the start says {said!r}")
         expect_equal("the page", server.get("/").body, (world.site / "index.html").read_bytes())
     refused = world.server("--engine", "fiber:io=uring", variant="auto", expect_ready=False)

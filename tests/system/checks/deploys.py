@@ -8,7 +8,7 @@ import ssl
 import threading
 
 from memcache import certificate
-from world import ALL, Incomplete, check, expect, expect_equal, read_reply, request, wait_for
+from world import ALL, Incomplete, check, expect, expect_equal, expect_in_time, read_reply, request, wait_for
 
 # In memory, from the page cache, a compressed variant, an error page.
 FILES = {"small.css": 2_000, "middle.bin": 300_000, "page.html": 9_000, "page.html.br": 3_000, "404.html": 1_500}
@@ -50,6 +50,8 @@ def each_reply_is_of_one_release_while_a_link_is_switched(world):
         for client in clients:
             client.stop()
         expect_equal("failures", [failure for client in clients for failure in client.failures], [])
+        late = [why for client in clients for why in client.late]
+        expect_in_time(not late, f"clients without a reply so far: {late[:3]}")
         wait_for("the certificate of the last release", lambda: deploy.is_certificate_of(SWITCHES, secure), 30)
         expect("not reloaded" not in server.output(), server.output()[-600:])
 
@@ -98,7 +100,7 @@ class Client:
     """Asks for one file after another, on connections that last and on others, and notes what is wrong."""
 
     def __init__(self, connect, deploy):
-        self.connect, self.deploy, self.failures = connect, deploy, []
+        self.connect, self.deploy, self.failures, self.late = connect, deploy, [], []
         self.releases = dict.fromkeys(PATHS, 0)
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -113,6 +115,9 @@ class Client:
                         coding = random.choice(("br", "identity"))
                         connection.sendall(request(path, close=left == 1, Accept_Encoding=coding))
                         self.judge(path, coding, read_reply(file))
+            except TimeoutError as error:
+                self.late.append(str(error))
+                return
             except (OSError, Incomplete) as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
 

@@ -160,7 +160,7 @@ def a_limit_on_the_length_of_files_does_not_end_a_server(world):
             expect_equal("status", server.get("/style.css").status, 200)
         wait_for("the log could not be written", lambda: server.metric("weft_log_write_errors_total") > 0)
         expect_equal("status", server.get("/style.css").status, 200)
-        expect("File too large" in server.output(), server.output())
+        server.wait_for_output("File too large")
         expect(log.stat().st_size <= 16_384, "the log is longer than its limit")
         # Turned to a file of its own, it goes on.
         log.rename(world.scratch / "access.log.1")
@@ -194,7 +194,7 @@ def a_server_goes_on_when_its_disk_is_full(world):
         for _ in range(100):
             expect_equal("status", server.get("/style.css").status, 200)
         wait_for("the log could not be written", lambda: server.metric("weft_log_write_errors_total") > 0)
-        expect("No space left on device" in server.output(), server.output())
+        server.wait_for_output("No space left on device")
         (folder / "filler").unlink()
         wait_for("it is written again", lambda: log.read_text().count("\n") >= 101)
         expect_equal("lines that are lost", server.metric("weft_log_lines_dropped_total"), 0)

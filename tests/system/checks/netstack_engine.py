@@ -17,7 +17,7 @@ import subprocess
 import link
 from link import ip
 from memcache import CacheServer, certificate
-from world import Server, check, expect, expect_equal, read_reply, request, wait_for
+from world import Server, check, expect, expect_equal, expect_in_time, read_reply, request, wait_for
 from world import check_over as check_over_kinds
 
 from . import clients, crowds, http2, lifecycle, load, netstack
@@ -297,7 +297,8 @@ def a_network_without_addresses_gives_no_warning(world):
         serve = f"{prepare} && exec '{world.binary}' serve '{world.site}' --color never --engine {engine}"
         server = world.start("timeout", "2", "unshare", "--net", "sh", "-c", serve, stderr=subprocess.STDOUT)
         said, _ = server.communicate(timeout=25)
-        expect(b"engine " in said and b"answers for it" not in said, f"after '{prepare}' it says {said.decode()}")
+        expect_in_time(b"engine " in said, f"after '{prepare}' it said nothing within 2 s: {said.decode()}")
+        expect(b"answers for it" not in said, f"after '{prepare}' it says {said.decode()}")
 
 
 @check("netstack", limit_s=60)

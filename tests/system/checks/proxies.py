@@ -22,8 +22,8 @@ def haproxy(world, lines, mode="http"):
 defaults
     mode {mode}
     timeout connect 5s
-    timeout client 10s
-    timeout server 10s
+    timeout client 30s
+    timeout server 30s
 listen front
     bind 127.0.0.1:{port}
 {lines}

@@ -148,7 +148,7 @@ def is_free(port):
 @check()
 def with_io_uring_auto_takes_it(world):
     with world.server(variant="auto") as server:
-        expect("io_uring" in server.output().split("\n", 1)[1], f"the start says {server.output()!r}")
+        expect("io_uring" in server.wait_for_output("limits ").split("\n", 1)[1], f"the start says {server.output()!r}")
 
 
 @check(*ALL, limit_s=60)

@@ -1,6 +1,7 @@
 """The servers that python-binary-memcached's tests expect (its source package leaves them out): `memcached` on the path is weft
 cache, see checks/cache_clients.py."""
 
+import socket
 import subprocess
 import time
 
@@ -10,16 +11,21 @@ IPV6_PORT = 11219
 SASL_PORT = 11220
 
 
-def start(*flags):
-    process = subprocess.Popen(["memcached", *flags])
-    time.sleep(0.3)
-    assert process.poll() is None, f"memcached {flags} ended with {process.returncode}"
-    return process
+def start(host, port, *flags):
+    process = subprocess.Popen(["memcached", "-l", host, "-p", str(port), *flags])
+    for _ in range(1000):
+        assert process.poll() is None, f"memcached {flags} ended with {process.returncode}"
+        try:
+            socket.create_connection((host, port), timeout=10).close()
+            return process
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError(f"memcached does not listen at {host}:{port}")
 
 
 @pytest.fixture(scope="session")
 def memcached_ipv6():
-    process = start("-l", "::1", "-p", str(IPV6_PORT))
+    process = start("::1", IPV6_PORT)
     yield IPV6_PORT
     process.kill()
     process.wait()
@@ -29,7 +35,7 @@ def memcached_ipv6():
 def memcached_sasl(tmp_path_factory):
     users = tmp_path_factory.mktemp("sasl") / "users"
     users.write_text("user:password\n")
-    process = start("-S", "-Y", str(users), "-l", "127.0.0.1", "-p", str(SASL_PORT))
+    process = start("127.0.0.1", SASL_PORT, "-S", "-Y", str(users))
     yield SASL_PORT, "user", "password"
     process.kill()
     process.wait()

@@ -161,5 +161,3 @@ def source(world, name):
                "--dest", clients_folder(world), pin])
         fetch(["tar", "--extract", "--directory", clients_folder(world), "--file", f"{folder}.tar.gz"])
     return folder
-
-

@@ -18,7 +18,7 @@ const PAIRS: usize = 12;
 const STEPS: usize = 1500;
 /// A dispatcher may report what is ready later: within so many calls, or so much time (`lap`). This
 /// is longer than each of them takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Model {
     mechanism: Mechanism,

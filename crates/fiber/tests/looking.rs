@@ -3,7 +3,7 @@
 extern crate weftwork_fiber as fiber;
 
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -180,6 +180,7 @@ fn stall_report_names_the_function() {
 #[test]
 fn wait_for_cpu_is_no_stall() {
     const THRESHOLD: Duration = Duration::from_millis(100);
+    const OTHERS: usize = 20;
     // SAFETY: plain data; 0 is the calling thread.
     let pin = |cpu| unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -201,17 +202,24 @@ fn wait_for_cpu_is_no_stall() {
     let is_over = Arc::new(AtomicBool::new(false));
     // SAFETY: it has no preconditions.
     let cpu = unsafe { libc::sched_getcpu() } as usize;
-    let others: Vec<_> = (0..20)
+    let pinned = Arc::new(AtomicUsize::new(0));
+    let others: Vec<_> = (0..OTHERS)
         .map(|_| {
             let is_over = Arc::clone(&is_over);
+            let pinned = Arc::clone(&pinned);
             std::thread::spawn(move || {
                 pin(cpu);
+                pinned.fetch_add(1, Ordering::Relaxed);
                 while !is_over.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             })
         })
         .collect();
+    // One that has the CPU for itself before they have come is not starved.
+    while pinned.load(Ordering::Relaxed) < OTHERS {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let starved = runtime.spawn(move || {
         assert_eq!(pin(cpu), 0);
         let began = Instant::now();

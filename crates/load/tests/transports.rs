@@ -202,7 +202,7 @@ fn lost_datagrams_are_errors_of_their_own() {
             io,
             connections: 1,
             requests_max: Some(20),
-            request_timeout: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(5),
             ..udp_plan(address)
         };
         let total = world::run(&plan).total;

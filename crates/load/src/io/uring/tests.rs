@@ -8,7 +8,7 @@ use crate::io::operation::Route;
 use crate::io::socket::{address_of, socket_for};
 use crate::plan::LoadTarget;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ring with all its slots connected, and the other ends, in the order of the slots.
 fn connected(mut ring: Ring) -> (Ring, Vec<TcpStream>) {

@@ -19,7 +19,7 @@ fn on_each(test: impl Fn(&Runtime)) {
         let builder = Runtime::builder().processors(2).backend(backend);
         let runtime = builder.start().unwrap();
         test(&runtime);
-        assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0, "{backend:?}");
+        assert_eq!(runtime.shutdown(BOUND), 0, "{backend:?}");
     }
 }
 
@@ -322,7 +322,7 @@ fn turns_to_accept(backend: BackendChoice, clients: usize, fibers: usize) -> u64
     runtime.spawn(accept_all).join().unwrap();
     let taken = turns() - before;
     drop(queued);
-    assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0, "{backend:?}");
+    assert_eq!(runtime.shutdown(BOUND), 0, "{backend:?}");
     taken
 }
 
@@ -353,6 +353,6 @@ fn batch_of_connections_is_uniform() {
         let kinds = runtime.spawn(accept_all).join().unwrap();
         assert_eq!(kinds, [true; CLIENTS], "{backend:?}");
         drop(clients);
-        assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0, "{backend:?}");
+        assert_eq!(runtime.shutdown(BOUND), 0, "{backend:?}");
     }
 }

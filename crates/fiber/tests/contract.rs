@@ -224,7 +224,7 @@ fn what_comes_between_two_attempts_is_not_missed() {
     // Turns enough for the edge of what loopback has delivered.
     (0..1_000).for_each(|_| fiber::yield_now());
     fill(&near);
-    let in_time = Instant::now() + Duration::from_secs(5);
+    let in_time = Instant::now() + PATIENCE;
     let got = loop {
         near.wait_either(Some(in_time)).unwrap();
         if let Ok(got) = near.try_receive(<[u8]>::to_vec) {

@@ -216,7 +216,7 @@ fn unstarted_fibers_spread() {
         let busy = Builder::new().processor(0).spawn(|| {
             let others: Vec<_> = (0..10).map(|_| fiber::spawn(|| ())).collect();
             // Computes without a break until the other processor has run them all.
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + patience::PATIENCE;
             while !others.iter().all(fiber::JoinHandle::is_finished) {
                 assert!(Instant::now() < deadline, "nobody helped");
                 std::hint::spin_loop();

@@ -266,7 +266,7 @@ fn direct_read_yields_processor() {
             assert!(has_run.load(Ordering::Relaxed) || !is_direct, "{choice:?}");
             other.join().unwrap();
         });
-        assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0);
+        assert_eq!(runtime.shutdown(Duration::from_secs(60)), 0);
     }
 }
 
@@ -289,7 +289,7 @@ fn a_read_that_brings_nothing_is_no_end() {
             assert_eq!(file.read_at(&mut buffer, 4).unwrap(), 0);
         });
     });
-    assert_eq!(runtime.shutdown(Duration::from_secs(10)), 0);
+    assert_eq!(runtime.shutdown(Duration::from_secs(60)), 0);
 }
 
 fn direct_reads_and_writes() {

@@ -38,7 +38,7 @@ fn run(choice: BackendChoice, promise: fn()) {
     let builder = Runtime::builder().processors(2).backend(choice);
     let runtime = builder.start().unwrap();
     runtime.run(promise);
-    let left = runtime.shutdown(Duration::from_secs(20));
+    let left = runtime.shutdown(Duration::from_secs(60));
     assert_eq!(left, 0, "fibers left");
 }
 

@@ -354,7 +354,7 @@ fn stackless_leaves_busy_processor() {
             // Both processors have taken fibers by the time that one of them is kept busy.
             let steps: Vec<_> = (0..100).map(|_| fiber::spawn_stackless(Wandering(100))).collect();
             fiber::yield_now();
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(60);
             while !steps.iter().all(fiber::JoinHandle::is_finished) {
                 assert!(Instant::now() < deadline, "nobody helped");
                 std::hint::spin_loop();

@@ -198,7 +198,7 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
-        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
         let answer: TestAnswer = |request, _, send| {
             send(request);

@@ -24,7 +24,7 @@ pub(crate) fn run(choice: BackendChoice, promise: fn()) {
     for processors in [1, 2] {
         let runtime = Runtime::builder().processors(processors).backend(choice).start().unwrap();
         runtime.run(promise);
-        let left = runtime.shutdown(Duration::from_secs(10));
+        let left = runtime.shutdown(Duration::from_secs(60));
         assert_eq!(left, 0, "fibers left with {processors} processors");
     }
 }

@@ -175,8 +175,8 @@ fn slow_stranger_delays_nobody() {
     });
     let place_of_1 = membership(1, 2, &listener);
     let member = thread::spawn(move || {
-        // It waits for five seconds more.
-        Member::join(&place_of_1, Duration::from_secs(5))?.work(|_, _| Ok(part(1)))
+        // The stranger's hello has less time than it is waited for.
+        Member::join(&place_of_1, PATIENCE)?.work(|_, _| Ok(part(1)))
     });
     let leader = Leader::gather(&listener, &membership(0, 2, &listener), PATIENCE).unwrap();
     leader.end(&Ok(()));

@@ -15,7 +15,7 @@ struct World {
 }
 
 const NEVER: Duration = Duration::from_secs(3600);
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 
 fn open_at(folder: tempfile::TempDir, path: PathBuf, options: &Options) -> World {
     let (tell, reports) = channel();

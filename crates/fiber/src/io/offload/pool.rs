@@ -375,7 +375,7 @@ mod tests {
         }
         assert_eq!(lock(&pool.state).line.len(), 1);
         pool.note_wait(true);
-        assert_eq!(begins.recv_timeout(IDLE_MAX / 2), Ok("third"));
+        assert_eq!(begins.recv_timeout(IDLE_MAX * 9 / 10), Ok("third"));
         drop(hold);
     }
 }

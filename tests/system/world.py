@@ -1,6 +1,7 @@
 """What checks stand on: servers of their own, clients as processes, replies, waiting with a bound."""
 
 import contextlib
+import fcntl
 import functools
 import http.client
 import itertools
@@ -9,6 +10,7 @@ import pathlib
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -169,14 +171,28 @@ FETCH_TRIES = 3
 
 
 def fetch(command, **options):
-    """Runs a command that may have to fetch something from a registry, which does not answer each time."""
+    """Runs a command that may have to fetch something from a registry, which does not answer each time. Returns what it prints."""
     for nth in range(FETCH_TRIES):
         time.sleep(5 * nth)
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
         if done.returncode == 0:
-            return
+            return done.stdout
     last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-5:])
     raise Failure(f"{' '.join(map(str, command))} ended with {done.returncode}: {last}")
+
+
+def made_once(folder, make):
+    """A folder that `make` fills, in whichever lane needs it first; the others wait for that."""
+    made = folder.with_name(f"{folder.name}.made")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists() or not folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    return folder
 
 
 class World:

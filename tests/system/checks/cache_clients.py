@@ -4,6 +4,7 @@ so each suite runs in a network namespace of its own, with a `memcached` on the 
 pip and go fetch them by name into target/system-clients, once. Nothing is skipped: a suite that skips a test has failed.
 """
 
+import hashlib
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ import sys
 
 from checks.cache_differences import memcached
 from memcache import cache
-from world import ALL, FIBERS, VARIANTS, Failure, StillWaiting, check, expect, expect_equal, fetch
+from world import ALL, FIBERS, VARIANTS, Failure, StillWaiting, check, expect, expect_equal, fetch, made_once
 
 PINNED = [
     "pytest==9.2.0", "pymemcache==4.0.0", "pylibmc==1.6.3", "python-binary-memcached==0.33.0",
@@ -142,22 +143,22 @@ def clients_folder(world):
 
 def environment(world):
     """A virtual environment with the pinned clients; made anew when the pins change."""
-    folder = clients_folder(world) / "python"
-    done = folder / "pinned"
-    if not done.exists() or done.read_text().split() != PINNED:
+    pins = hashlib.sha256(" ".join(PINNED).encode()).hexdigest()[:8]
+
+    def make(folder):
         fetch([sys.executable, "-m", "venv", "--clear", folder])
         fetch([folder / "bin" / "pip", "install", "--quiet", *PINNED])
-        done.write_text("\n".join(PINNED))
-    return folder
+
+    return made_once(clients_folder(world) / f"python-{pins}", make)
 
 
 def source(world, name):
     """The unpacked source package of a client."""
-    environment(world)
+    python = environment(world)
     folder = clients_folder(world) / SOURCES[name]
     if not folder.exists():
         pin = next(pin for pin in PINNED if pin.startswith(name + "=="))
-        fetch([clients_folder(world) / "python" / "bin" / "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+        fetch([python / "bin" / "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
                "--dest", clients_folder(world), pin])
         fetch(["tar", "--extract", "--directory", clients_folder(world), "--file", f"{folder}.tar.gz"])
     return folder

@@ -12,7 +12,7 @@ import frames
 from checks.clients import chromium, files_below
 from generator import load
 from peers import nginx
-from world import ALL, check, expect, expect_equal, expect_in_time, fetch, wait_for
+from world import ALL, check, expect, expect_equal, expect_in_time, fetch, made_once, wait_for
 
 H2SPEC = "v2.2.1+incompatible"
 
@@ -32,10 +32,9 @@ def secured(world):
 
 def h2spec(world):
     """The program, built once."""
-    folder = world.scratch.parent / f"h2spec-{H2SPEC}"
-    if not (folder / "h2spec").exists():
-        module = f"github.com/summerwind/h2spec/cmd/h2spec@{H2SPEC}"
-        fetch(["go", "install", module], env={**os.environ, "GOBIN": str(folder)})
+    module = f"github.com/summerwind/h2spec/cmd/h2spec@{H2SPEC}"
+    folder = made_once(world.scratch.parent / f"h2spec-{H2SPEC}",
+                       lambda folder: fetch(["go", "install", module], env={**os.environ, "GOBIN": str(folder)}))
     return folder / "h2spec"
 
 
@@ -96,12 +95,11 @@ def go_client(world, folder):
 
 def httpx(world):
     """A Python with httpx, made once."""
-    folder = world.scratch.parent / "httpx-0.28.1"
-    if not (folder / "made").exists():
+    def make(folder):
         fetch([sys.executable, "-m", "venv", "--clear", folder])
         fetch([folder / "bin" / "pip", "install", "--quiet", "httpx[http2]==0.28.1"])
-        (folder / "made").touch()
-    return folder / "bin" / "python"
+
+    return made_once(world.scratch.parent / "httpx-0.28.1", make) / "bin" / "python"
 
 
 GALLERY = """<!doctype html><title>gallery</title><link rel="icon" href="data:,"><body><script>

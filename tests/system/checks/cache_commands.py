@@ -370,7 +370,7 @@ def verbosity_says_what_memcached_says(world):
         expect(" set key 0 0 5" in text, "-vv prints no set")
     with cache(world) as server, server.client() as client:
         client.must_set(b"key", b"value")
-        server.wait_for_output("for items in")
+        server.wait_for_output("for items")
     [_, line] = server.output().splitlines()
     expect(f"listening on {server.host}:{server.port}, http://" in line and "64 MiB for items" in line, f"without -v it prints {line!r}")
 

@@ -33,6 +33,8 @@ enum Fault {
     Problem(&'static str),
     /// In the place of the next signed request.
     BadNonce,
+    /// The next look at an order brings no reply.
+    Cut,
     /// The next validation fails.
     Invalid(&'static str),
     /// The next certificate has this name alone.
@@ -162,6 +164,9 @@ impl Fake {
         let what = words.next().unwrap();
         assert_eq!(header["kid"].is_string(), what != "account", "{header}");
         let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+        if what == "orders" && self.fault(|fault| matches!(fault, Fault::Cut)).is_some() {
+            return Err("the authority cannot be reached".to_owned());
+        }
         Ok(match what {
             "account" => {
                 assert_eq!(payload["termsOfServiceAgreed"], true);
@@ -429,6 +434,26 @@ fn each_host_gets_a_certificate_once() {
     assert_eq!(keeper.server.installed, hosts, "from the state directory");
     assert_eq!(keeper.server.orders.len(), 2);
     assert!(keeper.server.told().is_empty());
+}
+
+/// Seen: an authority that was asked in the very moment in which it issued the certificate had no
+/// reply for 30 s, and the order was given up: its certificate was never fetched, and a new order
+/// counted for the authority's limits.
+#[test]
+fn a_look_without_a_reply_costs_no_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(&dir, &[&["a.org"]]);
+    keeper.server.faults.extend([Fault::Cut, Fault::Cut]);
+    keeper.turn();
+    assert_eq!(keeper.server.installed, [["a.org"]]);
+    assert_eq!(keeper.server.orders.len(), 1);
+    // One that stays away is told of, after three minutes.
+    keeper.server.now_s += 61 * DAY_S;
+    keeper.server.faults.extend(vec![Fault::Cut; 100]);
+    keeper.server.told();
+    run(&mut keeper, BEGIN_S + 61 * DAY_S + 7_200);
+    let told = keeper.server.told();
+    assert!(told.iter().any(|line| line.contains("cannot be reached")), "{told:?}");
 }
 
 #[test]

@@ -316,20 +316,31 @@ impl<'a, W: World> Client<'a, W> {
         let end = self.world.now_s() + PATIENCE.as_secs();
         let mut pause = Duration::from_secs(1);
         loop {
-            let reply = self.post(url, None)?;
-            let seen = json_of(&reply)?;
-            let status = text(&seen, "status")?;
-            if !passing.contains(&status) {
-                let problem = &seen["error"];
-                return match status {
-                    "invalid" if problem.is_object() => Err(refusal(problem, None)),
-                    _ => Ok(seen),
-                };
-            }
+            let (problem, asked) = match self.post(url, None) {
+                Ok(reply) => {
+                    let seen = json_of(&reply)?;
+                    let status = text(&seen, "status")?;
+                    if !passing.contains(&status) {
+                        let problem = &seen["error"];
+                        return match status {
+                            "invalid" if problem.is_object() => Err(refusal(problem, None)),
+                            _ => Ok(seen),
+                        };
+                    }
+                    let why = format!("the authority says '{status}' for 3 minutes");
+                    (Problem::from(why), reply.retry_after)
+                }
+                // No reply, or a proxy's: the order goes on, and another would count for limits.
+                Err(problem) if problem.kind.is_empty() => {
+                    let asked = problem.wait;
+                    (problem, asked)
+                }
+                Err(refusal) => return Err(refusal),
+            };
             if self.world.now_s() >= end {
-                return Err(format!("the authority says '{status}' for 3 minutes").into());
+                return Err(problem);
             }
-            let asked = reply.retry_after.unwrap_or(pause);
+            let asked = asked.unwrap_or(pause);
             self.world.sleep(asked.clamp(pause.min(PAUSE_MAX), PAUSE_MAX));
             pause = (pause * 2).min(PAUSE_MAX);
         }

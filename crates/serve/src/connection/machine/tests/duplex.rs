@@ -155,6 +155,41 @@ fn connection_lives_while_work_is_out() {
     assert!(world.take_got().ends_with("worked\n"));
 }
 
+/// Seen: a client of HTTP/2 that sent its request and shut its side down got none of a file that
+/// was not in the site's table on a kernel thread, and 256 KiB of a large one that was not in memory
+/// with the other engines. Cause: the peer's end was taken for that of the conversation while the
+/// session had work to hand out. Cure: it is asked for that first.
+#[test]
+fn work_to_come_outlives_the_end_of_input() {
+    let mut world = World::new();
+    world.machine.work_in_place();
+    world.machine.handle_input(b"duplex 1\nwork\nwork\n", world.now);
+    world.machine.handle_end_of_input(world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+    assert!(world.take_got().ends_with("worked\nworked\n"));
+    // The end comes when all that was to be sent has been.
+    let mut world = World::new();
+    world.machine.work_in_place();
+    world.machine.handle_input(b"duplex 1\nwork\n", world.now);
+    assert_eq!(world.step(), None);
+    world.machine.handle_end_of_input(world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+    assert!(world.take_got().ends_with("worked\n"));
+}
+
+/// A peer that sends no more opens no windows either: what waits for those is not waited for.
+#[test]
+fn a_session_without_work_ends_with_its_peer() {
+    let mut world = World::new();
+    world.machine.work_in_place();
+    world.machine.handle_input(b"duplex 1\nwork\nstuck\n", world.now);
+    assert_eq!(world.step(), None);
+    world.machine.handle_end_of_input(world.now);
+    assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
+    assert!(world.take_got().ends_with("worked\n"));
+    assert_eq!(world.life.closed.load(Ordering::Relaxed), 1);
+}
+
 /// Seen (in review): on a kernel thread each line of a `watch` waited for the next one, because the
 /// thread waited for that before it had sent the first.
 #[test]

@@ -24,13 +24,16 @@ use crate::limits::Limits;
 /// A session with one command for everything that a session can want. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
 /// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait,
-/// and lines are sent back, but for `work`), `hold LEN` (bytes of memory), `late` (a reply ends
-/// with the connection), `refuse`, `bye`.
+/// and lines are sent back, but for `work`, and for `stuck`: a request that waits for its peer from
+/// then on), `hold LEN` (bytes of memory), `late` (a reply ends with the connection), `refuse`,
+/// `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: ToyState,
     /// Work that is to be handed out in Duplex.
     wanted: usize,
+    /// In Duplex a request waits for its peer.
+    is_stuck: bool,
     drains: bool,
     /// True if it says something when it is drained.
     has_last_words: bool,
@@ -74,6 +77,7 @@ impl Toy {
         Toy {
             state: ToyState::Lines,
             wanted: 0,
+            is_stuck: false,
             drains: false,
             has_last_words: false,
             held_len: 0,
@@ -128,6 +132,7 @@ impl Toy {
         while let Some(len) = input[used..].iter().position(|&byte| byte == b'\n') {
             match &input[used..used + len + 1] {
                 b"work\n" => self.wanted += 1,
+                b"stuck\n" => self.is_stuck = true,
                 line => {
                     out.put(line);
                     out.end_reply_since(now.monotonic);
@@ -141,7 +146,8 @@ impl Toy {
         }
         let has_more = left > 0;
         self.state = if has_more { ToyState::Duplex(left) } else { ToyState::Lines };
-        let phase = if self.wanted > 0 { Phase::Body } else { Phase::Idle };
+        let waits = self.wanted > 0 || self.is_stuck;
+        let phase = if waits { Phase::Body } else { Phase::Idle };
         let next = Next::Duplex { phase, has_more };
         Received { used, next }
     }

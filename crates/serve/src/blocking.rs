@@ -137,7 +137,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                         now = heard;
                         continue;
                     }
-                    if let Some(work) = machine.take_work() {
+                    if let Some(work) = machine.take_work(now) {
                         now = run(machine, returned, work, now);
                     }
                 }

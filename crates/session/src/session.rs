@@ -172,7 +172,7 @@ pub enum Next {
     /// `has_more`, show the unused input, or none, once the outbox is at most half full: there is
     /// more to say. While the outbox is more than full, no input is taken. Work that the session
     /// has is run meanwhile ([`Session::take_work`]). When the peer sends no more, the conversation
-    /// goes on for work that is out, but not in [`Phase::Idle`].
+    /// goes on for work that is out or to be handed out, but not in [`Phase::Idle`].
     Duplex {
         /// Input that is waited for.
         phase: Phase,

@@ -242,6 +242,11 @@ impl<S: Session> Machine<S> {
         self.works > 0
     }
 
+    /// True if work is out, or the session may have some to hand out.
+    fn may_work(&self) -> bool {
+        self.works > 0 || self.asks_for_work
+    }
+
     /// True if the session waits for work, and for nothing else.
     pub(crate) fn waits_for_work(&self) -> bool {
         self.state == State::Working
@@ -351,7 +356,7 @@ impl<S: Session> Machine<S> {
     ///
     /// # Panics
     /// If the session has none and waits for it.
-    pub(crate) fn take_work(&mut self) -> Option<S::Work> {
+    pub(crate) fn take_work(&mut self, now: Now) -> Option<S::Work> {
         let work = self.session.as_mut().and_then(S::take_work);
         if self.state == State::Work {
             assert!(work.is_some(), "a session waits for work and has none");
@@ -362,6 +367,9 @@ impl<S: Session> Machine<S> {
         if work.is_some() {
             self.works += 1;
             self.shared.counters.worked();
+        } else if self.is_ended {
+            // It may have been all that the connection was open for.
+            self.settle(now);
         }
         work
     }
@@ -774,7 +782,7 @@ impl<S: Session> Machine<S> {
         }
         self.state = match self.state {
             // Without a request under way, work is only waited for as long as the peer is there.
-            State::Duplex { .. } if self.works > 0 && self.phase != Phase::Idle => self.state,
+            State::Duplex { .. } if self.may_work() && self.phase != Phase::Idle => self.state,
             State::Receive
             | State::Duplex { has_more: false }
             | State::Fill

@@ -113,7 +113,7 @@ impl<S: Session> Connection<S> {
             }
             Action::Turn => machine.handle_turn(*now),
             Action::Work => {
-                if let Some(mut work) = machine.take_work() {
+                if let Some(mut work) = machine.take_work(*now) {
                     work.run(*now);
                     machine.handle_worked(work, clock::now());
                 }

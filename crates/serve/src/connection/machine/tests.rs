@@ -360,7 +360,7 @@ fn unrequested_input_is_bounded() {
 
     let mut at_work = World::new();
     at_work.machine.handle_input(b"work\n", at_work.now);
-    let work = at_work.machine.take_work().unwrap();
+    let work = at_work.machine.take_work(at_work.now).unwrap();
     too_much(&mut at_work);
     assert_eq!(at_work.run(), Blocked::Receive);
     at_work.machine.handle_worked(work, at_work.now);
@@ -643,7 +643,7 @@ fn waiting_work_is_marked() {
     for (line, waits) in [(b"work\n", false), (b"wait\n", true)] {
         let mut world = World::new();
         world.machine.handle_input(line, world.now);
-        let work = world.machine.take_work().unwrap();
+        let work = world.machine.take_work(world.now).unwrap();
         assert_eq!(work.1, waits);
         world.machine.handle_worked(work, world.now);
         world.run();
@@ -656,7 +656,7 @@ fn late_work_is_dropped() {
     let mut world = World::new();
     world.machine.handle_input(b"say one\nwork\nsay two\n", world.now);
     assert!(world.step().is_none(), "one is sent");
-    let work = world.machine.take_work().unwrap();
+    let work = world.machine.take_work(world.now).unwrap();
     assert_eq!(world.run(), Blocked::Nothing);
     let reset = io::ErrorKind::ConnectionReset.into();
     world.machine.handle_error(&reset, world.now);
@@ -758,7 +758,7 @@ fn a_drain_reaches_every_session_once() {
 fn drain_is_announced_during_work() {
     let mut world = World::new();
     world.machine.handle_input(b"work\n", world.now);
-    let work = world.machine.take_work().unwrap();
+    let work = world.machine.take_work(world.now).unwrap();
     world.machine.handle_drain(world.now);
     assert_eq!(world.life.drained.load(Ordering::Relaxed), 1);
     world.machine.handle_worked(work, world.now);

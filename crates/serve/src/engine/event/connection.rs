@@ -108,7 +108,7 @@ impl<S: Session + 'static> Connection<S> {
             }
             Action::Work => {
                 let LoopContext { inbox, jobs, now, .. } = context;
-                if let Some(work) = machine.take_work()
+                if let Some(work) = machine.take_work(*now)
                     && let Err(work) = inbox.work(jobs, watch.token, work, *now)
                 {
                     machine.handle_refused(work, *now);

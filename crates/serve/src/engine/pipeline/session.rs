@@ -176,7 +176,7 @@ impl<S: Session + 'static> Connection<S> {
                     self.machine.handle_turn(now);
                 }
                 Action::Work => {
-                    if let Some(work) = self.machine.take_work() {
+                    if let Some(work) = self.machine.take_work(now) {
                         self.payload = Payload::Work(work);
                         break;
                     }

@@ -108,7 +108,7 @@ fn others_are_shown_nothing_meanwhile() {
 fn take_works(world: &mut World) -> Vec<Call> {
     let mut works = Vec::new();
     while let Action::Work = world.machine.next_action() {
-        works.extend(world.machine.take_work());
+        works.extend(world.machine.take_work(world.now));
     }
     works
 }

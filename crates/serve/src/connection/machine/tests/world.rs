@@ -507,7 +507,7 @@ impl World {
             }
             Action::Turn => self.machine.handle_turn(now),
             Action::Work => {
-                if let Some(work) = self.machine.take_work() {
+                if let Some(work) = self.machine.take_work(now) {
                     self.machine.handle_worked(work, now);
                 }
             }

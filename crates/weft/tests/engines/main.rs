@@ -40,7 +40,10 @@ use last_replies::{
     a_long_upload_sees_its_refusal,
 };
 use mux::{input_is_taken_while_output_waits, streams_of_a_connection_are_answered};
-use streams::{a_client_that_leaves_may_still_send, a_large_stream_does_not_hold_up_others};
+use streams::{
+    a_client_that_leaves_may_still_send, a_large_stream_does_not_hold_up_others,
+    half_closed_streams_get_their_replies,
+};
 use transcript::{Ending, PROBE, Transcript};
 
 on_every_engine! {
@@ -49,6 +52,7 @@ on_every_engine! {
     a_large_file_arrives_whole
     a_large_stream_does_not_hold_up_others
     a_client_that_leaves_may_still_send
+    half_closed_streams_get_their_replies
     as_many_ranges_as_clients_ask_for_arrive_as_parts
     trickling_a_head_does_not_extend_its_time
     a_client_that_dies_in_a_download_leaves_nothing

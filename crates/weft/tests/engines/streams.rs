@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 use serve::Engine;
 
@@ -80,6 +80,25 @@ pub(super) fn a_client_that_leaves_may_still_send(engine: &Engine) {
     for _ in 0..2 {
         stream.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+/// Seen: on a kernel thread a client that shut its side down behind its request got no reply, unless
+/// the file was in the site's table.
+pub(super) fn half_closed_streams_get_their_replies(engine: &Engine) {
+    let world = World::new(engine);
+    // The table has none of them yet.
+    for nth in 0..4 {
+        std::fs::write(world.directory.path().join(format!("{nth}.txt")), "half\n").unwrap();
+        let mut stream = world.connect();
+        let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        sent.extend(frame(SETTINGS, 0, 0, &[]));
+        sent.extend(request(1, &format!("/{nth}.txt")));
+        stream.write_all(&sent).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received.windows(5).any(|part| part == b"half\n"), "the file {nth}");
     }
 }
 

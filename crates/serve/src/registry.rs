@@ -168,8 +168,11 @@ impl Drop for Registered {
 mod tests {
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Instant;
 
     use super::*;
+    use crate::stream::ThreadStream;
+    use crate::stream::unacked::tests::{drain, full};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -201,6 +204,22 @@ mod tests {
             *progress.0.lock().unwrap() = Some(registered);
         }
         connections
+    }
+
+    /// As `a_drain_leaves_slow_readers_their_reply`, for what waits in a receive: that is ended by an
+    /// end of the stream that the peer has not sent, behind which nothing is waited for.
+    #[test]
+    fn unsent_bytes_keep_an_idle_connection() {
+        let [(tcp, peer), _unix] = full();
+        let connection = Connection { stream: ThreadStream::new(tcp), idle: IdleSince::default() };
+        connection.idle.begin(Duration::ZERO);
+        assert!(!connection.is_idle(2 * DRAIN_GRACE));
+        drain(peer);
+        let start = Instant::now();
+        while !connection.is_idle(2 * DRAIN_GRACE) {
+            assert!(start.elapsed() < PATIENCE, "it has sent all");
+            thread::yield_now();
+        }
     }
 
     /// Seen: a server on a netstack with fibers stood still for ever in two of 21 stops with 2,000

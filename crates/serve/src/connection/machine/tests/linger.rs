@@ -157,6 +157,27 @@ fn a_drain_lingers_for_a_moment() {
     assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
 }
 
+/// Seen: a client of HTTP/2 that read slowly lost the rest of its reply to a drain, on every engine:
+/// 16 KB of 1.5 MB came. Cause: all of the reply lay in the socket, so the connection was idle, and
+/// was closed as such; the client's next WINDOW_UPDATE was answered with a reset. Cure: a check of
+/// the queues, as before other ends.
+#[test]
+fn a_drain_leaves_slow_readers_their_reply() {
+    for (unread, unsent) in [(1, 0), (0, 1)] {
+        let mut world = World::new();
+        world.say("words\nbig 2000\n");
+        world.queues = Queues { unread, unsent };
+        world.machine.handle_drain(world.now);
+        assert_eq!(world.run(), Blocked::Receive);
+        assert_eq!(world.expire(), Blocked::Receive, "{unread} unread, {unsent} unsent");
+        assert!(world.machine.is_lingering());
+        assert!(world.take_got().ends_with("draining\ngave up: Drained\n"));
+        assert_eq!(world.say("late\n"), Blocked::Receive);
+        world.machine.handle_end_of_input(world.now);
+        assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
+    }
+}
+
 /// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
 /// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
 #[test]

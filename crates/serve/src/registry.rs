@@ -48,14 +48,15 @@ impl IdleSince {
 
 /// A connection that can be ended from outside.
 trait Ended: Send + Sync {
-    /// True if it has been idle for long enough to be closed by a drain.
+    /// True if it has been idle for long enough to be closed by a drain, and all that it was sent
+    /// has left its socket.
     fn is_idle(&self, after_start: Duration) -> bool;
     fn end(&self, how: Shutdown);
 }
 
 impl<T: Stream> Ended for Connection<T> {
     fn is_idle(&self, after_start: Duration) -> bool {
-        self.idle.is_over(after_start)
+        self.idle.is_over(after_start) && !self.stream.has_unsent()
     }
 
     fn end(&self, how: Shutdown) {

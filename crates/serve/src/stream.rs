@@ -26,6 +26,7 @@ use crate::connection::{FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
 use crate::file::{self, COPIED_PIECE_LEN};
 pub(crate) use gathered::Gathered;
 pub(crate) use packets::send_pages;
+use queues::has_unsent;
 pub(crate) use queues::queues;
 use unacked::poll_for;
 pub(crate) use unacked::unacked;
@@ -146,6 +147,9 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// # Errors
     /// What `ioctl(2)` reports.
     fn queues(&self, asks_unsent: bool) -> io::Result<Queues>;
+
+    /// True if bytes wait in the socket until the peer has space for them. From any thread.
+    fn has_unsent(&self) -> bool;
 
     /// Ends reading, writing or both, and wakes what waits in them. From any thread.
     ///
@@ -274,6 +278,10 @@ impl Stream for FiberStream {
 
     fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
         either!(self, stream => queues(stream.as_fd(), asks_unsent))
+    }
+
+    fn has_unsent(&self) -> bool {
+        either!(self, stream => has_unsent(stream.as_fd()))
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -441,6 +449,10 @@ impl Stream for ThreadStream {
 
     fn queues(&self, asks_unsent: bool) -> io::Result<Queues> {
         queues(self.fd.as_fd(), asks_unsent)
+    }
+
+    fn has_unsent(&self) -> bool {
+        has_unsent(self.fd.as_fd())
     }
 
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {

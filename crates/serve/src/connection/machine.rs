@@ -816,7 +816,10 @@ impl<S: Session> Machine<S> {
             let outgoing = outgoing(&mut self.outgoing, &self.shared, now);
             tls.end(&mut outgoing.sealed);
             outgoing.begin(now.monotonic, &self.shared.limits);
-            if matches!(self.state, State::Close(_) | State::CheckQueues(Closed::TimedOut(_))) {
+            if matches!(
+                self.state,
+                State::Close(_) | State::CheckQueues(Closed::TimedOut(_) | Closed::Drained)
+            ) {
                 outgoing.until = now.monotonic + GOODBYE_PATIENCE;
             }
             return;

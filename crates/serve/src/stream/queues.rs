@@ -29,6 +29,11 @@ pub(crate) fn queues(socket: BorrowedFd<'_>, asks_unsent: bool) -> io::Result<Qu
     Ok(Queues { unread, unsent })
 }
 
+/// True if bytes wait in a socket that goes on. A Unix socket hands over at once what is sent.
+pub(super) fn has_unsent(socket: BorrowedFd<'_>) -> bool {
+    matches!(queue(socket, SIOCOUTQNSD), Ok(1..))
+}
+
 fn queue(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> {
     let mut len: libc::c_int = 0;
     // SAFETY: these requests write an int. tcp(7), unix(7)

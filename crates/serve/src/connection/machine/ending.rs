@@ -187,9 +187,10 @@ impl<S: Session> Machine<S> {
     }
 
     /// Ends an idle connection in a drain. The session has the last word, which waits for space as
-    /// briefly as TLS's goodbye.
+    /// briefly as TLS's goodbye. Its last reply may still lie in the socket, and a peer of HTTP/2
+    /// sends as it reads.
     pub(super) fn end_drained(&mut self, now: Now) {
-        self.give_up(GiveUp::Drained, State::Close(Closed::Drained), now);
+        self.give_up(GiveUp::Drained, State::CheckQueues(Closed::Drained), now);
         if let Some(outgoing) = &mut self.outgoing
             && !outgoing.is_empty()
         {

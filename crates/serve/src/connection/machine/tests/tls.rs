@@ -470,6 +470,29 @@ fn only_records_are_sent_inside_tls() {
     }
 }
 
+/// Seen (in review): a client of TLS that was sending when it was refused got a reset in the place of
+/// the alert that says why. Cause: its connection was closed at once, with what it had sent unread.
+/// Cure: a check of the queues, as before other ends.
+#[test]
+fn an_alert_survives_input_behind_it() {
+    let mut pair = Pair::new(&[]);
+    pair.say("say x\n");
+    pair.client.writer().write_all(b"say y\n").unwrap();
+    let mut records = pair.hello();
+    *records.last_mut().unwrap() ^= 1;
+    pair.world.queues.unread = 1;
+    pair.world.machine.handle_input(&records, pair.world.now);
+    assert_eq!(pair.world.run(), Blocked::Receive);
+    let got = std::mem::take(&mut pair.world.got);
+    pair.client.read_tls(&mut &got[..]).unwrap();
+    let why = pair.client.process_new_packets().unwrap_err();
+    assert_eq!(why, rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac));
+    pair.world.machine.handle_input(&[23; 100], pair.world.now);
+    assert_eq!(pair.world.run(), Blocked::Receive);
+    pair.world.machine.handle_end_of_input(pair.world.now);
+    assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
+}
+
 /// Seen (in review): behind the alert a long file was read to its end without a reader.
 #[test]
 fn nothing_follows_an_alert() {

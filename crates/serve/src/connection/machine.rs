@@ -507,7 +507,7 @@ impl<S: Session> Machine<S> {
                 tls.has_ended = true;
                 tls.take_records(sealed);
                 outgoing.drop_plain();
-                self.state = State::Close(Closed::Error);
+                self.state = State::CheckQueues(Closed::Error);
             }
             Ok(has_peer_ended) => {
                 tls.take_records(sealed);

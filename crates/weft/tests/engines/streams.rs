@@ -83,8 +83,8 @@ pub(super) fn a_client_that_leaves_may_still_send(engine: &Engine) {
     }
 }
 
-/// Seen: on a kernel thread a client that shut its side down behind its request got no reply, unless
-/// the file was in the site's table.
+/// Seen: on a kernel thread a client that shut its side down behind its request got no reply,
+/// unless the file was in the site's table.
 pub(super) fn half_closed_streams_get_their_replies(engine: &Engine) {
     let world = World::new(engine);
     // The table has none of them yet.

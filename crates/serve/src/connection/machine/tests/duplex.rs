@@ -156,9 +156,9 @@ fn connection_lives_while_work_is_out() {
 }
 
 /// Seen: a client of HTTP/2 that sent its request and shut its side down got none of a file that
-/// was not in the site's table on a kernel thread, and 256 KiB of a large one that was not in memory
-/// with the other engines. Cause: the peer's end was taken for that of the conversation while the
-/// session had work to hand out. Cure: it is asked for that first.
+/// was not in the site's table on a kernel thread, and 256 KiB of a large one that was not in
+/// memory on fibers and event loops. Cause: the peer's end was taken for that of the conversation
+/// while the session had work to hand out. Cure: it is asked for that first.
 #[test]
 fn work_to_come_outlives_the_end_of_input() {
     let mut world = World::new();

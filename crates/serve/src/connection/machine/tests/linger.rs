@@ -157,10 +157,10 @@ fn a_drain_lingers_for_a_moment() {
     assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
 }
 
-/// Seen: a client of HTTP/2 that read slowly lost the rest of its reply to a drain, on every engine:
-/// 16 KB of 1.5 MB came. Cause: all of the reply lay in the socket, so the connection was idle, and
-/// was closed as such; the client's next WINDOW_UPDATE was answered with a reset. Cure: a check of
-/// the queues, as before other ends.
+/// Seen: a client of HTTP/2 that read slowly lost the rest of its reply to a drain, on every
+/// engine: 16 KB of 1.5 MB came. Cause: all of the reply lay in the socket, so the connection was
+/// idle, and was closed as such; the client's next WINDOW_UPDATE was answered with a reset. Cure: a
+/// check of the queues, as before other ends.
 #[test]
 fn a_drain_leaves_slow_readers_their_reply() {
     for (unread, unsent) in [(1, 0), (0, 1)] {

@@ -207,8 +207,8 @@ mod tests {
         connections
     }
 
-    /// The same as `a_drain_leaves_slow_readers_their_reply`, for what waits in a receive: that is
-    /// ended by an end of the stream that the peer has not sent, behind which nothing is waited for.
+    /// The same as `a_drain_leaves_slow_readers_their_reply`, for what waits in a receive. That is
+    /// ended by an end of the stream that the peer has not sent, and nothing is waited for then.
     #[test]
     fn unsent_bytes_keep_an_idle_connection() {
         let [(tcp, peer), _unix] = full();

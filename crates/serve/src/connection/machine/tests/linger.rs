@@ -178,6 +178,34 @@ fn a_drain_leaves_slow_readers_their_reply() {
     }
 }
 
+/// Seen (in review): in a drain a client that sends as it reads, as of HTTP/2, was reset after 2 s,
+/// with the end of its reply in the socket or not read. Cause: after so long its input counted no
+/// more, and where some was unread nothing looked for what was unsent. Cure: input counts for as
+/// long as the socket has something to send, and for a while after it.
+#[test]
+fn input_of_a_slow_reader_counts_in_a_drain() {
+    let mut world = World::new();
+    world.say("big 2000\n");
+    world.queues.unsent = 1;
+    world.machine.handle_drain(world.now);
+    assert_eq!(world.run(), Blocked::Receive);
+    assert_eq!(world.expire(), Blocked::Receive);
+    let goes_on = |world: &mut World, duration: Duration| {
+        let until = world.now.monotonic + duration;
+        while world.now.monotonic < until && world.say("x") == Blocked::Receive {
+            world.pass(DRAIN_GRACE / 2);
+            world.machine.handle_timeout(world.now);
+            world.run();
+        }
+        world.run() == Blocked::Receive
+    };
+    assert!(goes_on(&mut world, 3 * LINGER_DRAIN_TIMEOUT), "it takes its reply");
+    world.queues = Queues { unread: 1, unsent: 0 };
+    assert!(goes_on(&mut world, LINGER_DRAIN_TIMEOUT), "it reads the rest");
+    assert!(!goes_on(&mut world, 3 * LINGER_DRAIN_TIMEOUT), "it only sends");
+    assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
+}
+
 /// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
 /// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
 #[test]

@@ -470,9 +470,9 @@ fn only_records_are_sent_inside_tls() {
     }
 }
 
-/// Seen: a client of TLS that was still sending when it was refused failed with a reset in the place
-/// of the alert that says why. Cause: its connection was closed at once, with what it had sent
-/// unread. Cure: a check of the queues, as before other ends.
+/// Seen: a client of TLS that was still sending when it was refused failed with a reset in the
+/// place of the alert that says why. Cause: its connection was closed at once, with what it had
+/// sent unread. Cure: a check of the queues, as before other ends.
 #[test]
 fn an_alert_survives_input_behind_it() {
     let mut pair = Pair::new(&[]);

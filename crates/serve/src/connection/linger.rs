@@ -41,6 +41,8 @@ pub(super) struct Linger {
     extends_until: Instant,
     /// The end, whatever the peer does.
     until: Instant,
+    /// The socket had something to send when it was last checked.
+    had_unsent: bool,
 }
 
 impl Linger {
@@ -64,6 +66,7 @@ impl Linger {
                 last_input_at: now,
                 extends_until: now + extends_for,
                 until: now + timeout,
+                had_unsent: false,
             })
         })
     }
@@ -77,6 +80,18 @@ impl Linger {
     /// True if input still keeps the connection open.
     pub(super) fn is_extended_by_input(&self, now: Instant) -> bool {
         now < self.extends_until
+    }
+
+    /// Notes whether the socket has something to send. Returns true if it has, or had at the last
+    /// check: the peer is reading, and its input counts for some more time. It may send as it
+    /// reads, as HTTP/2 does.
+    pub(super) fn note_unsent(&mut self, has_unsent: bool, now: Instant) -> bool {
+        let is_reading = std::mem::replace(&mut self.had_unsent, has_unsent) || has_unsent;
+        if is_reading {
+            let extends_until = self.extends_until.max(now + LINGER_DRAIN_TIMEOUT);
+            self.extends_until = extends_until.min(self.until);
+        }
+        is_reading
     }
 
     /// True if the longest time is over.

@@ -18,7 +18,7 @@ const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 /// before that count. Otherwise `close(2)` sends both, without a call more.
 pub(crate) fn queues(socket: BorrowedFd<'_>, asks_unsent: bool) -> io::Result<Queues> {
     let unread = queue(socket, libc::FIONREAD)?;
-    let unsent = if asks_unsent && unread == 0 {
+    let unsent = if asks_unsent {
         // The peer may be gone already; the close that follows is no different then.
         let _ = rustix::net::shutdown(socket, Shutdown::Write);
         // A Unix socket hands over at once what is sent.

@@ -103,21 +103,29 @@ impl<S: Session> Machine<S> {
             Err(error) => return self.handle_error(&error, now),
         };
         if let State::CheckQueues(closed) = self.state {
+            let has_unsent = queues.unsent > 0;
+            let is_draining = self.drain != Drain::No;
+            let is_reading = (self.linger.as_mut())
+                .is_some_and(|linger| linger.note_unsent(has_unsent, now.monotonic) && is_draining);
             let is_extended = (self.linger.as_ref())
                 .is_none_or(|linger| linger.is_extended_by_input(now.monotonic));
-            let is_in_use = queues.unsent > 0 || (queues.unread > 0 && is_extended);
+            let is_in_use = has_unsent || is_reading || (queues.unread > 0 && is_extended);
             self.state = match &mut self.linger {
                 None if is_in_use => State::Finish(closed),
                 Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {
                     linger.wait_again(now.monotonic);
-                    self.deadline = linger.next_deadline(self.drain != Drain::No);
+                    self.deadline = linger.next_deadline(is_draining);
                     State::Discard(closed)
                 }
                 _ => State::Close(closed),
             };
             // Our side ended before they were counted.
-            if queues.unsent > 0 && matches!(self.state, State::Finish(_)) {
-                return self.handle_finished(Ok(()), now);
+            if has_unsent && matches!(self.state, State::Finish(_)) {
+                self.handle_finished(Ok(()), now);
+                if let Some(linger) = &mut self.linger {
+                    linger.note_unsent(true, now.monotonic);
+                }
+                return;
             }
         }
         self.settle(now);

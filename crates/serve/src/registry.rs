@@ -181,7 +181,7 @@ mod tests {
     struct FileProgress(Mutex<Option<Registered>>);
 
     impl Ended for FileProgress {
-        fn is_idle(&self, _after_start: Duration) -> bool {
+        fn check_idle(&self, _after_start: Duration) -> bool {
             true
         }
 
@@ -214,13 +214,19 @@ mod tests {
         let [(tcp, peer), _unix] = full();
         let connection = Connection { stream: ThreadStream::new(tcp), idle: IdleSince::default() };
         connection.idle.begin(Duration::ZERO);
-        assert!(!connection.is_idle(2 * DRAIN_GRACE));
+        let mut after_start = 2 * DRAIN_GRACE;
+        assert!(!connection.check_idle(after_start));
         drain(peer);
+        // It has time to read what its own socket has by then.
+        assert!(!connection.check_idle(after_start + LINGER_DRAIN_TIMEOUT / 2));
         let start = Instant::now();
-        while !connection.is_idle(2 * DRAIN_GRACE) {
+        while !connection.check_idle(after_start) {
             assert!(start.elapsed() < PATIENCE, "it has sent all");
+            after_start += 2 * LINGER_DRAIN_TIMEOUT;
             thread::yield_now();
         }
+        connection.idle.end();
+        assert!(!connection.check_idle(2 * after_start), "it is busy");
     }
 
     /// Seen: a server on a netstack with fibers stood still for ever in two of 21 stops with 2,000

@@ -206,6 +206,32 @@ fn input_of_a_slow_reader_counts_in_a_drain() {
     assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
 }
 
+/// Seen: `curl --http2-prior-knowledge --limit-rate 2500k` got 7.7 MB of 9.5 MB when the server
+/// stopped meanwhile. Cause: as above; and what has left the socket may lie in the client's, which
+/// says nothing for seconds and then opens its windows. Cure: it has a while for that as well.
+#[test]
+fn a_slow_reader_has_time_for_what_it_has_got() {
+    let mut world = World::new();
+    world.say("big 2000\n");
+    world.queues.unsent = 1;
+    world.machine.handle_drain(world.now);
+    assert_eq!(world.run(), Blocked::Receive);
+    for _ in 0..5 {
+        assert_eq!(world.expire(), Blocked::Receive);
+        assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
+        assert_eq!(world.machine.idle_since(world.now), Some(world.now.monotonic));
+    }
+    world.queues.unsent = 0;
+    assert_eq!(world.expire(), Blocked::Receive);
+    let until = world.now.monotonic + LINGER_DRAIN_TIMEOUT;
+    assert_eq!(world.until(), until);
+    assert_eq!(world.machine.idle_since(world.now), Some(until - DRAIN_GRACE));
+    world.pass(DRAIN_GRACE);
+    assert_eq!(world.say("x"), Blocked::Receive);
+    assert_eq!(world.until(), until);
+    assert_eq!(world.expire(), Blocked::Closed(Closed::Drained));
+}
+
 /// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
 /// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
 #[test]

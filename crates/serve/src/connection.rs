@@ -64,7 +64,7 @@ mod tls;
 mod without_tls;
 
 pub(crate) use action::{Action, Facts, FilePiece, FileProgress, Queues, Unacked, UnackedCheck};
-pub(crate) use machine::{DRAIN_GRACE, Machine};
+pub(crate) use machine::{DRAIN_GRACE, LINGER_DRAIN_TIMEOUT, Machine};
 #[cfg(feature = "tls")]
 pub(crate) use tls::{TlsConnection, is_record_whole};
 #[cfg(not(feature = "tls"))]

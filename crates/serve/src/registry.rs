@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use session::{Now, Session};
 
-use crate::connection::{DRAIN_GRACE, Machine};
+use crate::connection::{DRAIN_GRACE, LINGER_DRAIN_TIMEOUT, Machine};
 use crate::stream::Stream;
 
 /// A stream, and since when it has been waiting between two requests: what a drain sees of it.
@@ -25,13 +25,23 @@ impl IdleSince {
     /// Notes that the machine waits for input, between two requests or behind the last.
     #[inline]
     pub(crate) fn note<S: Session>(&self, machine: &Machine<S>, now: Now) {
-        if machine.is_idle() || machine.is_lingering() {
-            self.begin(now.monotonic - machine.shared().start);
+        if let Some(since) = machine.idle_since(now) {
+            self.begin(since - machine.shared().start);
         }
     }
 
     fn begin(&self, after_start: Duration) {
         self.0.store(after_start.as_millis() as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Begins anew, unless it is busy by now.
+    fn restart(&self, after_start: Duration) {
+        let since = self.0.load(Ordering::Relaxed);
+        if since != 0 {
+            let new = after_start.as_millis() as u64 + 1;
+            let relaxed = Ordering::Relaxed;
+            let _ = self.0.compare_exchange(since, new, relaxed, relaxed);
+        }
     }
 
     #[inline]
@@ -48,15 +58,21 @@ impl IdleSince {
 
 /// A connection that can be ended from outside.
 trait Ended: Send + Sync {
-    /// True if it has been idle for long enough to be closed by a drain, and all that it was sent
-    /// has left its socket.
-    fn is_idle(&self, after_start: Duration) -> bool;
+    /// Returns true if it has been idle for long enough to be closed by a drain. If its socket has
+    /// something to send, it goes on as long as that, and a while more.
+    fn check_idle(&self, after_start: Duration) -> bool;
     fn end(&self, how: Shutdown);
 }
 
 impl<T: Stream> Ended for Connection<T> {
-    fn is_idle(&self, after_start: Duration) -> bool {
-        self.idle.is_over(after_start) && !self.stream.has_unsent()
+    fn check_idle(&self, after_start: Duration) -> bool {
+        let is_over = self.idle.is_over(after_start);
+        if is_over && self.stream.has_unsent() {
+            // Its peer reads, and may send as it does.
+            self.idle.restart(after_start + LINGER_DRAIN_TIMEOUT - DRAIN_GRACE);
+            return false;
+        }
+        is_over
     }
 
     fn end(&self, how: Shutdown) {
@@ -139,7 +155,7 @@ impl Connections {
     /// as an end of the stream would. A request that crosses this is read first.
     pub(crate) fn close_idle(&self, after_start: Duration) {
         for list in &self.lists {
-            list.end(Shutdown::Read, |connection| connection.is_idle(after_start));
+            list.end(Shutdown::Read, |connection| connection.check_idle(after_start));
         }
     }
 

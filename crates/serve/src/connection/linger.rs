@@ -21,7 +21,7 @@ pub(super) const LINGER_IDLE: Duration = Duration::from_secs(5);
 pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for which a peer may go on sending while the server drains: a few round trips.
-pub(super) const LINGER_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const LINGER_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes that a peer may go on sending: an upload that a gigabit link brings in 10 s.
 pub(super) const LINGER_LEN_MAX: u64 = 1 << 30;
@@ -43,6 +43,8 @@ pub(super) struct Linger {
     until: Instant,
     /// The socket had something to send when it was last checked.
     had_unsent: bool,
+    /// Time for a peer that was slow to read what its own socket has, silent or not.
+    reads_until: Instant,
 }
 
 impl Linger {
@@ -67,6 +69,7 @@ impl Linger {
                 extends_until: now + extends_for,
                 until: now + timeout,
                 had_unsent: false,
+                reads_until: now,
             })
         })
     }
@@ -74,7 +77,12 @@ impl Linger {
     /// Deadline for the peer's next bytes, or its end.
     pub(super) fn next_deadline(&self, is_draining: bool) -> Instant {
         let patience = if is_draining { DRAIN_GRACE } else { LINGER_IDLE };
-        self.until.min(self.last_input_at + patience)
+        self.until.min(self.reads_until.max(self.last_input_at + patience))
+    }
+
+    /// Time since which it counts as idle for a drain.
+    pub(super) fn idle_since(&self, now: Instant) -> Instant {
+        self.reads_until.checked_sub(DRAIN_GRACE).map_or(now, |since| since.max(now))
     }
 
     /// True if input still keeps the connection open.
@@ -86,10 +94,14 @@ impl Linger {
     /// check: the peer is reading, and its input counts for some more time. It may send as it
     /// reads, as HTTP/2 does.
     pub(super) fn note_unsent(&mut self, has_unsent: bool, now: Instant) -> bool {
-        let is_reading = std::mem::replace(&mut self.had_unsent, has_unsent) || has_unsent;
+        let had_unsent = std::mem::replace(&mut self.had_unsent, has_unsent);
+        let is_reading = had_unsent || has_unsent;
         if is_reading {
-            let extends_until = self.extends_until.max(now + LINGER_DRAIN_TIMEOUT);
-            self.extends_until = extends_until.min(self.until);
+            let reads_until = self.until.min(now + LINGER_DRAIN_TIMEOUT);
+            self.extends_until = self.extends_until.max(reads_until);
+            if !has_unsent {
+                self.reads_until = reads_until;
+            }
         }
         is_reading
     }

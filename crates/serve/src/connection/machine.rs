@@ -17,8 +17,8 @@ use bytes::Bytes;
 use session::{GiveUp, Next, Now, Outbox, Phase, Received, Session, WORKS_MAX};
 
 use super::action::{Action, Facts, FileProgress, Unacked};
-pub(crate) use super::linger::DRAIN_GRACE;
 use super::linger::Linger;
+pub(crate) use super::linger::{DRAIN_GRACE, LINGER_DRAIN_TIMEOUT};
 use super::origin::Origin;
 use super::send::Outgoing;
 use super::{TlsConnection, is_record_whole};
@@ -289,6 +289,16 @@ impl<S: Session> Machine<S> {
     #[inline]
     pub(crate) fn is_lingering(&self) -> bool {
         matches!(self.state, State::Discard(_))
+    }
+
+    /// Time since which it waits for input between two requests, or behind the last, as far as a
+    /// drain is concerned. `None` if it waits for the rest of a request.
+    #[inline]
+    pub(crate) fn idle_since(&self, now: Now) -> Option<Instant> {
+        match &self.linger {
+            Some(linger) if self.is_lingering() => Some(linger.idle_since(now.monotonic)),
+            _ => self.is_idle().then_some(now.monotonic),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

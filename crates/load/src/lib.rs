@@ -50,7 +50,7 @@ pub mod workload;
 
 use std::fmt;
 
-pub use outcome::{Class, Errors, IntervalRecord, Outcome, Progress, Tally};
+pub use outcome::{Class, Counts, Errors, IntervalRecord, Outcome, Progress, Tally};
 pub use plan::Plan;
 pub use run::{run, table_drops};
 

@@ -3,6 +3,7 @@
 mod json;
 mod merge;
 
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, SystemTime};
 
 pub use hdrhistogram::Histogram;
@@ -129,9 +130,6 @@ pub struct Tally {
     /// Times of TLS handshakes, in nanoseconds; that of opening TCP is not in them.
     #[serde(with = "histogram_text", default = "histogram")]
     pub handshake_ns: Histogram<u64>,
-    /// Handshakes that resumed a session.
-    #[serde(default)]
-    pub resumed: u64,
     /// Times to open a connection, in nanoseconds.
     #[serde(with = "histogram_text")]
     pub connect_ns: Histogram<u64>,
@@ -139,56 +137,9 @@ pub struct Tally {
     /// connection. Waiting for one after that is due to the server. Open loop only.
     #[serde(with = "histogram_text")]
     pub lag_ns: Histogram<u64>,
-    /// Requests that the arrivals called for.
-    pub intended: u64,
-    /// Intended requests dropped because the backlog was full.
-    pub missed: u64,
-    /// Intended requests that found no free connection.
-    pub waited: u64,
-    /// Sessions that began before the run's time was over.
-    pub begun: u64,
-    /// Requests that were sent.
-    pub sent: u64,
-    /// Replies after the end of the measurement. They are awaited, so that the slowest are not left
-    /// out, but they do not count in the achieved rate.
-    #[serde(default)]
-    pub drained: u64,
-    /// Good replies within the measured time to requests of the warm-up. They count in the achieved
-    /// rate only.
-    #[serde(default)]
-    pub carried: u64,
-    /// Largest backlog, summed over the threads.
-    pub backlog_max: u64,
-    /// Connections that were opened.
-    pub opened: u64,
-    /// Idle connections open at the end of the period.
-    pub idle_open: u64,
-    /// Idle connections that the server closed.
-    pub idle_closed: u64,
-    /// HTTP/2: request bodies that waited for a flow-control window of the server.
-    #[serde(default)]
-    pub window_waits: u64,
-    /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
-    #[serde(default)]
-    pub stream_limits: u64,
-    /// Good replies that are redirects; they are not followed.
-    #[serde(default)]
-    pub redirects: u64,
-    /// UDP: datagrams that came after their request had timed out.
-    #[serde(default)]
-    pub late_datagrams: u64,
-    /// Keys that were found.
-    pub hits: u64,
-    /// Keys that were not found.
-    pub misses: u64,
-    /// Replies (of a cache: values) compared with the expected ones.
-    pub compared: u64,
-    /// Sessions that ended.
-    pub sessions: u64,
-    /// Bytes received, heads included.
-    pub received_bytes: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
+    /// All that is only counted; its fields can be read as the tally's own.
+    #[serde(flatten)]
+    pub counts: Counts,
 }
 
 /// Name of a class. (A type alias, because serde would take `&'static str` for borrowed text.)
@@ -211,32 +162,85 @@ pub struct Class {
     pub replies_by_status: [u64; 6],
 }
 
-/// Defines the classes of errors, each a count.
-macro_rules! classes {
-    ($($(#[$doc:meta])* $class:ident)*) => {
-        /// Errors in httperf's classes, and ten more. Each failed request or connection is counted
-        /// once.
+/// Defines a struct of named counts.
+macro_rules! counts {
+    ($(#[$about:meta])* $counts:ident: $($(#[$doc:meta])* $count:ident)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
-        pub struct Errors {
-            $($(#[$doc])* pub $class: u64,)*
+        pub struct $counts {
+            $($(#[$doc])* pub $count: u64,)*
         }
 
-        impl Errors {
+        impl $counts {
             /// Names, as in JSON and CSV, and counts.
-            pub fn named(&self) -> [(&'static str, u64); [$(stringify!($class)),*].len()] {
-                [$((stringify!($class), self.$class)),*]
+            pub fn named(&self) -> [(&'static str, u64); [$(stringify!($count)),*].len()] {
+                [$((stringify!($count), self.$count)),*]
             }
 
-            /// Adds the errors of another period.
-            pub fn add(&mut self, other: &Errors) {
-                $(self.$class += other.$class;)*
+            /// Adds the counts of another period.
+            pub fn add(&mut self, other: &$counts) {
+                $(self.$count += other.$count;)*
             }
         }
     };
 }
 
-classes! {
+counts! {
+    /// Counts of requests, connections, keys, sessions and bytes.
+    Counts:
+    /// Requests that the arrivals called for.
+    intended
+    /// Intended requests dropped because the backlog was full.
+    missed
+    /// Intended requests that found no free connection.
+    waited
+    /// Sessions that began before the run's time was over.
+    sessions_begun
+    /// Requests that were sent.
+    sent
+    /// Replies after the end of the measurement. They are awaited, so that the slowest are not left
+    /// out, but they do not count in the achieved rate.
+    drained
+    /// Good replies within the measured time to requests of the warm-up. They count in the achieved
+    /// rate only.
+    carried
+    /// Handshakes that resumed a session.
+    resumed
+    /// Largest backlog, summed over the threads.
+    backlog_max
+    /// Connections that were opened.
+    opened
+    /// Idle connections open at the end of the period.
+    idle_open
+    /// Idle connections that the server closed.
+    idle_closed
+    /// HTTP/2: request bodies that waited for a flow-control window of the server.
+    window_waits
+    /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
+    stream_limits
+    /// Good replies that are redirects; they are not followed.
+    redirects
+    /// UDP: datagrams that came after their request had timed out.
+    late_datagrams
+    /// Keys that were found.
+    hits
+    /// Keys that were not found.
+    misses
+    /// Replies (of a cache: values) compared with the expected ones.
+    compared
+    /// Sessions that ended.
+    sessions
+    /// Bytes received, heads included.
+    received_bytes
+    /// Bytes sent.
+    sent_bytes
+}
+
+counts! {
+    /// Errors in httperf's classes, and ten more. Each failed request or connection is counted
+    /// once.
+    Errors:
     /// No reply, or no connection, within the plan's time-out; over UDP also a lost datagram.
     client_timeout
     /// The kernel gave a connection up (`ETIMEDOUT`).
@@ -359,30 +363,9 @@ impl Tally {
             classes: classes.iter().map(|&name| Class::new(name)).collect(),
             errors: Errors::default(),
             handshake_ns: histogram(),
-            resumed: 0,
             connect_ns: histogram(),
             lag_ns: histogram(),
-            intended: 0,
-            missed: 0,
-            waited: 0,
-            begun: 0,
-            sent: 0,
-            drained: 0,
-            carried: 0,
-            backlog_max: 0,
-            opened: 0,
-            idle_open: 0,
-            idle_closed: 0,
-            window_waits: 0,
-            stream_limits: 0,
-            redirects: 0,
-            late_datagrams: 0,
-            hits: 0,
-            misses: 0,
-            compared: 0,
-            sessions: 0,
-            received_bytes: 0,
-            sent_bytes: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -418,15 +401,6 @@ impl Tally {
 
     /// Adds the counts of another thread in the same period.
     pub fn add_thread(&mut self, other: &Tally) {
-        let idle_open = self.idle_open + other.idle_open;
-        let backlog_max = self.backlog_max + other.backlog_max;
-        self.add_later(other);
-        self.idle_open = idle_open;
-        self.backlog_max = backlog_max;
-    }
-
-    /// Adds the counts of a later period.
-    pub fn add_later(&mut self, other: &Tally) {
         for (class, theirs) in self.classes.iter_mut().zip(&other.classes) {
             class.add(theirs);
         }
@@ -434,16 +408,29 @@ impl Tally {
         add(&mut self.handshake_ns, &other.handshake_ns);
         add(&mut self.connect_ns, &other.connect_ns);
         add(&mut self.lag_ns, &other.lag_ns);
-        macro_rules! sum {
-            ($($count:ident)*) => { $(self.$count += other.$count;)* };
-        }
-        sum! {
-            intended missed waited begun sent drained carried opened idle_closed hits misses compared
-            sessions received_bytes sent_bytes resumed window_waits stream_limits
-            late_datagrams redirects
-        }
-        self.backlog_max = self.backlog_max.max(other.backlog_max);
+        self.counts.add(&other.counts);
+    }
+
+    /// Adds the counts of a later period.
+    pub fn add_later(&mut self, other: &Tally) {
+        let backlog_max = self.backlog_max.max(other.backlog_max);
+        self.add_thread(other);
+        self.backlog_max = backlog_max;
         self.idle_open = other.idle_open;
+    }
+}
+
+impl Deref for Tally {
+    type Target = Counts;
+
+    fn deref(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+impl DerefMut for Tally {
+    fn deref_mut(&mut self) -> &mut Counts {
+        &mut self.counts
     }
 }
 

@@ -292,7 +292,7 @@ impl Sweep {
                 intended.max,
                 raw.p99,
                 seen.errors["total"],
-                seen.missed,
+                seen.counts.missed,
                 step.kept_up,
                 seen.generator_limited,
             );
@@ -547,9 +547,9 @@ mod tests {
         // Seen: two replies for each session, so that half of the sessions were enough to keep up.
         let mut outcome = Server::new(1e6).run(10e3).unwrap();
         outcome.asked.kind = crate::outcome::Kind::Sessions;
-        (outcome.total.intended, outcome.total.begun) = (10_000, 5_000);
+        (outcome.total.intended, outcome.total.sessions_begun) = (10_000, 5_000);
         assert!(!OPTIONS.keeps_up(&figures(&outcome)));
-        outcome.total.begun = 9_900;
+        outcome.total.sessions_begun = 9_900;
         assert!(OPTIONS.keeps_up(&figures(&outcome)));
     }
 

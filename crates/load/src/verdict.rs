@@ -164,7 +164,7 @@ impl Outcome {
         let total = &self.total;
         let (got, time_share) = match self.asked.kind {
             Kind::Idle | Kind::Closed => return None,
-            Kind::Sessions => (total.begun, 1.0),
+            Kind::Sessions => (total.sessions_begun, 1.0),
             Kind::Open => {
                 let fastest_s = total.service_ns().min() as f64 / 1e9;
                 let elapsed_s = self.elapsed.as_secs_f64();
@@ -349,7 +349,7 @@ fn sessions_waited(outcome: &Outcome) -> Option<String> {
     (outcome.asked.kind == Kind::Sessions && is_behind).then(|| {
         format!(
             "{} of {} began in time, since all {} were in use; use more --connections",
-            count_of(outcome.total.begun),
+            count_of(outcome.total.sessions_begun),
             counted(outcome.total.intended, "session"),
             counted(outcome.asked.connections, "connection"),
         )

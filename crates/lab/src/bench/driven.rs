@@ -66,8 +66,8 @@ impl Driven {
         let rate: f64 = rates.sum();
         let figures = load::report::figures(outcome);
         let latency = figures.latency_us.intended;
-        let asked = figures.intended.max(figures.sent).max(1);
-        let failed = (figures.errors["total"] + figures.missed).min(asked);
+        let asked = figures.counts.intended.max(figures.counts.sent).max(1);
+        let failed = (figures.errors["total"] + figures.counts.missed).min(asked);
         let replies = (rate * seconds).max(1.0);
         let bytes = self.outcomes.iter().map(|one| one.total.received_bytes);
         let bytes: u64 = bytes.sum();

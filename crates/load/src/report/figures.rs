@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::outcome::{IntervalRecord, Outcome, Tally};
+use crate::outcome::{Counts, IntervalRecord, Outcome, Tally};
 use crate::verdict::Verdict;
 
 /// All figures of a run.
@@ -21,14 +21,9 @@ pub struct Figures {
     pub achieved_share: Option<f64>,
     /// Length of the measurement.
     pub elapsed_s: f64,
-    /// Requests that the arrivals called for.
-    pub intended: u64,
-    /// Requests that were sent.
-    pub sent: u64,
-    /// Requests dropped because the backlog was full.
-    pub missed: u64,
-    /// Requests that found no free connection.
-    pub waited: u64,
+    /// Counts: `intended`, `sent` and so on.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Whole and right replies.
     pub replies: u64,
     /// Latency over all classes, in µs.
@@ -48,38 +43,6 @@ pub struct Figures {
     pub handshake_us: Option<Latency>,
     /// TLS handshakes.
     pub handshakes: u64,
-    /// TLS handshakes that resumed a session.
-    pub resumed: u64,
-    /// Connections that were opened.
-    pub opened: u64,
-    /// Largest backlog.
-    pub backlog_max: u64,
-    /// Idle connections open at the end, and those closed by the server.
-    pub idle_open: u64,
-    /// See `idle_open`.
-    pub idle_closed: u64,
-    /// HTTP/2: request bodies that waited for a flow-control window of the server.
-    pub window_waits: u64,
-    /// HTTP/2: connections on which the server allows fewer streams than the plan asks for.
-    pub stream_limits: u64,
-    /// Good replies that are redirects; they are not followed.
-    pub redirects: u64,
-    /// UDP: datagrams that came after their request had timed out.
-    pub late_datagrams: u64,
-    /// Keys found in a cache, and keys not found.
-    pub hits: u64,
-    /// See `hits`.
-    pub misses: u64,
-    /// Replies (of a cache: values) compared with the expected ones.
-    pub compared: u64,
-    /// Sessions that ended.
-    pub sessions: u64,
-    /// Sessions that began in time.
-    pub sessions_begun: u64,
-    /// Bytes received, heads included.
-    pub received_bytes: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
     /// Resources that the generator used.
     pub generator: GeneratorFigures,
     /// True if the generator was the bottleneck.
@@ -200,10 +163,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
         achieved_rate_per_s: outcome.achieved_rate_per_s(),
         achieved_share: outcome.achieved_share(),
         elapsed_s: outcome.elapsed.as_secs_f64(),
-        intended: total.intended,
-        sent: total.sent,
-        missed: total.missed,
-        waited: total.waited,
+        counts: total.counts,
         replies: total.replies(),
         latency_us: pair(&total.response_ns(), &total.service_ns()),
         classes: total.classes.iter().map(class).collect(),
@@ -213,22 +173,6 @@ pub fn figures(outcome: &Outcome) -> Figures {
         connect_us: Latency::of(&total.connect_ns),
         handshake_us: (!total.handshake_ns.is_empty()).then(|| Latency::of(&total.handshake_ns)),
         handshakes: total.handshake_ns.len(),
-        resumed: total.resumed,
-        opened: total.opened,
-        backlog_max: total.backlog_max,
-        idle_open: total.idle_open,
-        idle_closed: total.idle_closed,
-        window_waits: total.window_waits,
-        stream_limits: total.stream_limits,
-        redirects: total.redirects,
-        late_datagrams: total.late_datagrams,
-        hits: total.hits,
-        misses: total.misses,
-        compared: total.compared,
-        sessions: total.sessions,
-        sessions_begun: total.begun,
-        received_bytes: total.received_bytes,
-        sent_bytes: total.sent_bytes,
         generator: GeneratorFigures::of(outcome),
         generator_limited: outcome.generator_limited().is_some(),
         generator_verdict: outcome.generator_limited(),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
-use crate::outcome::{Kind, Outcome};
+use crate::outcome::{Counts, Kind, Outcome};
 use crate::units::{bytes_of, count_of, counted, ns_of, rate_of};
 use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
@@ -130,7 +130,7 @@ fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
         (Kind::Sessions, Some(offered)) => format!(
             "offered {} sessions · {} began in time ({percent}) · replies {achieved} {over}",
             rate_of(offered),
-            count_of(seen.sessions_begun)
+            count_of(seen.counts.sessions_begun)
         ),
         (_, Some(offered)) => {
             format!("offered {} · achieved {achieved} ({percent}) {over}", rate_of(offered))
@@ -185,15 +185,16 @@ fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
         .filter(|(_, count)| *count > 0)
         .map(|(status, count)| format!("{status} {}", count_of(count)))
         .collect();
-    if seen.compared > 0 {
-        parts.push(format!("{} verified", count_of(seen.compared)));
+    let Counts { compared, hits, misses, sessions, .. } = seen.counts;
+    if compared > 0 {
+        parts.push(format!("{} verified", count_of(compared)));
     }
-    if seen.hits + seen.misses > 0 {
-        let percent = 100.0 * seen.hits as f64 / (seen.hits + seen.misses) as f64;
+    if hits + misses > 0 {
+        let percent = 100.0 * hits as f64 / (hits + misses) as f64;
         parts.push(format!("{percent:.1} % of the keys found"));
     }
-    if seen.sessions > 0 {
-        parts.push(format!("{} completed", counted(seen.sessions, "session")));
+    if sessions > 0 {
+        parts.push(format!("{} completed", counted(sessions, "session")));
     }
     if parts.is_empty() { "none".to_owned() } else { parts.join(" · ") }
 }
@@ -201,9 +202,9 @@ fn replies_line(seen: &Figures, outcome: &Outcome) -> String {
 fn idle_line(seen: &Figures, asked: u64) -> String {
     format!(
         "{} of {} open at the end · {} closed by the server",
-        count_of(seen.idle_open),
+        count_of(seen.counts.idle_open),
         counted(asked, "connection"),
-        count_of(seen.idle_closed)
+        count_of(seen.counts.idle_closed)
     )
 }
 
@@ -221,7 +222,7 @@ fn errors_line(seen: &Figures, paint: Paint) -> String {
 }
 
 fn network_line(seen: &Figures) -> String {
-    let connect = match seen.opened {
+    let connect = match seen.counts.opened {
         0 => String::new(),
         opened => format!(
             " · {} opened, p99 {}",
@@ -234,13 +235,13 @@ fn network_line(seen: &Figures) -> String {
         Some(times) => format!(
             " · {} ({} resumed), p99 {}",
             counted(seen.handshakes, "TLS handshake"),
-            count_of(seen.resumed),
+            count_of(seen.counts.resumed),
             ns_of(times.p99 * 1e3)
         ),
     };
-    let received = bytes_of(seen.received_bytes);
-    let sent = bytes_of(seen.sent_bytes);
-    let per_s = bytes_of((seen.received_bytes as f64 / seen.elapsed_s.max(1e-9)) as u64);
+    let received = bytes_of(seen.counts.received_bytes);
+    let sent = bytes_of(seen.counts.sent_bytes);
+    let per_s = bytes_of((seen.counts.received_bytes as f64 / seen.elapsed_s.max(1e-9)) as u64);
     format!("{received} received ({per_s}/s), {sent} sent{connect}{tls}")
 }
 
@@ -259,8 +260,8 @@ fn generator_line(seen: &Figures) -> String {
 fn lag_line(seen: &Figures) -> String {
     let [p50, p99, max] =
         [seen.lag_us.p50, seen.lag_us.p99, seen.lag_us.max].map(|us| ns_of(us * 1e3));
-    let missed = count_of(seen.missed);
-    let waiting = count_of(seen.backlog_max);
+    let missed = count_of(seen.counts.missed);
+    let waiting = count_of(seen.counts.backlog_max);
     format!("p50 {p50} · p99 {p99} · max {max} · missed {missed} · max queue {waiting}")
 }
 

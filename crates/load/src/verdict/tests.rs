@@ -160,7 +160,7 @@ fn empty_comparison_fails_the_run() {
 fn exhaustion_is_the_generators() {
     for kind in [Kind::Open, Kind::Closed, Kind::Sessions] {
         let mut outcome = of_kind(kind);
-        outcome.total.begun = outcome.total.intended;
+        outcome.total.sessions_begun = outcome.total.intended;
         outcome.total.errors.fd_unavailable = 5_000;
         says(&outcome, VerdictRow::Exhausted, "descriptors ran out 5,000 times");
         assert!(outcome.generator_limited().unwrap().contains("ulimit -n"));
@@ -203,7 +203,7 @@ fn lag_decides_in_an_open_loop() {
 
 fn worked(kind: Kind, cpu_ms: u64, spun_ms: u64, run_delay_ms: u64) -> Outcome {
     let mut outcome = of_kind(kind);
-    outcome.total.begun = outcome.total.intended;
+    outcome.total.sessions_begun = outcome.total.intended;
     let rested = outcome.generator.threads[0];
     let second = Duration::from_secs(1);
     let used = ThreadUse {
@@ -389,7 +389,7 @@ fn sessions_are_compared_with_sessions() {
     // does.
     let sessions = |begun| {
         let mut outcome = of_kind(Kind::Sessions);
-        (outcome.total.intended, outcome.total.begun) = (5_000, begun);
+        (outcome.total.intended, outcome.total.sessions_begun) = (5_000, begun);
         outcome
     };
     says(&sessions(4_950), VerdictRow::KeptUp, "kept up");

@@ -73,7 +73,7 @@ impl Worker<'_> {
             let script = self.next_script % sessions.scripts.len();
             self.next_script = script + self.plan.threads as usize;
             let is_in_time = self.now_ns < self.times.end_ns && self.is_measured(intended_ns);
-            self.tally.begun += u64::from(is_in_time);
+            self.tally.sessions_begun += u64::from(is_in_time);
             self.connections[slot as usize].session =
                 Some(SessionProgress { script, burst: 0, sent: 0, due_ns: intended_ns });
         }

@@ -199,17 +199,18 @@ impl Worker<'_> {
         }
         let class = &mut self.tally.classes[usize::from(class)];
         class.replies_by_status[usize::from(reply.status / 100).min(5)] += 1;
-        self.tally.hits += u64::from(reply.found);
-        self.tally.misses += u64::from(found.missing);
-        self.tally.compared += u64::from(found.compared);
+        let counts = &mut self.tally.counts;
+        counts.hits += u64::from(reply.found);
+        counts.misses += u64::from(found.missing);
+        counts.compared += u64::from(found.compared);
         if let Some(fault) = found.fault {
             *fault.counter(&mut self.tally.errors) += 1;
             return;
         }
         if matches!(reply.status, 301..=303 | 307 | 308) {
-            self.tally.redirects += 1;
+            counts.redirects += 1;
         }
-        self.tally.drained += u64::from(!is_in_time);
+        counts.drained += u64::from(!is_in_time);
         record(&mut class.service_ns, self.now_ns - request.sent_ns);
         record(&mut class.response_ns, self.now_ns - request.intended_ns);
     }

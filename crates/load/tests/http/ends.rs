@@ -152,7 +152,7 @@ fn session_survives_close_in_its_pause() {
     over_both_until(&plan, all_are_over, |outcome| {
         let total = &outcome.total;
         expect_no_error(outcome);
-        assert_eq!((total.begun, total.opened, total.replies()), (6, 18, 18));
+        assert_eq!((total.sessions_begun, total.opened, total.replies()), (6, 18, 18));
         let asked = std::mem::take(&mut *asked.lock().unwrap());
         for page in PAGES {
             let line = format!("GET {page} HTTP/1.1");

@@ -209,7 +209,7 @@ fn waiting_sessions_are_counted() {
     let all_have_come = |total: &Tally| total.intended == 30 && total.replies() == 4;
     over_both_until(&plan, all_have_come, |outcome| {
         let total = &outcome.total;
-        assert_eq!((total.intended, total.begun, total.waited), (30, 4, 26));
+        assert_eq!((total.intended, total.sessions_begun, total.waited), (30, 4, 26));
         assert_eq!(outcome.achieved_share(), Some(4.0 / 30.0));
         assert_eq!(total.lag_ns.len(), 30, "each was looked at once");
     });

@@ -19,6 +19,7 @@ mod command;
 mod common;
 mod engine;
 mod failure;
+mod hints;
 mod netstack;
 mod operate;
 mod os;

@@ -9,26 +9,8 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::command::serve::{self, ServeConfig};
-use crate::engine;
 use crate::settings::Config;
-
-/// Sections of a command each, with lines of `WORDS = TIP`.
-const TIPS: &str = include_str!("tips.txt");
-
-/// The lines of a command's section.
-fn tips(command: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let title = format!("[{command}]");
-    let mut sections = TIPS.split("\n\n");
-    let section = sections.find(|section| section.starts_with(&title));
-    let lines = section.unwrap_or_default().lines();
-    lines.filter_map(|line| line.split_once(" = "))
-}
-
-fn find(command: &str, typed: &str) -> Option<&'static str> {
-    let mut tips = tips(command);
-    let tip = tips.find(|(words, _)| words.split(' ').any(|word| word == typed));
-    tip.map(|(_, tip)| tip)
-}
+use crate::{engine, hints};
 
 /// The error with a tip, if there is one for what was typed behind this command.
 pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
@@ -108,7 +90,7 @@ fn for_serve(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
     };
-    if let Some(tip) = find("serve", &typed) {
+    if let Some(tip) = hints::flags("serve").find(&typed) {
         return suggesting_only(error, tip);
     }
     if let Some(tip) = serve::tip_for_port(&typed).or_else(|| tip_for_key(&typed)) {
@@ -142,7 +124,7 @@ fn for_cache(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
     };
-    if let Some(tip) = find("cache", &typed) {
+    if let Some(tip) = hints::flags("cache").find(&typed) {
         return suggesting_only(error, tip);
     }
     if error.get(ContextKind::SuggestedArg).is_none() {
@@ -165,7 +147,7 @@ fn for_load(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
     };
-    if let Some(tip) = find("load", &typed) {
+    if let Some(tip) = hints::flags("load").find(&typed) {
         return suggesting_only(error, tip);
     }
     if usage(&error).contains("load [OPTIONS] <COMMAND>")
@@ -197,7 +179,7 @@ fn for_others(error: clap::Error) -> clap::Error {
     if let Some(word) = unknown_command(&error) {
         return for_unknown_command(error, &word);
     }
-    if let Some(tip) = unknown(&error).and_then(|typed| find("serve", &typed)) {
+    if let Some(tip) = unknown(&error).and_then(|typed| hints::flags("serve").find(&typed)) {
         return suggesting_only(error, format!("a server is `weft serve DIR`; {tip}"));
     }
     error
@@ -208,7 +190,7 @@ fn for_unknown_command(error: clap::Error, word: &str) -> clap::Error {
     if Path::new(word).is_dir() {
         return suggesting_only(error, format!("a directory is served by: weft serve {word}"));
     }
-    if let Some(tip) = find("weft", word) {
+    if let Some(tip) = hints::flags("weft").find(word) {
         return suggesting_only(error, tip);
     }
     if has_guess {
@@ -252,7 +234,7 @@ mod tests {
         for name in ["serve", "load", "cache"] {
             let ours = flags(command.find_subcommand(name).unwrap());
             assert!(ours.len() > 9, "{ours:?}");
-            for flag in tips(name).flat_map(|(flags, _)| flags.split(' ')) {
+            for flag in hints::flags(name).names() {
                 assert!(!ours.iter().any(|own| own == flag), "{name}: {flag} is ours");
             }
         }
@@ -278,7 +260,7 @@ mod tests {
     #[test]
     fn no_word_is_told_two_things() {
         for name in ["serve", "load", "cache", "weft"] {
-            let mut words: Vec<_> = tips(name).flat_map(|(words, _)| words.split(' ')).collect();
+            let mut words: Vec<_> = hints::flags(name).names().collect();
             let count = words.len();
             assert!(count > 0, "{name}");
             words.sort_unstable();

@@ -9,6 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::layer::{HOST, Layer, Mistake, SettingText, nearest};
 use super::{Config, Kind, Scope, Setting, rows};
+use crate::hints::OTHER_KEYS;
 use crate::os::files;
 
 /// A configuration is not longer, also with thousands of rules or hosts.
@@ -186,7 +187,7 @@ impl<'a> Reader<'a> {
                     let why = "'host' is a list of tables: [[host]]";
                     return Err(self.wrong(key.span().start, why));
                 }
-                let advice = our_key_for(name).map(str::to_owned).or(near);
+                let advice = OTHER_KEYS.find(name).map(str::to_owned).or(near);
                 let advice =
                     advice.unwrap_or_else(|| "`weft serve --help` lists all keys".to_owned());
                 format!("'{name}' is not a setting; {advice}")
@@ -298,15 +299,6 @@ fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Value<'i>)>
 fn escape(glob: &str) -> String {
     if glob.contains('[') { glob.to_owned() } else { glob.replace('=', "[=]") }
 }
-
-/// Tip for a key of other servers' files.
-fn our_key_for(name: &str) -> Option<&'static str> {
-    let mut lines = OTHER_KEYS.lines().filter_map(|line| line.split_once(" = "));
-    lines.find(|(keys, _)| keys.split(' ').any(|key| key == name)).map(|(_, tip)| tip)
-}
-
-/// Lines of other servers' keys, separated by spaces, and a tip: `KEYS = TIP`.
-const OTHER_KEYS: &str = include_str!("keys.txt");
 
 /// Every key and table that may stand in a place.
 fn keys<C: Config>(place: Place) -> impl Iterator<Item = String> {

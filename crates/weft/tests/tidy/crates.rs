@@ -223,7 +223,7 @@ const CRATES: &[CrateFloors] = &[
     CrateFloors {
         name: "weft",
         floors: "
-            failure value
+            failure hints value
             os
             settings/layer
             settings

@@ -2,8 +2,9 @@
 //! as getsubopt(3) reads them.
 
 use super::config::CacheConfig;
-use super::table::{EXTENDED, IDLE, REFUSED, Reasons, names, rows};
+use super::table::EXTENDED;
 use crate::engine;
+use crate::hints::{Hints, IDLE, REFUSED};
 use crate::settings::layer::{Layer, Mistake, SettingText};
 use crate::settings::layers::resolve;
 use crate::settings::{Config, Kind, Setting, flags};
@@ -45,10 +46,8 @@ fn expand(typed: &mut Layer) -> (Vec<String>, Vec<Mistake>) {
 }
 
 /// Reason for a name, with or without `no_`.
-fn reason(reasons: Reasons, typed: &str) -> Option<&'static str> {
-    let is_meant = |name: &str| name == typed || Some(name) == typed.strip_prefix("no_");
-    let row = rows(reasons).find(|(names, _)| names.split(' ').any(is_meant));
-    row.map(|(_, why)| why)
+fn reason(reasons: Hints, typed: &str) -> Option<&'static str> {
+    reasons.find(typed).or_else(|| reasons.find(typed.strip_prefix("no_")?))
 }
 
 fn read(word: &str) -> Result<(&'static Setting<CacheConfig>, SettingText), String> {
@@ -106,8 +105,8 @@ fn unknown(typed: &str) -> String {
     let is_flag = |name: &str| flags::<CacheConfig>().any(|row| row.name == name);
     let known = EXTENDED.iter().map(|row| row.name);
     let nearest = known
-        .chain(names(IDLE))
-        .chain(names(REFUSED))
+        .chain(IDLE.names())
+        .chain(REFUSED.names())
         .chain(flags::<CacheConfig>().map(|row| row.name))
         .max_by_key(alike);
     let advice = match nearest.filter(|name| alike(name) > 850) {

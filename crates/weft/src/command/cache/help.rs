@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::config::CacheConfig;
-use super::table::{EXTENDED, IDLE, REFUSED, names};
+use super::table::EXTENDED;
+use crate::hints::{IDLE, REFUSED};
 use crate::settings::{Default, Setting, flags};
 use crate::value::{fold, write_row};
 
@@ -40,8 +41,8 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
                 let name = format!("   - {}:", listed(row));
                 write_row(out, &name, EXTENDED_COLUMN, WIDTH, &describe(row))?;
             }
-            write_names(out, "accepted, without effect:", names(IDLE))?;
-            let refused = names(REFUSED).filter(|name| !is_external(name));
+            write_names(out, "accepted, without effect:", IDLE.names())?;
+            let refused = REFUSED.names().filter(|name| !is_external(name));
             write_names(out, "refused, as is all external storage:", refused)?;
         }
     }
@@ -108,7 +109,7 @@ fn write_names(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::cache::table::{Reasons, rows};
+    use crate::hints::Hints;
 
     #[test]
     fn the_help_names_everything_within_the_width() {
@@ -119,7 +120,7 @@ mod tests {
             assert!(text.contains(&usage(opt)), "{}", opt.name);
         }
         let listed = EXTENDED.iter().map(|row| row.name);
-        for name in listed.chain(names(IDLE)).chain(names(REFUSED)) {
+        for name in listed.chain(IDLE.names()).chain(REFUSED.names()) {
             assert_eq!(text.contains(name), !is_external(name), "{name}");
         }
         let longest = text.lines().max_by_key(|line| line.len()).unwrap();
@@ -154,10 +155,10 @@ mod tests {
         )
     }
 
-    fn reasons(reasons: Reasons) -> String {
+    fn reasons(reasons: Hints) -> String {
         let row =
             |(names, why): (&str, &str)| format!("| `{}` | {why} |\n", names.replace(' ', "`, `"));
-        rows(reasons).map(row).collect()
+        reasons.rows().map(row).collect()
     }
 
     type UsageOf = fn(&Setting<CacheConfig>) -> String;

@@ -219,25 +219,6 @@ const OURS: Rows = &[
 
 const YIELDS: &str = "a connection yields when its replies fill a buffer";
 
-/// Options of memcached's `-o` that change nothing here, with the reason.
-pub(super) const IDLE: Reasons = include_str!("idle.txt");
-
-/// Options of memcached's `-o` that are refused, with the reason.
-pub(super) const REFUSED: Reasons = include_str!("refused.txt");
-
-/// Lines of names, separated by spaces, and a reason: `NAMES = REASON`.
-pub(super) type Reasons = &'static str;
-
-/// The lines of such a list.
-pub(super) fn rows(reasons: Reasons) -> impl Iterator<Item = (&'static str, &'static str)> {
-    reasons.lines().filter_map(|line| line.split_once(" = "))
-}
-
-/// Each name of such a list.
-pub(super) fn names(reasons: Reasons) -> impl Iterator<Item = &'static str> {
-    rows(reasons).flat_map(|(names, _)| names.split(' '))
-}
-
 /// Options of memcached 1.6.18's `-o` that have an effect.
 pub(super) const EXTENDED: Rows = &[
     own("maxconns_fast")

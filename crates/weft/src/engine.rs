@@ -16,7 +16,7 @@ use crate::netstack::NetstackChoice;
 use crate::os::machine::{CgroupVersion, Machine, RAISE_THREADS, why_no_threads};
 use crate::value::{show_count, show_counted};
 
-pub(crate) use keys::{moved, names, write_manual};
+pub(crate) use keys::{names, write_manual};
 
 /// Engine and its options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,9 @@ pub(crate) const IDLE: Hints = Hints(include_str!("hints/idle.txt"));
 /// Options of memcached's `-o` that are refused, with the reason.
 pub(crate) const REFUSED: Hints = Hints(include_str!("hints/refused.txt"));
 
+/// Settings that became keys of `--engine`, with its value that sets them.
+pub(crate) const MOVED: Hints = Hints(include_str!("hints/moved.txt"));
+
 /// A section for each command, with other programs' flags.
 const FLAGS: &str = include_str!("hints/flags.txt");
 

@@ -40,12 +40,6 @@ pub(crate) trait Config: std::default::Default + 'static {
         setting.flag()
     }
 
-    /// New form of a setting that was moved and of its value, such as `fiber:io=epoll`; it is a
-    /// value of `engine`.
-    fn moved(_name: &str, _typed: &str) -> Option<String> {
-        None
-    }
-
     /// Called when all rows are set, with the texts that set them.
     fn conclude(&mut self, said: &layer::Layer);
 

@@ -9,8 +9,8 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::command::serve::{self, ServeConfig};
+use crate::hints;
 use crate::settings::Config;
-use crate::{engine, hints};
 
 /// The error with a tip, if there is one for what was typed behind this command.
 pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
@@ -22,8 +22,9 @@ pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Erro
     }
     if let "serve" | "cache" = command
         && let Some(flag) = unknown(&error)
-        && let Some(tip) = for_moved(&flag, words)
+        && let Some(new) = flag.strip_prefix("--").and_then(|name| hints::MOVED.find(name))
     {
+        let tip = format!("{flag} is now part of --engine: --engine {new}");
         return suggesting_only(error, tip);
     }
     match command {
@@ -62,28 +63,6 @@ fn drop_tip_about_values(error: &mut clap::Error) {
     if !tips.is_empty() {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
-}
-
-/// Tip for a flag that became a key of `--engine`, with the value that was typed for it.
-fn for_moved(flag: &str, words: &[OsString]) -> Option<String> {
-    let new = engine::moved(flag.strip_prefix("--")?, value_of(flag, words))?;
-    Some(format!("{flag} is now part of --engine: --engine {new}"))
-}
-
-/// The value of a flag, as `--flag value` or `--flag=value`; "" if it has none.
-fn value_of<'a>(flag: &str, words: &'a [OsString]) -> &'a str {
-    let mut words = words.iter().map(|word| word.to_str().unwrap_or_default());
-    let value = words.find_map(|word| word.strip_prefix(flag).filter(|rest| is_end(rest)));
-    match value {
-        Some("") => words.next().unwrap_or_default(),
-        Some(value) => &value[1..],
-        None => "",
-    }
-}
-
-/// True if this is what can stand behind a whole flag in its word.
-fn is_end(rest: &str) -> bool {
-    rest.is_empty() || rest.starts_with('=')
 }
 
 fn for_serve(error: clap::Error) -> clap::Error {
@@ -237,23 +216,6 @@ mod tests {
             for flag in hints::flags(name).names() {
                 assert!(!ours.iter().any(|own| own == flag), "{name}: {flag} is ours");
             }
-        }
-    }
-
-    #[test]
-    fn tips_for_moved_flags_keep_the_value() {
-        for (line, tip) in [
-            ("serve --io uring", "--engine fiber:io=uring"),
-            ("serve site --io=uring -q", "--engine fiber:io=uring"),
-            ("cache --fibers 9", "--engine fiber:fibers=9"),
-            ("cache --io", "--engine fiber:io=auto|uring|epoll"),
-            ("serve --io --quiet", "--engine fiber:io=auto|uring|epoll"),
-        ] {
-            let words = ["weft"].into_iter().chain(line.split(' '));
-            let error = crate::args::read(words.map(Into::into)).err().unwrap();
-            let said = error.to_string();
-            let mut lines = said.lines();
-            assert!(lines.any(|line| line.ends_with(tip)), "{line}: {said}");
         }
     }
 

@@ -364,94 +364,13 @@ pub(crate) fn write_manual(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{examples}")
 }
 
-/// Settings that became keys: old name, engine and key.
-const MOVED: &[(&str, &str, &str)] = &[
-    ("io", "fiber", "io"),
-    ("fibers", "fiber", "fibers"),
-    ("dispatcher", "event", "dispatcher"),
-    ("accept", "event", "accept"),
-    ("multi-accept", "event", "multi-accept"),
-    ("file-threads", "event", "file-threads"),
-    ("stage-queue", "pipeline", "queue"),
-    ("stage-batch", "pipeline", "batch"),
-    ("device", "netstack", "device"),
-    ("address", "netstack", "address"),
-    ("gateway", "netstack", "gateway"),
-    ("mtu", "netstack", "mtu"),
-    ("congestion", "netstack", "congestion"),
-];
-
-/// Value of `--engine` that says what `typed` said for the setting `name`, which became a key. A
-/// value that is missing or wrong shows as what may be written there.
-pub(crate) fn moved(name: &str, typed: &str) -> Option<String> {
-    match name {
-        "rtsig-overflow" => return Some(moved_overflow(typed)),
-        "stage-threads" => return Some(moved_stages(typed)),
-        _ => {}
-    }
-    let (_, name, key) = MOVED.iter().find(|(old, ..)| *old == name)?;
-    let engine = ENGINES.iter().find(|engine| engine.name == *name)?;
-    // The netstack does not start without these.
-    let mut keys = match engine.kind {
-        EngineKind::Netstack => vec!["device", "address"],
-        _ => Vec::new(),
-    };
-    if !keys.contains(key) {
-        keys.push(key);
-    }
-    let pair = |shown: &&str| {
-        let typed = if shown == key { typed } else { "" };
-        engine.pair(shown, typed)
-    };
-    let pairs = keys.iter().map(pair).collect::<Vec<_>>();
-    Some(format!("{}:{}", engine.name, pairs.join(",")))
-}
-
-fn moved_overflow(typed: &str) -> String {
-    let dispatcher = match typed {
-        "poll" => "rtsig",
-        "select" => "rtsig-select",
-        "signalfd" => "rtsig-signalfd",
-        _ => "rtsig|rtsig-select|rtsig-signalfd",
-    };
-    format!("event:dispatcher={dispatcher}")
-}
-
-/// The threads of each stage, which were `read=1,session=4,write=1`.
-fn moved_stages(typed: &str) -> String {
-    let pair = |pair: &str| {
-        let (stage, count) = pair.split_once('=')?;
-        let is_stage = ["read", "session", "write"].contains(&stage);
-        let is_right = is_stage && value::up_to::<WORKERS_MAX, usize>(count).is_ok();
-        is_right.then(|| format!("{stage}-threads={count}"))
-    };
-    let pairs = typed.split(',').map(pair).collect::<Option<Vec<_>>>();
-    let form = pairs.map(|pairs| format!("pipeline:{}", pairs.join(",")));
-    form.filter(|form| form.parse::<EngineChoice>().is_ok())
-        .unwrap_or_else(|| "pipeline:read-threads=N,session-threads=N,write-threads=N".to_owned())
-}
-
-impl Engine {
-    /// `KEY=VALUE` with this value, or with what may be written if it is missing or wrong.
-    fn pair(&self, key: &str, typed: &str) -> String {
-        let row = self.keys.iter().find(|row| row.name == key);
-        let values = row.map_or("", |row| row.values);
-        // The file has switches as booleans.
-        let typed = match (values, typed) {
-            ("on|off", "true") => "on",
-            ("on|off", "false") => "off",
-            _ => typed,
-        };
-        let pair = format!("{key}={typed}");
-        let set = self.set(&mut EngineChoice::default(), &pair);
-        if set.is_ok() && !typed.contains(',') { pair } else { format!("{key}={values}") }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::choice;
     use super::*;
+    use crate::command::serve::ServeConfig;
+    use crate::hints::MOVED;
+    use crate::settings::find;
 
     fn refusal(text: &str) -> String {
         text.parse::<EngineChoice>().unwrap_err()
@@ -505,66 +424,17 @@ mod tests {
         assert_eq!(two.netstack.addresses.len(), 2);
     }
 
-    /// Seen: `--io uring` led to `fiber:io=epoll`, and `--device X` to a form that did not start.
-    /// Cause: each tip was a fixed text. Cure: it is made of what was typed.
+    /// A form that is shown is right once its words are replaced by values.
     #[test]
-    fn tips_for_moved_settings_keep_the_value() {
-        for (old, typed, new) in [
-            ("io", "uring", "fiber:io=uring"),
-            ("fibers", "9", "fiber:fibers=9"),
-            ("dispatcher", "poll", "event:dispatcher=poll"),
-            ("rtsig-overflow", "poll", "event:dispatcher=rtsig"),
-            ("rtsig-overflow", "signalfd", "event:dispatcher=rtsig-signalfd"),
-            ("accept", "own", "event:accept=own"),
-            ("multi-accept", "on", "event:multi-accept=on"),
-            ("multi-accept", "false", "event:multi-accept=off"),
-            ("file-threads", "off", "event:file-threads=off"),
-            (
-                "stage-threads",
-                "read=1,session=4,write=2",
-                "pipeline:read-threads=1,session-threads=4,write-threads=2",
-            ),
-            ("stage-queue", "7", "pipeline:queue=7"),
-            ("stage-batch", "7", "pipeline:batch=7"),
-            ("device", "packet:eth0", "netstack:device=packet:eth0,address=ADDRESS/PREFIX"),
-            ("address", "10.8.0.2/16", "netstack:device=KIND:NAME,address=10.8.0.2/16"),
-            (
-                "gateway",
-                "10.9.0.1",
-                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,gateway=10.9.0.1",
-            ),
-            ("mtu", "1400", "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,mtu=1400"),
-            (
-                "congestion",
-                "newreno",
-                "netstack:device=KIND:NAME,address=ADDRESS/PREFIX,congestion=newreno",
-            ),
-        ] {
-            let tip = moved(old, typed).unwrap();
-            assert_eq!(tip, new);
-            let pasted = tip.replace("KIND:NAME", "tap:w0");
+    fn new_forms_of_moved_settings_are_right() {
+        for (_, form) in MOVED.rows() {
+            let pasted = form.split('|').next().unwrap();
+            let pasted = pasted.replace("KIND:NAME", "tap:w0").replace("NAME", "lap");
             let pasted = pasted.replace("ADDRESS/PREFIX", "10.9.0.2/24");
+            let pasted = pasted.replace("ADDRESS", "10.9.0.1").replace("=N", "=900");
             choice(&pasted).check().unwrap();
-            assert!(crate::settings::find::<crate::command::serve::ServeConfig>(old).is_none());
         }
-    }
-
-    #[test]
-    fn tips_without_a_value_show_what_to_write() {
-        for (old, typed, new) in [
-            ("io", "", "fiber:io=auto|uring|epoll"),
-            ("io", "kqueue", "fiber:io=auto|uring|epoll"),
-            ("fibers", "site", "fiber:fibers=N"),
-            ("rtsig-overflow", "", "event:dispatcher=rtsig|rtsig-select|rtsig-signalfd"),
-            ("stage-threads", "4", "pipeline:read-threads=N,session-threads=N,write-threads=N"),
-            ("device", "", "netstack:device=KIND:NAME,address=ADDRESS/PREFIX"),
-        ] {
-            assert_eq!(moved(old, typed).unwrap(), new);
-        }
-        for (old, ..) in MOVED {
-            assert!(moved(old, "").is_some_and(|tip| tip.contains('=')));
-        }
-        assert_eq!(moved("listen", "80"), None);
+        assert!(MOVED.names().all(|name| find::<ServeConfig>(name).is_none()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::layer::{HOST, Layer, Mistake, SettingText, nearest};
 use super::{Config, Kind, Scope, Setting, rows};
-use crate::hints::OTHER_KEYS;
+use crate::hints::{MOVED, OTHER_KEYS};
 use crate::os::files;
 
 /// A configuration is not longer, also with thousands of rules or hosts.
@@ -175,8 +175,7 @@ impl<'a> Reader<'a> {
             }
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
             None => {
-                let typed = self.scalar(name, value).unwrap_or_default();
-                if let Some(new) = C::moved(&name.replace('_', "-"), &typed) {
+                if let Some(new) = MOVED.find(&name.replace('_', "-")) {
                     let why = format!("'{name}' is now part of engine: engine = \"{new}\"");
                     return Err(self.wrong(key.span().start, &why));
                 }

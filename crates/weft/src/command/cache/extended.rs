@@ -3,7 +3,6 @@
 
 use super::config::CacheConfig;
 use super::table::EXTENDED;
-use crate::engine;
 use crate::hints::{Hints, IDLE, REFUSED};
 use crate::settings::layer::{Layer, Mistake, SettingText};
 use crate::settings::layers::resolve;
@@ -83,13 +82,9 @@ fn find(typed: &str) -> Option<(&'static Setting<CacheConfig>, bool)> {
     }
 }
 
-/// The flag of this name or of the key of `--engine` that it became, as it is typed with this
-/// value.
+/// The flag of this name, as it is typed with this value.
 fn flag(typed: &str, value: &str) -> Option<String> {
     let name = typed.replace('_', "-");
-    if let Some(new) = engine::moved(&name, value) {
-        return Some(format!("--engine {new}"));
-    }
     let row = flags::<CacheConfig>().find(|row| row.name == name)?;
     let flag = CacheConfig::flag(row);
     let value = match row.value() {
@@ -148,10 +143,6 @@ mod tests {
         for (list, flag) in [
             ("engine=event", "--engine event"),
             ("engine", "--engine NAME[:KEY=VALUE,...]"),
-            ("io=uring", "--engine fiber:io=uring"),
-            ("dispatcher=lap", "--engine event:dispatcher=lap"),
-            ("fibers=9", "--engine fiber:fibers=9"),
-            ("accept=own", "--engine event:accept=own"),
             ("threads=4", "-t 4"),
             ("drain_timeout=1s", "--drain-timeout 1s"),
         ] {

@@ -11,7 +11,7 @@ use session::{HostName, Networks, PrefixLen};
 use web::{CacheRule, CorsRule, Encoding, EtagKind, HeaderRule, LogFormat};
 
 use crate::common::{Common, address, as_typed};
-use crate::engine::{self, EngineChoice, FIBERS_MAX, WORKERS_MAX};
+use crate::engine::{EngineChoice, FIBERS_MAX, WORKERS_MAX};
 use crate::paint::Color;
 use crate::settings::layer::{HOST, Layer};
 use crate::settings::{Config, Group, Setting, put};
@@ -141,10 +141,6 @@ impl Config for ServeConfig {
     ];
     const LISTED: Rows = FILE;
     const HAS_FILE: bool = true;
-
-    fn moved(name: &str, typed: &str) -> Option<String> {
-        engine::moved(name, typed)
-    }
 
     fn conclude(&mut self, said: &Layer) {
         self.listen_is_default = !said.contains_key("listen");

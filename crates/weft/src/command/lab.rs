@@ -70,63 +70,10 @@ fn write_entry(out: &mut impl Write, name: &str, width: usize, text: &str) -> io
     writeln!(out, "{}", fold(COLUMNS, name, &indent, text.split(' ')))
 }
 
-/// Markdown whose paragraphs and items fit a terminal. Headings, tables and code stay.
-fn folded(markdown: &str) -> String {
-    let mut blocks: Vec<String> = Vec::new();
-    let mut words: Vec<&str> = Vec::new();
-    let fold_all = |words: &mut Vec<&str>, blocks: &mut Vec<String>| match words.first() {
-        None => {}
-        Some(&"-") => blocks.push(fold(COLUMNS, "-".to_owned(), " ", words.drain(..).skip(1))),
-        Some(_) => blocks.push(fold(COLUMNS, String::new(), "", words.drain(..))),
-    };
-    let mut is_code = false;
-    for line in markdown.lines() {
-        let is_fence = line.starts_with("```");
-        is_code ^= is_fence;
-        if is_code || is_fence || line.trim().is_empty() || line.starts_with(['#', '|', '<']) {
-            fold_all(&mut words, &mut blocks);
-            blocks.push(line.to_owned());
-            continue;
-        }
-        if line.starts_with("- ") {
-            fold_all(&mut words, &mut blocks);
-        }
-        words.extend(line.split_whitespace());
-    }
-    fold_all(&mut words, &mut blocks);
-    blocks.join("\n")
-}
-
-/// Markdown for a terminal: the words of a link, and where it leads only if that is an address.
-fn without_links(markdown: &str) -> String {
-    let mut text = String::new();
-    let mut rest = markdown;
-    while let Some(at) = rest.find('[') {
-        let (before, link) = rest.split_at(at);
-        text.push_str(before);
-        let parts = link[1..].split_once("](");
-        let parts = parts.and_then(|(words, rest)| Some((words, rest.split_once(')')?)));
-        match parts {
-            Some((words, (target, after))) if !words.contains(['[', ']']) => {
-                text.push_str(words);
-                if target.contains("://") {
-                    text.push_str(&format!(" ({target})"));
-                }
-                rest = after;
-            }
-            _ => {
-                text.push('[');
-                rest = &link[1..];
-            }
-        }
-    }
-    text + rest
-}
-
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
-        writeln!(out, "{}", folded(&without_links(&experiment.markdown())))?;
+        writeln!(out, "{}", experiment.markdown())?;
     }
     Ok(())
 }
@@ -879,20 +826,6 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let too_long = text.lines().find(|line| line.chars().count() > COLUMNS);
         assert_eq!(too_long, None);
-        for experiment in CATALOG {
-            let page = without_links(&experiment.markdown());
-            assert!(!page.contains("]("), "{page}");
-            let page = folded(&page);
-            let is_long =
-                |line: &&str| !line.starts_with(['|', '<']) && line.chars().count() > COLUMNS;
-            assert_eq!(page.lines().find(is_long), None);
-        }
-        let link = "a [b](c.md#d), [e](https://f) and [g] h";
-        assert_eq!(without_links(link), "a b, e (https://f) and [g] h");
-        let text = "# T\n\na\nb\n- c\n  d\n- e\n\n| f |\n```\ng  h\n```";
-        assert_eq!(folded(text), "# T\n\na b\n- c d\n- e\n\n| f |\n```\ng  h\n```");
-        let item = format!("- {} y", "x".repeat(78));
-        assert_eq!(folded(&item), format!("- {}\n  y", "x".repeat(78)));
     }
 
     /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.

@@ -1,18 +1,13 @@
-//! Distributions of sizes, of times, and of requests over items.
+//! Distributions of sizes, and of requests over items.
 //!
-//! A [`Distribution`] draws a number (a key size, a value size, a think time); a [`Popularity`]
-//! draws the item to request next, of `n` items. Both are parsed from short texts:
+//! A [`Distribution`] draws the size of a key or a value; a [`Popularity`] draws the item to
+//! request next, of `n` items. Both are parsed from short texts:
 //!
 //! | text | meaning |
 //! |---|---|
 //! | `100` or `fixed:100` | always 100 |
 //! | `uniform:10-100` | every number from 10 to 100 alike |
-//! | `exp:30` | exponential, mean 30 |
-//! | `normal:1000,200` | mean 1000, standard deviation 200 |
-//! | `lognormal:68000,1.11` | median 68000, σ of the logarithm 1.11 |
-//! | `pareto:0,214.476,0.348238` | generalised Pareto: location, scale, shape |
-//! | `gev:30.8,8.2,0.079` | generalised extreme value: location, scale, shape |
-//! | `etc-key`, `etc-value`, `etc-gap` | sizes in bytes and gaps in µs of Facebook's ETC pool |
+//! | `etc-key`, `etc-value` | sizes in bytes of Facebook's ETC pool |
 //!
 //! | text | which item |
 //! |---|---|
@@ -22,14 +17,13 @@
 //! | `sequential` | one after the other, round and round |
 //!
 //! ETC is the pool of Atikoglu et al., "Workload analysis of a large-scale key-value store"
-//! (SIGMETRICS 2012). Mutilate's names for the three (`fb_key`, `fb_value`, `fb_ia`) are accepted
-//! as well.
+//! (SIGMETRICS 2012). Mutilate's names for the two (`fb_key`, `fb_value`) are accepted as well.
 
 use std::str::FromStr;
 
 use crate::random::Random;
 
-/// Distribution of a number: a size in bytes, or a time in the caller's unit.
+/// Distribution of a size in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Distribution {
     /// Constant.
@@ -41,42 +35,20 @@ pub enum Distribution {
         /// Largest.
         high: f64,
     },
-    /// Exponential.
-    Exponential {
-        /// Its mean.
-        mean: f64,
-    },
-    /// Normal (Gauss).
-    Normal {
-        /// Its mean.
-        mean: f64,
-        /// Its standard deviation.
-        deviation: f64,
-    },
-    /// Log-normal.
-    LogNormal {
-        /// Its median.
-        median: f64,
-        /// Standard deviation of the logarithm.
-        sigma: f64,
-    },
-    /// Generalised Pareto.
-    Pareto(Shape),
-    /// Generalised extreme value.
-    ExtremeValue(Shape),
+    /// ETC's key sizes: generalised extreme value.
+    EtcKey,
     /// ETC's value sizes: small ones by a table, the others generalised Pareto.
     EtcValue,
 }
 
 /// Parameters of the families of extreme value theory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+struct Shape {
     /// Start (Pareto) or centre (extreme value).
-    pub location: f64,
-    /// Width; above 0.
-    pub scale: f64,
-    /// Weight of the tail; 0 is the exponential (Pareto) or Gumbel's (extreme value).
-    pub shape: f64,
+    location: f64,
+    /// Width.
+    scale: f64,
+    /// Weight of the tail; not 0.
+    shape: f64,
 }
 
 /// ETC's key sizes in bytes (Atikoglu et al., section 5).
@@ -85,9 +57,6 @@ const ETC_KEY: Shape = Shape { location: 30.7984, scale: 8.20449, shape: 0.07868
 /// ETC's value sizes from 15 bytes up (the same section).
 const ETC_VALUE_TAIL: Shape = Shape { location: 15.0, scale: 214.476, shape: 0.348238 };
 
-/// ETC's gaps between requests in µs (the same section).
-const ETC_GAP: Shape = Shape { location: 0.0, scale: 16.0292, shape: 0.154971 };
-
 /// Probabilities of values of 0, 1, … 14 bytes in ETC (the same paper's table of small sizes).
 const ETC_VALUE_SMALL: [f64; 15] = [
     0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837,
@@ -95,30 +64,12 @@ const ETC_VALUE_SMALL: [f64; 15] = [
 ];
 
 impl Distribution {
-    /// ETC's key sizes in bytes.
-    pub(crate) fn etc_key() -> Distribution {
-        Distribution::ExtremeValue(ETC_KEY)
-    }
-
-    /// ETC's gaps between requests in µs.
-    pub(crate) fn etc_gap() -> Distribution {
-        Distribution::Pareto(ETC_GAP)
-    }
-
     /// Draws a number.
     pub fn draw(&self, random: &mut Random) -> f64 {
         match *self {
             Distribution::Fixed(value) => value,
             Distribution::Uniform { low, high } => low + (high - low) * random.unit(),
-            Distribution::Exponential { mean } => -mean * random.unit_above_zero().ln(),
-            Distribution::Normal { mean, deviation } => mean + deviation * standard_normal(random),
-            Distribution::LogNormal { median, sigma } => {
-                median * (sigma * standard_normal(random)).exp()
-            }
-            Distribution::Pareto(shape) => shape.pareto_above(random.unit_above_zero()),
-            Distribution::ExtremeValue(shape) => {
-                shape.extreme_value_below(random.unit_above_zero())
-            }
+            Distribution::EtcKey => ETC_KEY.extreme_value_below(random.unit_above_zero()),
             Distribution::EtcValue => etc_value(random),
         }
     }
@@ -141,21 +92,13 @@ impl Distribution {
 impl Shape {
     /// Value that is exceeded with probability `tail`.
     fn pareto_above(&self, tail: f64) -> f64 {
-        let stretch = match self.shape {
-            0.0 => -tail.ln(),
-            shape => (tail.powf(-shape) - 1.0) / shape,
-        };
-        self.location + self.scale * stretch
+        self.location + self.scale * (tail.powf(-self.shape) - 1.0) / self.shape
     }
 
     /// Value that is not exceeded with probability `below`.
     fn extreme_value_below(&self, below: f64) -> f64 {
         let hazard = -below.ln();
-        let stretch = match self.shape {
-            0.0 => -hazard.ln(),
-            shape => (hazard.powf(-shape) - 1.0) / shape,
-        };
-        self.location + self.scale * stretch
+        self.location + self.scale * (hazard.powf(-self.shape) - 1.0) / self.shape
     }
 }
 
@@ -168,18 +111,6 @@ fn etc_value(random: &mut Random) -> f64 {
         }
     }
     ETC_VALUE_TAIL.pareto_above(random.unit_above_zero())
-}
-
-/// Draws from the normal distribution with mean 0 and deviation 1, by Marsaglia's polar method.
-fn standard_normal(random: &mut Random) -> f64 {
-    loop {
-        let u = 2.0 * random.unit() - 1.0;
-        let v = 2.0 * random.unit() - 1.0;
-        let s = u * u + v * v;
-        if s > 0.0 && s < 1.0 {
-            return u * (-2.0 * s.ln() / s).sqrt();
-        }
-    }
 }
 
 /// Distribution of requests over items.
@@ -417,30 +348,10 @@ impl FromStr for Distribution {
                 Ok(Distribution::Fixed(at_least_0(text, value)?))
             }
             "uniform" => uniform(text, rest),
-            "exp" | "exponential" => {
-                let [mean] = numbers(text, rest, "exp:30")?;
-                Ok(Distribution::Exponential { mean: positive(text, "mean", mean)? })
-            }
-            "normal" => {
-                let [mean, deviation] = numbers(text, rest, "normal:1000,200")?;
-                let deviation = positive(text, "deviation", deviation)?;
-                Ok(Distribution::Normal { mean, deviation })
-            }
-            "lognormal" => {
-                let [median, sigma] = numbers(text, rest, "lognormal:68000,1.11")?;
-                let median = positive(text, "median", median)?;
-                let sigma = positive(text, "sigma", sigma)?;
-                Ok(Distribution::LogNormal { median, sigma })
-            }
-            "pareto" => Ok(Distribution::Pareto(shape(text, rest, "pareto:0,214.476,0.348238")?)),
-            "gev" => Ok(Distribution::ExtremeValue(shape(text, rest, "gev:30.8,8.2,0.079")?)),
-            "etc-key" | "fb_key" => Ok(Distribution::etc_key()),
+            "etc-key" | "fb_key" => Ok(Distribution::EtcKey),
             "etc-value" | "fb_value" => Ok(Distribution::EtcValue),
-            "etc-gap" | "fb_ia" => Ok(Distribution::etc_gap()),
             _ => Err(format!(
-                "'{text}' is not a distribution; write a number, uniform:10-100, exp:30, normal:1000,200, \
-                 lognormal:68000,1.11, pareto:LOCATION,SCALE,SHAPE, gev:LOCATION,SCALE,SHAPE, etc-key, \
-                 etc-value or etc-gap"
+                "'{text}' is not a distribution; write a number, uniform:10-100, etc-key or etc-value"
             )),
         }
     }
@@ -492,12 +403,6 @@ fn hot(text: &str, rest: &str) -> Result<Popularity, String> {
     }
 }
 
-fn shape(text: &str, rest: &str, example: &str) -> Result<Shape, String> {
-    let [location, scale, shape] = numbers(text, rest, example)?;
-    let scale = positive(text, "scale", scale)?;
-    Ok(Shape { location, scale, shape })
-}
-
 /// Parses exactly `N` finite numbers with commas between them.
 fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64; N], String> {
     let parsed: Option<Vec<f64>> = list
@@ -506,10 +411,6 @@ fn numbers<const N: usize>(text: &str, list: &str, example: &str) -> Result<[f64
         .collect();
     let wrong = || format!("'{text}' is not understood; write it like {example}");
     parsed.and_then(|numbers| numbers.try_into().ok()).ok_or_else(wrong)
-}
-
-fn positive(text: &str, what: &str, value: f64) -> Result<f64, String> {
-    if value > 0.0 { Ok(value) } else { Err(format!("'{text}': the {what} must be above 0")) }
 }
 
 fn at_least_0(text: &str, value: f64) -> Result<f64, String> {

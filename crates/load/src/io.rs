@@ -259,7 +259,7 @@ impl Kernel {
 }
 
 fn no_ring(error: io::Error) -> LoadError {
-    LoadError::System { doing: format!("{}; use --io epoll", why_no_ring(&error)), error }
+    LoadError(format!("{}; use --io epoll: {error}", why_no_ring(&error)))
 }
 
 fn why_no_ring(error: &io::Error) -> &'static str {

@@ -54,64 +54,28 @@ pub use outcome::{Class, Counts, Errors, IntervalRecord, Outcome, Progress, Tall
 pub use plan::Plan;
 pub use run::{run, table_drops};
 
-/// Reason why a run did not begin, or was aborted as a whole. Failures of single requests and
-/// connections are counted in [`Outcome`]; they are no errors here.
+/// Reason why a run did not begin, or was aborted as a whole: a sentence with the remedy. Failures
+/// of single requests and connections are counted in [`Outcome`]; they are no errors here.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The plan contradicts itself, or needs more descriptors or ports than this machine has.
-    Plan(String),
-    /// No server answers at a target.
-    Unreachable {
-        /// The target.
-        target: plan::LoadTarget,
-        /// The error of the first connection.
-        error: std::io::Error,
-    },
-    /// A target answers, but TLS with it failed.
-    Handshake {
-        /// The target.
-        target: plan::LoadTarget,
-        /// The reason, and the remedy.
-        reason: String,
-    },
-    /// A system call of the generator failed.
-    System {
-        /// The step that failed, and the remedy.
-        doing: String,
-        /// The error of the system.
-        error: std::io::Error,
-    },
-}
+pub struct LoadError(String);
 
 impl LoadError {
     /// Error of a step, which `doing` names with the remedy.
     fn during(doing: &str) -> impl FnOnce(std::io::Error) -> LoadError {
-        move |error| LoadError::System { doing: doing.to_owned(), error }
+        move |error| LoadError(format!("{doing}: {error}"))
+    }
+
+    /// Error of the first connection to a target.
+    fn unreachable(target: &plan::LoadTarget, error: &std::io::Error) -> LoadError {
+        let how = if target.is_udp() { " with UDP (-U)" } else { "" };
+        LoadError(format!("cannot connect to {target}: {error}; is the server running{how}?"))
     }
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Plan(sentence) => f.write_str(sentence),
-            LoadError::Unreachable { target, error } => {
-                let how = if target.is_udp() { " with UDP (-U)" } else { "" };
-                write!(f, "cannot connect to {target}: {error}; is the server running{how}?")
-            }
-            LoadError::Handshake { target, reason } => {
-                write!(f, "TLS with {target} failed: {reason}")
-            }
-            LoadError::System { doing, error } => write!(f, "{doing}: {error}"),
-        }
+        f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LoadError::Plan(_) | LoadError::Handshake { .. } => None,
-            LoadError::Unreachable { error, .. } | LoadError::System { error, .. } => Some(error),
-        }
-    }
-}
+impl std::error::Error for LoadError {}

@@ -182,7 +182,7 @@ fn probe_until(stop: &AtomicBool, plan: &Plan, tls: Option<&TlsClient>) -> Ran<S
 fn probe(targets: &[LoadTarget], limit: Duration, tls: Option<&TlsClient>) -> Ran<String> {
     let mut agreed = String::new();
     for target in targets {
-        let unreachable = |error| LoadError::Unreachable { target: target.clone(), error };
+        let unreachable = |error: io::Error| LoadError::unreachable(target, &error);
         if let LoadTarget::Udp(address) = target {
             socket::ask_version(*address, limit).map_err(unreachable)?;
             continue;
@@ -190,8 +190,8 @@ fn probe(targets: &[LoadTarget], limit: Duration, tls: Option<&TlsClient>) -> Ra
         let stream = socket::blocking_stream(target, limit, limit).map_err(unreachable)?;
         if let Some(client) = tls {
             let tried = client.try_on(stream);
-            let said =
-                tried.map_err(|reason| LoadError::Handshake { target: target.clone(), reason })?;
+            let said = tried
+                .map_err(|reason| LoadError(format!("TLS with {target} failed: {reason}")))?;
             agreed = format!(", {said}");
         }
     }

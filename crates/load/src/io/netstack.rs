@@ -78,7 +78,7 @@ impl UserTcp<DeviceQueue> {
         slots: u32,
     ) -> Result<UserTcp<DeviceQueue>, LoadError> {
         let opened = interface.open_keyed(1, tcp(), limits(), || Ok(key()));
-        let netstacks = opened.map_err(|error| LoadError::Plan(error.to_string()))?;
+        let netstacks = opened.map_err(|error| LoadError(error.to_string()))?;
         let netstack = netstacks.into_iter().next().expect("one was asked for");
         let mut tcp = UserTcp::new(netstack, slots);
         tcp.probe(plan)?;
@@ -268,14 +268,12 @@ impl<D: Device> UserTcp<D> {
         for target in plan.targets.iter().filter_map(LoadTarget::address) {
             let timeout = plan.connect_timeout;
             let probed = self.stream(target, timeout, timeout).map(|_| ());
-            probed.map_err(|error| LoadError::Unreachable {
-                target: target.into(),
-                error: match error.kind() {
-                    io::ErrorKind::TimedOut => {
-                        io::Error::new(error.kind(), "no answer (is the link up?)")
-                    }
+            probed.map_err(|error| {
+                let error = match error.kind() {
+                    io::ErrorKind::TimedOut => io::Error::other("no answer (is the link up?)"),
                     _ => error,
-                },
+                };
+                LoadError::unreachable(&target.into(), &error)
             })?;
         }
         Ok(())

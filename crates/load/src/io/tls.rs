@@ -51,7 +51,7 @@ impl TlsClient {
         let Some(tls) = &plan.tls else {
             return Ok(None);
         };
-        let wrong = |error: &dyn std::fmt::Display| LoadError::Plan(format!("TLS: {error}"));
+        let wrong = |error: &dyn std::fmt::Display| LoadError(format!("TLS: {error}"));
         let name = ServerName::try_from(tls.server_name.clone()).map_err(|error| wrong(&error))?;
         let mut config = config(tls).map_err(|error| wrong(&error))?;
         config.alpn_protocols = match plan.workload {

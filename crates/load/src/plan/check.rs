@@ -32,9 +32,9 @@ impl Plan {
     /// Checks the plan for contradictions.
     ///
     /// # Errors
-    /// [`LoadError::Plan`].
+    /// The plan contradicts itself.
     pub fn check(&self) -> Result<(), LoadError> {
-        let wrong = |sentence: &str| Err(LoadError::Plan(sentence.to_owned()));
+        let wrong = |sentence: &str| Err(LoadError(sentence.to_owned()));
         let asks = !matches!(self.workload, Workload::Idle);
         if self.targets.is_empty() {
             return wrong("there is no target to connect to");
@@ -105,7 +105,7 @@ impl Plan {
             addresses.any(|target| target.is_ipv4() != source.is_ipv4())
         };
         match self.sources.iter().find(|source| of_another_family(source)) {
-            Some(source) => Err(LoadError::Plan(format!(
+            Some(source) => Err(LoadError(format!(
                 "source address {source} and a target are not of the same family (IPv4, IPv6)"
             ))),
             None => Ok(()),
@@ -113,7 +113,7 @@ impl Plan {
     }
 
     fn check_network(&self) -> Result<(), LoadError> {
-        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let wrong = |sentence: String| Err(LoadError(sentence));
         let is_unix = |target: &LoadTarget| matches!(target, LoadTarget::Unix(_));
         if !self.sources.is_empty() && self.targets.iter().any(is_unix) {
             return wrong("a Unix socket has no source address: remove --source".to_owned());
@@ -134,7 +134,7 @@ impl Plan {
         if !self.targets.iter().all(|target| matches!(target, LoadTarget::Tcp(_))) {
             return wrong("--network netstack has TCP alone".to_owned());
         }
-        interface.check().map_err(|error| LoadError::Plan(error.to_string()))?;
+        interface.check().map_err(|error| LoadError(error.to_string()))?;
         if self.threads > 1 {
             // The device steers frames to its queues as it likes: a reply would come to another
             // thread than the one that asked.
@@ -168,7 +168,7 @@ impl Plan {
         if !self.is_udp() {
             return Ok(());
         }
-        let wrong = |sentence: &str| Err(LoadError::Plan(format!("--udp: {sentence}")));
+        let wrong = |sentence: &str| Err(LoadError(format!("--udp: {sentence}")));
         let Workload::Cache(cache) = &self.workload else {
             return wrong("only memcached's protocols have datagrams");
         };
@@ -226,20 +226,20 @@ impl Plan {
             }
         };
         match (is_right, &self.workload) {
-            (false, _) => Err(LoadError::Plan(
+            (false, _) => Err(LoadError(
                 "a rate must be above 0 (in --course: at least 0) and at most 10M per thread; every stage of \
                  --course needs a time above 0"
                     .to_owned(),
             )),
             (true, Workload::Sessions(_)) if self.arrivals == Arrivals::Closed => Err(
-                LoadError::Plan("--sessions needs a --rate".to_owned()),
+                LoadError("--sessions needs a --rate".to_owned()),
             ),
             _ => Ok(()),
         }
     }
 
     fn check_workload(&self) -> Result<(), LoadError> {
-        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let wrong = |sentence: String| Err(LoadError(sentence));
         let http = match &self.workload {
             Workload::Http(http) => http,
             Workload::Sessions(sessions) => {
@@ -304,7 +304,7 @@ impl Cache {
     fn check_names(&self, template: &Template) -> Result<(), LoadError> {
         let longest = template.text(template.count() - 1);
         if template.count() != self.keys || !is_key(&longest) || longest.len() > KEY_BYTES_MAX {
-            return Err(LoadError::Plan(format!(
+            return Err(LoadError(format!(
                 "'{}' is not a key: it has at most {KEY_BYTES_MAX} bytes, and no spaces or control characters",
                 longest.escape_debug()
             )));
@@ -314,7 +314,7 @@ impl Cache {
 
     fn check_value(&self) -> Result<(), LoadError> {
         match self.value_bytes {
-            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => Err(LoadError::Plan(
+            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => Err(LoadError(
                 format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"),
             )),
             _ => Ok(()),
@@ -322,7 +322,7 @@ impl Cache {
     }
 
     fn check(&self) -> Result<(), LoadError> {
-        let wrong = |sentence: String| Err(LoadError::Plan(sentence));
+        let wrong = |sentence: String| Err(LoadError(sentence));
         if !(0.0..=100.0).contains(&self.set_percent) || self.keys == 0 || self.keys_per_get == 0 {
             return wrong(
                 "--keys and --multi-get must be above 0, and --sets from 0 to 100".to_owned(),

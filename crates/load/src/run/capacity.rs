@@ -27,7 +27,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), LoadError> {
         }
         Network::Netstack(_) => refusal_of_netstack(plan, fixed(Some(CONNECTIONS_PER_PAIR))),
     };
-    no.map_or(Ok(()), |no| Err(LoadError::Plan(no)))
+    no.map_or(Ok(()), |no| Err(LoadError(no)))
 }
 
 fn refusal(plan: &Plan, open: u64, nofile: u64, ports: Option<u64>) -> Option<String> {

@@ -128,10 +128,7 @@ fn server_stall_shows_in_latency() {
 fn port_without_listener_is_an_error() {
     let link = Link { is_listening: false, ..Link::default() };
     let refused = link.try_run(&asking(1)).0.unwrap_err();
-    let LoadError::Unreachable { error, .. } = refused else {
-        panic!("{refused}");
-    };
-    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(refused.to_string().contains("refused; is the server running"), "{refused}");
 }
 
 #[test]
@@ -189,7 +186,7 @@ fn dead_link_counts_time_outs() {
     // Without anything at all, the run says so at once.
     let dark = Link { impairment: Impairment { loss: 1.0, ..Impairment::NONE }, ..Link::default() };
     let error = dark.try_run(&plan).0.unwrap_err();
-    assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().starts_with("cannot connect to"), "{error}");
 }
 
 #[test]

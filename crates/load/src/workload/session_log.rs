@@ -66,23 +66,6 @@ impl UserSession {
     }
 }
 
-/// Error in a session log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogError {
-    /// Line, from 1.
-    pub line: usize,
-    /// Problem, and the correct form.
-    pub what: String,
-}
-
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
-    }
-}
-
-impl std::error::Error for LogError {}
-
 /// Reads the session log at `path`.
 ///
 /// # Errors
@@ -99,7 +82,7 @@ pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
 ///
 /// # Errors
 /// The first line that is not understood, or that there is no session at all.
-pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
+pub fn parse(text: &str) -> Result<Vec<UserSession>, String> {
     let mut parser = LogParser { rest: text, line: 0 };
     let mut sessions = Vec::new();
     let mut session = UserSession::default();
@@ -111,9 +94,8 @@ pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
                 session.bursts.push(CallBurst { calls: vec![call], think })
             }
             LogLine::Together(call, think) => {
-                let burst = session.bursts.last_mut().ok_or_else(|| LogError {
-                    line: parser.line,
-                    what: "a session cannot begin with an indented line; begin its first URI in the first column".into(),
+                let burst = session.bursts.last_mut().ok_or_else(|| {
+                    parser.wrong("a session cannot begin with an indented line; begin its first URI in the first column")
                 })?;
                 burst.calls.push(call);
                 burst.think = think.or(burst.think);
@@ -122,7 +104,7 @@ pub fn parse(text: &str) -> Result<Vec<UserSession>, LogError> {
     }
     end_session(&mut session, &mut sessions);
     if sessions.is_empty() {
-        Err(LogError { line: parser.line.max(1), what: "the log holds no session".into() })
+        Err(format!("line {}: the log holds no session", parser.line.max(1)))
     } else {
         Ok(sessions)
     }
@@ -150,7 +132,7 @@ struct LogParser<'a> {
 }
 
 impl<'a> LogParser<'a> {
-    fn next_line(&mut self) -> Result<LogLine, LogError> {
+    fn next_line(&mut self) -> Result<LogLine, String> {
         self.line += 1;
         let line = self.rest.split('\n').next().unwrap_or_default();
         if line.starts_with('#') || line.trim().is_empty() {
@@ -188,21 +170,21 @@ impl<'a> LogParser<'a> {
         word
     }
 
-    fn uri(&mut self) -> Result<String, LogError> {
+    fn uri(&mut self) -> Result<String, String> {
         let word = self.word(|_| false);
         let uri = path_of(word).filter(|uri| uri.len() <= URI_BYTES_MAX);
         uri.ok_or_else(|| {
-            self.wrong(format!(
+            self.wrong(&format!(
                 "'{}' is not a URI; write its path, such as /index.html",
                 brief(word)
             ))
         })
     }
 
-    fn option(&mut self, call: &mut Call, think: &mut Option<Duration>) -> Result<(), LogError> {
+    fn option(&mut self, call: &mut Call, think: &mut Option<Duration>) -> Result<(), String> {
         let name = self.word(|c| c == '=');
         let Some(rest) = self.rest.strip_prefix('=') else {
-            return Err(self.wrong(format!("'{}' is not understood; after the URI go think=SECONDS, method=NAME and contents='TEXT'", brief(name))));
+            return Err(self.wrong(&format!("'{}' is not understood; after the URI go think=SECONDS, method=NAME and contents='TEXT'", brief(name))));
         };
         self.rest = rest;
         let value = self.value()?;
@@ -211,7 +193,7 @@ impl<'a> LogParser<'a> {
             "method" => call.method = self.method(value)?,
             "contents" => call.contents = value.into_bytes(),
             _ => {
-                return Err(self.wrong(format!(
+                return Err(self.wrong(&format!(
                     "there is no option '{}'; there are think, method and contents",
                     brief(name)
                 )));
@@ -220,10 +202,10 @@ impl<'a> LogParser<'a> {
         Ok(())
     }
 
-    fn think(&self, value: &str) -> Result<Duration, LogError> {
+    fn think(&self, value: &str) -> Result<Duration, String> {
         let seconds = value.parse().ok().filter(|s| (0.0..=THINK_S_MAX).contains(s));
         let seconds = seconds.ok_or_else(|| {
-            self.wrong(format!(
+            self.wrong(&format!(
                 "'{}' is not a think time; write seconds, such as think=2.5",
                 brief(value)
             ))
@@ -231,12 +213,12 @@ impl<'a> LogParser<'a> {
         Ok(Duration::from_secs_f64(seconds))
     }
 
-    fn method(&self, value: String) -> Result<String, LogError> {
+    fn method(&self, value: String) -> Result<String, String> {
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if !value.is_empty() && value.bytes().all(is_token) {
             Ok(value)
         } else {
-            Err(self.wrong(format!(
+            Err(self.wrong(&format!(
                 "'{}' is not a method; write one such as method=POST",
                 brief(&value)
             )))
@@ -244,7 +226,7 @@ impl<'a> LogParser<'a> {
     }
 
     /// Parses a value: a word, or text between quotes.
-    fn value(&mut self) -> Result<String, LogError> {
+    fn value(&mut self) -> Result<String, String> {
         let Some(quote) = self.rest.chars().next().filter(|c| ['\'', '"'].contains(c)) else {
             return Ok(self.word(|_| false).to_owned());
         };
@@ -270,14 +252,15 @@ impl<'a> LogParser<'a> {
                 _ => value.push(c),
             }
         }
-        let what = format!(
+        self.line = began;
+        Err(self.wrong(&format!(
             "a quote that does not end; close it with {quote} or end the line with a backslash"
-        );
-        Err(LogError { line: began, what })
+        )))
     }
 
-    fn wrong(&self, what: String) -> LogError {
-        LogError { line: self.line, what }
+    /// Mistake in this line, with the correct form.
+    fn wrong(&self, what: &str) -> String {
+        format!("line {}: {what}", self.line)
     }
 }
 

@@ -51,7 +51,6 @@ pub use method::{
     EXIT_ABSENT, Effort, Progress, RunError, Setting, Thoroughness, estimate, run, taking_part,
 };
 pub use numbers::{Spread, show};
-pub use page::fold;
 pub use peers::PeerRuntime;
 pub use report::{Report, html, summary};
 pub use rows::{Ratio, Row, Rows};

@@ -10,6 +10,8 @@
 //! - Why not all of it came out: known causes of what did not come out as expected.
 //! - What may be wrong with it: reasons why it may not be so elsewhere.
 
+use load::report::fold;
+
 use crate::experiment::{Breadth, Experiment};
 use crate::rows::Rows;
 
@@ -93,42 +95,22 @@ fn list(what: &str, all: impl Iterator<Item = String>) -> String {
     item(&format!("{what}: {}.", all.join("; ")))
 }
 
-/// Words in lines of at most `columns` characters: the first behind `begin`, the others behind
-/// `indent`.
-pub fn fold<'t>(
-    columns: usize,
-    begin: String,
-    indent: &str,
-    words: impl Iterator<Item = &'t str>,
-) -> String {
-    let mut text = String::new();
-    let mut line = begin;
-    for word in words {
-        let is_full = line.chars().count() + 1 + word.chars().count() > columns;
-        if is_full && !line.trim().is_empty() {
-            text.push_str(&line);
-            text.push('\n');
-            line = indent.to_owned();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    text + &line
-}
-
 /// Columns of documents.
 const COLUMNS: usize = 100;
 
 /// A paragraph of a document.
 pub(crate) fn paragraph(text: &str) -> String {
-    fold(COLUMNS, String::new(), "", text.split_whitespace())
+    lines(text, COLUMNS).join("\n")
 }
 
 /// An item of a list in a document.
 pub(crate) fn item(text: &str) -> String {
-    fold(COLUMNS, "-".to_owned(), " ", text.split_whitespace())
+    format!("- {}", lines(text, COLUMNS - 2).join("\n  "))
+}
+
+fn lines(text: &str, columns: usize) -> Vec<String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    fold(&words.join(" "), columns)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod files;
 mod screen;
 mod threshold;
 
-pub use crate::units::{count_of, ns_of, rate_of};
+pub use crate::units::{columns_of, count_of, counted, fold, ns_of, rate_of};
 pub use figures::{Figures, Latency, figures, json};
 pub use files::{csv, hgrm, interval_log};
 pub use screen::{Heading, Look, screen};

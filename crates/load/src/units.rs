@@ -1,4 +1,4 @@
-//! Numbers with units, for people.
+//! Numbers with units and lines of words, for people.
 
 /// Formats a time with three digits and its unit.
 pub fn ns_of(ns: f64) -> String {
@@ -36,7 +36,7 @@ pub fn count_of(count: u64) -> String {
 }
 
 /// Formats a number of things: `1 reply`, `2 replies`, `3,000 connections`.
-pub(crate) fn counted(count: u64, one: &str) -> String {
+pub fn counted(count: u64, one: &str) -> String {
     let many = match one.strip_suffix('y') {
         _ if count == 1 => one.to_owned(),
         Some(stem) => format!("{stem}ies"),
@@ -54,4 +54,36 @@ pub(crate) fn bytes_of(bytes: u64) -> String {
         b => (b / 1e9, "GB"),
     };
     format!("{value:.1} {unit}")
+}
+
+/// Cuts a text into lines of at most `columns`, at its spaces. A line does not begin with a dot
+/// between two parts.
+pub fn fold(text: &str, columns: usize) -> Vec<String> {
+    if columns_of(text) <= columns {
+        return vec![text.to_owned()];
+    }
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one from the start");
+        if line.is_empty() || columns_of(line) + 1 + columns_of(word) <= columns {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        } else if word != "·" {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// Columns that a text takes in a terminal: the codes of its colours take none.
+pub fn columns_of(text: &str) -> usize {
+    let mut is_code = false;
+    let shown = text.chars().filter(|&c| {
+        let was_code = is_code;
+        is_code = c == '\x1b' || (is_code && c != 'm');
+        !is_code && !was_code
+    });
+    shown.count()
 }

@@ -12,8 +12,7 @@ use std::time::Duration;
 use session::{HostName, PrefixLen};
 use web::{CacheRule, CorsRule, Encoding, HeaderRule, RedirectRule};
 
-/// Writes a count with its thousands apart: `1,048,576`.
-pub(crate) use ::load::report::count_of as show_count;
+pub(crate) use ::load::report::{count_of as show_count, counted as show_counted, fold};
 
 /// Reads `500ms`, `10s`, `1.5m`, `1h`, `1d`, down to a nanosecond.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -119,29 +118,6 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
     let decimals = usize::from(amount.fract() >= 0.05 && amount < 100.0);
     format!("{amount:.decimals$} {}", UNITS[unit])
-}
-
-/// `1 item`, `2,000 items`.
-pub(crate) fn show_counted(count: u64, noun: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{ending}", show_count(count))
-}
-
-/// Cuts a text into lines at its spaces.
-pub(crate) fn fold(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("never empty");
-        if !line.is_empty() && line.len() + 1 + word.len() > width {
-            lines.push(word.to_owned());
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }
 
 /// Writes a name and, from `column` on, the text about it, in lines of `width` letters.

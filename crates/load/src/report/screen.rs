@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::figures::{Figures, Latency, figures};
 use crate::outcome::{Counts, Kind, Outcome};
-use crate::units::{bytes_of, count_of, counted, ns_of, rate_of};
+use crate::units::{bytes_of, count_of, counted, fold, ns_of, rate_of};
 use crate::verdict::{KEPT_UP_SHARE, Tone, Verdict, VerdictRow};
 
 /// Heading of the report.
@@ -37,7 +37,7 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     let columns = look.width.max(WIDTH_MIN) - NAME_COLUMNS;
     let mut text = String::new();
     let mut line = |name: &str, what: &str| {
-        for (at, row) in wrapped(what, columns).iter().enumerate() {
+        for (at, row) in fold(what, columns).iter().enumerate() {
             let name = if at == 0 { name } else { "" };
             let _ = writeln!(text, "  {} {row}", paint.dim(&format!("{name:<10}")));
         }
@@ -83,36 +83,6 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
         line("warning", &paint.warn_if(true, warning));
     }
     text
-}
-
-/// Wraps text between words; colours take no columns.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    if columns_of(text) <= columns {
-        return vec![text.to_owned()];
-    }
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is one from the start");
-        if line.is_empty() || columns_of(line) + 1 + columns_of(word) <= columns {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        } else if word != "·" {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
-}
-
-fn columns_of(text: &str) -> usize {
-    let mut is_code = false;
-    let shown = text.chars().filter(|&c| {
-        let was_code = is_code;
-        is_code = c == '\x1b' || (is_code && c != 'm');
-        !is_code && !was_code
-    });
-    shown.count()
 }
 
 fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {

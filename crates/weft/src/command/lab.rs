@@ -13,13 +13,14 @@ use ::lab::catalog::{self, CATALOG, OTHER_NAMES};
 use ::lab::compare::{Compares, Comparison, NEW, OLD};
 use ::lab::{
     Effort, Experiment, GeneratorHost, KNOWN, ON_REQUEST, PeerRuntime, Progress, Recorded, Report,
-    RunError, Setting, Start, System, Testbed, Thoroughness, Work, fold, samples_file,
+    RunError, Setting, Start, System, Testbed, Thoroughness, Work, samples_file,
 };
 
 use crate::failure::Failure;
 use crate::os::files;
 use crate::os::stop::Stop;
 use crate::settings;
+use crate::value::write_row;
 use args::{Compare, Measuring, Run};
 pub(crate) use args::{LabCommand, SECTIONS, command, experiments, typed, with_names};
 
@@ -48,27 +49,20 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     let names = CATALOG.iter().map(|experiment| experiment.name.len());
     let others = OTHER_NAMES.iter().map(|(name, ..)| name.len());
-    let width = names.chain(others).max().unwrap_or_default();
+    let column = names.chain(others).max().unwrap_or_default() + 1;
     for experiment in CATALOG {
         let note = if experiment.work.needs_root() && !is_root { " (needs root)" } else { "" };
         let text = format!("{}{note}", experiment.about);
-        write_entry(out, experiment.name, width, &text)?;
+        write_row(out, experiment.name, column, COLUMNS, &text)?;
     }
     for (name, experiment, what) in OTHER_NAMES {
-        write_entry(out, name, width, &format!("alias: {what} of {experiment}"))?;
+        write_row(out, name, column, COLUMNS, &format!("alias: {what} of {experiment}"))?;
     }
     Ok(())
 }
 
 /// Columns of the smallest terminal.
 const COLUMNS: usize = 80;
-
-/// A name and a text, which is folded beside it.
-fn write_entry(out: &mut impl Write, name: &str, width: usize, text: &str) -> io::Result<()> {
-    let name = format!("{name:<width$}");
-    let indent = " ".repeat(width);
-    writeln!(out, "{}", fold(COLUMNS, name, &indent, text.split(' ')))
-}
 
 /// The page of each experiment: what a reader should know who has not read the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {

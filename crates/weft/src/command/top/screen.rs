@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::load::report::{count_of, ns_of, rate_of};
+use ::load::report::{columns_of, count_of, ns_of, rate_of};
 
 use super::overview::{Overview, PathRate};
 use super::terminal::KeyPress;
@@ -333,21 +333,10 @@ fn beside(left: Vec<String>, right: Vec<String>, column: usize) -> Vec<String> {
     let (mut left, mut right) = (left.into_iter(), right.into_iter());
     let line = |_| {
         let left = left.next().unwrap_or_default();
-        let padding = " ".repeat(column.saturating_sub(visible_len(&left)));
+        let padding = " ".repeat(column.saturating_sub(columns_of(&left)));
         left + &padding + &right.next().unwrap_or_default()
     };
     (0..count).map(line).collect()
-}
-
-/// Columns of a text with colours.
-fn visible_len(text: &str) -> usize {
-    let mut is_escape = false;
-    let shown = text.chars().filter(|letter| {
-        let is_shown = !is_escape && *letter != '\x1b';
-        is_escape = *letter == '\x1b' || is_escape && *letter != 'm';
-        is_shown
-    });
-    shown.count()
 }
 
 /// Joined with commas, in lines of this width; none if there are no parts.

@@ -73,7 +73,7 @@ fn shown(overview: &Overview, view: &View, size: (usize, usize)) -> String {
     // Colours change no column.
     for (plain, painted) in plain.iter().zip(painted(Color::Always)) {
         assert!(plain.chars().count() <= size.0, "{plain}");
-        assert_eq!(visible_len(&painted), plain.chars().count(), "{painted:?}");
+        assert_eq!(columns_of(&painted), plain.chars().count(), "{painted:?}");
     }
     let lines = plain.iter().map(|line| line.trim_end());
     lines.collect::<Vec<_>>().join("\n")

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::serve::listen::Address;
 use ::serve::tls::{Certificate, Clients, TlsOptions};
+use cache::Binding;
 
 use crate::common::{Common, address};
 use crate::engine::{EngineChoice, EngineKind};
@@ -48,7 +49,7 @@ pub(crate) struct CacheConfig {
     pub(crate) has_huge_pages: bool,
     pub(crate) memory_file: Option<PathBuf>,
 
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: Binding,
     pub(crate) has_no_cas: bool,
     pub(crate) allows_shutdown: bool,
     pub(crate) has_no_flush_all: bool,
@@ -95,18 +96,6 @@ struct Host {
     is_plain: bool,
 }
 
-/// Protocols that are accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// Whatever the first byte of a connection says.
-    #[default]
-    Auto,
-    /// Text and meta.
-    Ascii,
-    /// Binary.
-    Binary,
-}
-
 /// Certificates of clients: not asked for, optional or required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verify {
@@ -141,7 +130,7 @@ impl CacheConfig {
                 "-I: the largest item cannot take more than half of the memory: give -m {megabytes} or more"
             ));
         }
-        if self.has_sasl && self.protocol == Protocol::Ascii {
+        if self.has_sasl && self.protocol == Binding::Ascii {
             return Err("-S: SASL is part of the binary protocol, which -B ascii excludes".into());
         }
         if self.has_sasl && self.auth_file.is_none() {

@@ -16,10 +16,10 @@ use ::serve::metrics::MetricsWriter;
 use ::serve::{Server, Settings};
 use cache::auth::Users;
 use cache::store::{self, Snapshot, SnapshotTime, Store};
-use cache::{Auth, Binding, Evicted, Peer, Service};
+use cache::{Auth, Evicted, Peer, Service};
 use session::{Now, Opening};
 
-use super::config::{CacheConfig, Protocol};
+use super::config::CacheConfig;
 use super::host::ProcessHost;
 use super::metrics;
 use super::prepare::Prepared;
@@ -195,11 +195,7 @@ fn service_settings(
         memory_file: config.memory_file.as_ref().map(|file| file.display().to_string()),
         threads: config.common.workers() as u32,
         backlog: config.backlog,
-        binding: match config.protocol {
-            Protocol::Auto => Binding::Auto,
-            Protocol::Ascii => Binding::Ascii,
-            Protocol::Binary => Binding::Binary,
-        },
+        binding: config.protocol,
         prefix_delimiter: config.prefix_end.unwrap_or(':') as u8,
         counts_prefixes: config.prefix_end.is_some(),
         allows_shutdown: config.allows_shutdown,

@@ -5,7 +5,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::config::{CacheConfig, Protocol, Verify};
+use cache::Binding;
+
+use super::config::{CacheConfig, Verify};
 use crate::common::as_typed;
 use crate::engine::WORKERS_MAX;
 use crate::settings::layer::Layer;
@@ -331,11 +333,11 @@ fn prefix_end(text: &str) -> Result<char, String> {
     }
 }
 
-fn protocol(text: &str) -> Result<Protocol, String> {
+fn protocol(text: &str) -> Result<Binding, String> {
     match text {
-        "auto" => Ok(Protocol::Auto),
-        "ascii" => Ok(Protocol::Ascii),
-        "binary" => Ok(Protocol::Binary),
+        "auto" => Ok(Binding::Auto),
+        "ascii" => Ok(Binding::Ascii),
+        "binary" => Ok(Binding::Binary),
         _ => Err(format!("'{text}' is neither ascii, binary nor auto")),
     }
 }

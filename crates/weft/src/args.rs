@@ -14,6 +14,7 @@ use crate::command::lab;
 use crate::command::load;
 use crate::command::serve::ServeConfig;
 use crate::command::top;
+use crate::hints;
 use crate::settings::{self, arguments, layer::Layer};
 
 /// The command that was typed.
@@ -123,118 +124,13 @@ pub(crate) fn command() -> Command {
         ])
 }
 
-/// Sections behind the options, in the long help and the manual page: title and text.
-type Sections = &'static [(&'static str, &'static str)];
-
-/// The sections of a command; of weft itself if the name is "weft".
-pub(crate) fn sections(command: &str) -> Sections {
-    match command {
-        "serve" => SERVE_SECTIONS,
-        "cache" => CACHE_SECTIONS,
-        "lab" => lab::SECTIONS,
-        "load" => load::args::SECTIONS,
-        "top" => top::SECTIONS,
-        "doctor" => DOCTOR_SECTIONS,
-        "check-config" => CHECK_CONFIG_SECTIONS,
-        "completions" => COMPLETIONS_SECTIONS,
-        "man" => MAN_SECTIONS,
-        _ => WEFT_SECTIONS,
-    }
-}
-
 fn after_help(command: &str) -> String {
-    let sections = sections(command).iter().map(|(title, text)| {
+    let sections = hints::sections(command).into_iter().map(|(title, text)| {
         let lines: String = text.lines().map(|line| format!("\n  {line}")).collect();
         format!("{title}:{lines}")
     });
     sections.collect::<Vec<_>>().join("\n\n")
 }
-
-const WEFT_SECTIONS: Sections = &[
-    (
-        "Examples",
-        "weft serve              serve this directory at http://127.0.0.1:8080/\n\
-         weft cache -m 1024      a cache of 1 GiB for memcached's clients\n\
-         weft doctor             what this kernel and these limits allow\n\
-         weft man serve | man -l -",
-    ),
-    EXIT_STATUS,
-];
-
-const EXIT_STATUS: (&str, &str) = (
-    "Exit status",
-    "0  success; also a server that stopped because it was told to\n\
-     1  a failure while running: an address in use, no permission, a limit\n\
-     2  the command line or the configuration is wrong; nothing was started",
-);
-
-const SERVE_SECTIONS: Sections = &[
-    (
-        "Examples",
-        "weft serve                      this directory, for this machine only\n\
-         weft serve site --listen :80 --user www-data\n\
-         weft serve site --access-log - --log-format json\n\
-         weft serve dist --spa index.html --cache '/assets/**=max-age=31536000, immutable'\n\
-         weft serve site --error-page 404=404.html --header 'X-Frame-Options: DENY'\n\
-         weft serve site --admin 127.0.0.1:9090      with /metrics and /healthz there\n\
-         weft serve --config serve.toml  and to check it: weft check-config serve.toml\n\
-         weft serve site --engine thread             a kernel thread per connection",
-    ),
-    (
-        "Signals",
-        "SIGTERM, SIGINT  take no more connections, let open requests finish within\n\
-         \x20                --drain-timeout, stop; the second one stops at once\n\
-         SIGHUP           read the configuration again, check the site again, reopen the\n\
-         \x20                log file; no connection is dropped. When the terminal that\n\
-         \x20                the server was started from is closed: stop, as for SIGTERM\n\
-         SIGUSR1          print on standard error what the server is doing",
-    ),
-    EXIT_STATUS,
-];
-
-const CACHE_SECTIONS: Sections = &[
-    ("Examples", cache::EXAMPLES),
-    (
-        "Signals",
-        "SIGTERM, SIGINT  take no more connections, let those that are open end within\n\
-         \x20                --drain-timeout, save the items if -e says where, stop; the second\n\
-         \x20                one stops at once, without saving\n\
-         SIGUSR1          the same, as in memcached\n\
-         SIGHUP           read the users of -Y and the certificates of -Z again",
-    ),
-    EXIT_STATUS,
-];
-
-const DOCTOR_SECTIONS: Sections = &[
-    (
-        "Examples",
-        "weft doctor\n\
-         weft doctor --json | jq '.findings[] | select(.verdict != \"ok\")'",
-    ),
-    (
-        "Exit status",
-        "0  nothing keeps a server from working; there may be warnings\n\
-         1  something keeps a server from working\n\
-         2  the command line is wrong",
-    ),
-];
-
-const CHECK_CONFIG_SECTIONS: Sections = &[
-    ("Examples", "weft check-config serve.toml && systemctl reload weft"),
-    ("Exit status", "0  the file is ok\n2  the file has errors; each line says where and why"),
-];
-
-const COMPLETIONS_SECTIONS: Sections = &[(
-    "Examples",
-    "weft completions bash > ~/.local/share/bash-completion/completions/weft\n\
-     weft completions zsh > ~/.zfunc/_weft\n\
-     weft completions fish > ~/.config/fish/completions/weft.fish",
-)];
-
-const MAN_SECTIONS: Sections = &[(
-    "Examples",
-    "weft man serve | man -l -\nweft man load http | man -l -\nweft man --dir /usr/local/share/man/man1",
-)];
 
 fn serve() -> Command {
     let command = Command::new("serve")

@@ -1,4 +1,5 @@
-//! Hints for words of other programs: what they are called here, or why they do nothing.
+//! Texts of the help: hints for words of other programs, which say what they are called here or why
+//! they do nothing; and what stands behind the options.
 
 /// A table: lines of names, separated by spaces, and a sentence about them, `NAMES = SENTENCE`.
 #[derive(Clone, Copy)]
@@ -43,4 +44,19 @@ impl Hints {
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         self.rows().flat_map(|(names, _)| names.split(' '))
     }
+}
+
+/// Sections behind the options, in the long help and the manual page, each headed by its commands
+/// and its title.
+const SECTIONS: &str = include_str!("hints/sections.txt");
+
+/// Titles and texts of a command's sections; of weft itself if the name is "weft".
+pub(crate) fn sections(command: &str) -> Vec<(&'static str, &'static str)> {
+    let sections = SECTIONS.split("== ").filter_map(|section| {
+        let (head, text) = section.split_once('\n')?;
+        let (commands, title) = head.split_once(": ")?;
+        let is_meant = commands.split(' ').any(|name| name == command);
+        is_meant.then_some((title, text.trim_end()))
+    });
+    sections.collect()
 }

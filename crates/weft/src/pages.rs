@@ -12,6 +12,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::args;
 use crate::command::lab;
 use crate::command::serve::ServeConfig;
+use crate::hints;
 use crate::settings::Config;
 use crate::value::fold;
 
@@ -156,7 +157,7 @@ fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<(
     }
     // Examples and exit codes stand at the first level, for all commands below it.
     let first = page.words.first().map_or("weft", String::as_str);
-    for (title, text) in args::sections(first) {
+    for (title, text) in hints::sections(first) {
         section(&title.to_uppercase(), text).to_writer(out)?;
     }
     if first == "serve" {

@@ -27,7 +27,6 @@ use crate::settings::layer::Layer;
 use crate::value::{show_count, show_counted, show_size};
 pub(crate) use config::CacheConfig;
 use engine::Running;
-pub(crate) use help::EXAMPLES;
 use memory::Share;
 use prepare::prepare;
 use restart::Restored;

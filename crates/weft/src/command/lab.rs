@@ -22,7 +22,7 @@ use crate::os::stop::Stop;
 use crate::settings;
 use crate::value::write_row;
 use args::{Compare, Measuring, Run};
-pub(crate) use args::{LabCommand, SECTIONS, command, experiments, typed, with_names};
+pub(crate) use args::{LabCommand, command, experiments, typed, with_names};
 
 pub(crate) fn run(asked: LabCommand, out: &mut impl Write) -> Result<(), Failure> {
     match asked {

@@ -27,23 +27,6 @@ use target::AdminTarget;
 pub(crate) use target::{ReadServerFlags, ServerFlags};
 use terminal::{AlternateScreen, KeyPress};
 
-pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    (
-        "Examples",
-        "weft serve site --admin 127.0.0.1:9090 &\n\
-         weft top :9090\n\
-         weft top unix:/run/weft/admin.sock --interval 1s\n\
-         weft top $(pidof weft) --once\n\
-         weft top :9090 --json | jq -c '[.time, .requests_per_s, .latency.p99_s]'",
-    ),
-    (
-        "Exit status",
-        "0  success\n\
-         1  the server does not answer (at the start, or with --once)\n\
-         2  the command line is wrong, or the process has no admin listener",
-    ),
-];
-
 /// `weft top`.
 pub(crate) fn command(after_help: String) -> Command {
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);

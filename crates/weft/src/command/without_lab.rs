@@ -9,8 +9,6 @@ use clap::{ArgMatches, Command};
 
 use crate::failure::Failure;
 
-pub(crate) const SECTIONS: &[(&str, &str)] = &[];
-
 pub(crate) fn command() -> Option<Command> {
     None
 }

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 
-use crate::args::{Invocation, read, sections};
+use crate::args::{Invocation, read};
 use crate::command::cache::CacheConfig;
 use crate::command::serve::ServeConfig;
+use crate::hints::sections;
 use crate::settings::layers::resolve;
 
 /// A command line, and where it stands.
@@ -82,7 +83,7 @@ fn texts() -> Vec<(String, String)> {
     let commands =
         ["weft", "serve", "cache", "lab", "load", "doctor", "check-config", "completions", "man"];
     let of_help = commands.into_iter().flat_map(|command| {
-        let examples = sections(command).iter().filter(|(title, _)| *title == "Examples");
+        let examples = sections(command).into_iter().filter(|(title, _)| *title == "Examples");
         examples.map(move |(_, text)| (format!("{command} --help"), format!("```\n{text}\n```\n")))
     });
     of_files.chain(of_help).collect()

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::config::CacheConfig;
 use super::table::EXTENDED;
-use crate::hints::{IDLE, REFUSED};
+use crate::hints::{IDLE, REFUSED, sections};
 use crate::settings::{Default, Setting, flags};
 use crate::value::{fold, write_row};
 
@@ -47,20 +47,13 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
         }
     }
     writeln!(out, "\nExamples:")?;
-    for line in EXAMPLES.lines() {
+    let (_, examples) = sections("cache")[0];
+    for line in examples.lines() {
         writeln!(out, "  {line}")?;
     }
     Ok(())
 }
 
-/// Also in the manual page.
-pub(crate) const EXAMPLES: &str = "\
-weft cache -m 1024 -l 127.0.0.1          1 GiB of items, for this machine only
-weft cache -d -u nobody -l 127.0.0.1     in the background, not as root
-weft cache -s /run/cache.sock -a 0660    local programs only, by file mode
-weft cache -e /var/lib/weft-cache/items  keep the items over a restart
-weft cache -Z -o ssl_chain_cert=chain.pem,ssl_key=key.pem
-weft cache --admin 127.0.0.1:9150        with /metrics there: weft top :9150";
 
 /// `-p, --port=<num>`, as memcached's help writes it.
 fn usage(opt: &Setting<CacheConfig>) -> String {

@@ -219,33 +219,6 @@ pub(crate) struct Compare {
     pub(super) measuring: Measuring,
 }
 
-/// Sections of the long help behind the options.
-pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    (
-        "Examples",
-        "weft lab list\n\
-         weft lab run rt-yield --quick\n\
-         sudo weft lab run web-rows\n\
-         sudo weft lab run cache --budget 20m\n\
-         sudo weft lab run web-rows --system 'mine=/opt/my-server --port {port} {root}'\n\
-         sudo weft lab compare /tmp/weft-before target/release/weft\n\
-         weft lab compare weft-lab-of-last-week weft-lab",
-    ),
-    (
-        "What comes out",
-        "A table of medians with (least–greatest), each expectation with the figures that decided\n\
-         it, and weft-lab/report.html with figures, method and machine. Every sample is a line of\n\
-         weft-lab/samples/EXPERIMENT.jsonl. Systems take turns, so that a slow minute hits all\n\
-         alike; a sample that others disturbed is taken again.",
-    ),
-    (
-        "Root",
-        "As root, servers run in a network of their own, ahead of everything else, and their memory\n\
-         can be limited. Without root there are the cores, and the report says what that does.\n\
-         Whatever ends it, the laboratory leaves no process, network, group or folder behind.",
-    ),
-];
-
 /// Reads a name of a list, without the blanks around it.
 fn name(text: &str) -> Result<String, Infallible> {
     Ok(text.trim().to_owned())

@@ -19,35 +19,6 @@ use super::values::{
 };
 use crate::value;
 
-pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    (
-        "Examples",
-        "weft load http http://127.0.0.1:8080/               as fast as 64 connections go\n\
-         weft load http http://127.0.0.1:8080/ --rate 10k    open loop: 10,000 requests per second\n\
-         weft load http http://127.0.0.1:8080/ --rate 2k --close --arrivals poisson\n\
-         weft load http http://127.0.0.1:8080/ --rate 20k --fail-if 'p99>5ms' --json out.json\n\
-         weft load http https://localhost:8443/ --cacert ca.pem --http2 --streams 10\n\
-         weft load http http://127.0.0.1:8080/ --fileset DIR --verify\n\
-         weft load http http://127.0.0.1:8080/ --sweep 10k..70k:5k --pause 5s\n\
-         weft load http http://127.0.0.1:8080/ --knee --knee-p99 5ms --overload\n\
-         weft load fileset DIR && weft load traces DIR LOGS\n\
-         weft load http http://127.0.0.1:8080/ --sessions LOGS/session-00.log --rate 500\n\
-         mpirun -np 4 weft load http http://server/ --rate 50k --connections 1k\n\
-         weft load cache 127.0.0.1:11211 --populate --sets 3 --depth 16\n\
-         weft load idle 127.0.0.1:8080 --connections 6000",
-    ),
-    (
-        "Exit status",
-        "0    every run succeeded, its replies were right, and no --fail-if condition holds\n\
-         1    a run could not be made (no server, too few descriptors, a lost agent); it had no good reply; a reply \
-         was wrong (a status outside --expect, a body that --verify refuses, another protocol) or more than 1 % \
-         of the requests of a single run failed, unless a --fail-if limits errors; a --fail-if condition holds; \
-         --knee found no knee; a file could not be written\n\
-         2    wrong command line, or an input or output file cannot be opened; nothing was sent\n\
-         130  stopped by Ctrl-C (SIGINT), after showing and writing the results so far; 143: by SIGTERM",
-    ),
-];
-
 /// `weft load` and its own commands.
 pub(crate) fn command(after_help: String) -> Command {
     let command = Command::new("load")

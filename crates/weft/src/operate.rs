@@ -168,9 +168,7 @@ impl Orders {
             match signal {
                 Signal::Reload => reload(operated),
                 Signal::Dump if operated.dump() => {}
-                Signal::Dump | Signal::Terminate | Signal::Interrupt | Signal::TerminalGone => {
-                    break;
-                }
+                Signal::Dump | Signal::Stop => break,
             }
         }
         stop(operated);

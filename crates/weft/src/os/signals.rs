@@ -2,14 +2,14 @@
 //!
 //! | signal | becomes | the server |
 //! |---|---|---|
-//! | SIGTERM, SIGINT | [`Signal::Terminate`], [`Signal::Interrupt`] | drains and exits |
+//! | SIGTERM, SIGINT | [`Signal::Stop`] | drains and exits |
 //! | a second one of them | (nothing) | exits at once with status 143 or 130 |
 //! | the same one within 200 ms | (nothing: timeout(1) repeats the terminal's signal) | |
-//! | SIGHUP | [`Signal::Reload`], or [`Signal::TerminalGone`] | reloads, or drains and exits |
+//! | SIGHUP | [`Signal::Reload`] | reloads |
+//! | SIGHUP, and its terminal is gone | [`Signal::Stop`] | drains and exits |
 //! | SIGUSR1 | [`Signal::Dump`] | prints its state |
 //! | SIGPIPE | (ignored) | gets `EPIPE` from the call |
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::sync::Arc;
@@ -23,28 +23,13 @@ use signal_hook::low_level;
 /// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// SIGTERM: stop, letting requests finish.
-    Terminate,
-    /// SIGINT, from Ctrl-C: stop, letting requests finish.
-    Interrupt,
+    /// SIGTERM, SIGINT from Ctrl-C, SIGHUP because the terminal of the server was closed: stop,
+    /// letting requests finish.
+    Stop,
     /// SIGHUP: read the configuration again and reopen the logs.
     Reload,
-    /// SIGHUP because the terminal of the server was closed: stop.
-    TerminalGone,
     /// SIGUSR1: print the state of the server.
     Dump,
-}
-
-impl fmt::Display for Signal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Signal::Terminate => "SIGTERM",
-            Signal::Interrupt => "SIGINT",
-            Signal::Reload => "SIGHUP",
-            Signal::TerminalGone => "SIGHUP (the terminal was closed)",
-            Signal::Dump => "SIGUSR1",
-        })
-    }
 }
 
 /// Handlers of signals, and the thread that receives the signals. Dropping it ends the thread.
@@ -102,8 +87,7 @@ impl Drop for Signals {
 fn receive(mut pending: Pending, hangup: Hangup, mut act: impl FnMut(Signal)) {
     for number in pending.forever() {
         act(match number {
-            SIGTERM => Signal::Terminate,
-            SIGINT => Signal::Interrupt,
+            SIGTERM | SIGINT => Signal::Stop,
             SIGHUP => hangup.meaning(),
             SIGUSR1 => Signal::Dump,
             other => unreachable!("signal {other} was not asked for"),
@@ -177,7 +161,7 @@ impl Hangup {
 
     fn meaning_now(self, has_terminal: bool) -> Signal {
         if self.had_terminal && !has_terminal && !self.was_ignored {
-            Signal::TerminalGone
+            Signal::Stop
         } else {
             Signal::Reload
         }
@@ -252,7 +236,7 @@ mod tests {
             return;
         }
         let mut signals = Signals::install().unwrap();
-        signals.start(|signal| println!("got {signal}")).unwrap();
+        signals.start(|signal| println!("got {signal:?}")).unwrap();
         assert!(is_ignored(SIGPIPE));
         println!("ready");
         // Ends by itself even if the test fails to end it.
@@ -263,10 +247,10 @@ mod tests {
     fn each_signal_has_its_meaning() {
         let mut server = Server::start();
         for (number, word) in [
-            (Number::USR1, "got SIGUSR1"),
-            (Number::HUP, "got SIGHUP"),
-            (Number::HUP, "got SIGHUP"),
-            (Number::TERM, "got SIGTERM"),
+            (Number::USR1, "got Dump"),
+            (Number::HUP, "got Reload"),
+            (Number::HUP, "got Reload"),
+            (Number::TERM, "got Stop"),
         ] {
             server.send(number);
             server.expect(word);
@@ -298,7 +282,7 @@ mod tests {
         ] {
             let mut server = Server::start();
             server.send(first);
-            server.expect("got SIG");
+            server.expect("got Stop");
             // The same signal at once would not count.
             let ended = loop {
                 server.send(second);
@@ -316,7 +300,7 @@ mod tests {
         let meaning = |had_terminal, was_ignored, has_terminal| {
             Hangup { had_terminal, was_ignored }.meaning_now(has_terminal)
         };
-        assert_eq!(meaning(true, false, false), Signal::TerminalGone);
+        assert_eq!(meaning(true, false, false), Signal::Stop);
         assert_eq!(meaning(true, false, true), Signal::Reload);
         assert_eq!(meaning(true, true, false), Signal::Reload);
         assert_eq!(meaning(false, false, false), Signal::Reload);

@@ -64,13 +64,10 @@ impl Host for ProcessHost {
         }
     }
 
-    fn shut_down(&self, how: StopMode) {
-        let signal = match how {
-            StopMode::Now => Signal::Interrupt,
-            StopMode::Graceful => Signal::Terminate,
-        };
+    /// Drains, in both ways.
+    fn shut_down(&self, _: StopMode) {
         // The receiver is gone only while the process ends anyway.
-        let _ = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).send(signal);
+        let _ = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).send(Signal::Stop);
     }
 
     fn refresh_certificates(&self) -> Option<Result<(), String>> {

@@ -32,7 +32,8 @@ pub struct Threshold {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Metric {
-    Time(LatencyKind, Statistic),
+    /// One of [`LATENCIES`], and the percentile; `None` is the mean.
+    Time(&'static str, Option<f64>),
     Errors(Option<String>),
     Missed,
     Achieved,
@@ -41,21 +42,10 @@ enum Metric {
     GeneratorLimited,
 }
 
-/// Kind of latency.
-#[derive(Clone, Debug, PartialEq)]
-enum LatencyKind {
-    Response(Option<String>),
-    Service(Option<String>),
-    Connect,
-    Lag,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Statistic {
-    Percentile(f64),
-    Max,
-    Mean,
-}
+/// Latencies, by what stands in front of the percentile.
+const LATENCIES: [&str; 10] = [
+    "", "raw", "connect", "lag", "request", "request.raw", "get", "get.raw", "set", "set.raw",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {
@@ -105,9 +95,12 @@ impl Metric {
     fn number(&self, outcome: &Outcome) -> Option<f64> {
         let total = &outcome.total;
         Some(match self {
-            Metric::Time(times, statistic) => {
-                let histogram = times.histogram(total)?;
-                return (!histogram.is_empty()).then(|| statistic.of(&histogram));
+            Metric::Time(latency, percent) => {
+                let histogram = histogram(latency, total)?;
+                return (!histogram.is_empty()).then(|| match percent {
+                    Some(percent) => histogram.value_at_quantile(percent / 100.0) as f64,
+                    None => histogram.mean(),
+                });
             }
             Metric::Errors(None) => total.errors.total() as f64,
             Metric::Errors(Some(name)) => {
@@ -138,28 +131,19 @@ impl Metric {
     }
 }
 
-impl LatencyKind {
-    fn histogram(&self, total: &Tally) -> Option<Histogram<u64>> {
-        let class = |name: &String| total.classes.iter().find(|class| class.name == *name);
-        Some(match self {
-            LatencyKind::Response(None) => total.response_ns(),
-            LatencyKind::Service(None) => total.service_ns(),
-            LatencyKind::Response(Some(name)) => class(name)?.response_ns.clone(),
-            LatencyKind::Service(Some(name)) => class(name)?.service_ns.clone(),
-            LatencyKind::Connect => total.connect_ns.clone(),
-            LatencyKind::Lag => total.lag_ns.clone(),
-        })
-    }
-}
-
-impl Statistic {
-    fn of(self, histogram: &Histogram<u64>) -> f64 {
-        match self {
-            Statistic::Percentile(percent) => histogram.value_at_quantile(percent / 100.0) as f64,
-            Statistic::Max => histogram.max() as f64,
-            Statistic::Mean => histogram.mean(),
+fn histogram(latency: &str, total: &Tally) -> Option<Histogram<u64>> {
+    Some(match latency {
+        "" => total.response_ns(),
+        "raw" => total.service_ns(),
+        "connect" => total.connect_ns.clone(),
+        "lag" => total.lag_ns.clone(),
+        _ => {
+            let raw = latency.strip_suffix(".raw");
+            let name = raw.unwrap_or(latency);
+            let class = total.classes.iter().find(|class| class.name == name)?;
+            if raw.is_some() { class.service_ns.clone() } else { class.response_ns.clone() }
         }
-    }
+    })
 }
 
 impl fmt::Display for Threshold {
@@ -234,31 +218,18 @@ fn time_metric(name: &str) -> Option<Metric> {
     let start = ["p", "max", "mean"].iter().filter_map(|word| {
         name.rfind(&format!(".{word}")).map(|at| at + 1).or(name.starts_with(word).then_some(0))
     });
-    let (of, statistic) = name.split_at(start.max()?);
-    let statistic = match statistic {
-        "max" => Statistic::Max,
-        "mean" => Statistic::Mean,
+    let (latency, statistic) = name.split_at(start.max()?);
+    let percent = match statistic {
+        "max" => Some(100.0),
+        "mean" => None,
         _ => {
-            let percent = statistic.strip_prefix('p')?.parse().ok()?;
-            Statistic::Percentile(Some(percent).filter(|p| (0.0..=100.0).contains(p))?)
+            let percent: f64 = statistic.strip_prefix('p')?.parse().ok()?;
+            Some(Some(percent).filter(|percent| (0.0..=100.0).contains(percent))?)
         }
     };
-    let times = match of.strip_suffix('.').unwrap_or(of) {
-        "" => LatencyKind::Response(None),
-        "raw" => LatencyKind::Service(None),
-        "connect" => LatencyKind::Connect,
-        "lag" => LatencyKind::Lag,
-        class => match class.split_once('.') {
-            None if ["request", "get", "set"].contains(&class) => {
-                LatencyKind::Response(Some(class.to_owned()))
-            }
-            Some((class @ ("request" | "get" | "set"), "raw")) => {
-                LatencyKind::Service(Some(class.to_owned()))
-            }
-            _ => return None,
-        },
-    };
-    Some(Metric::Time(times, statistic))
+    let latency = latency.strip_suffix('.').unwrap_or(latency);
+    let latency = LATENCIES.into_iter().find(|known| *known == latency)?;
+    Some(Metric::Time(latency, percent))
 }
 
 fn time_ns(text: &str) -> Result<f64, String> {

@@ -15,9 +15,10 @@ use serve::listen::Address;
 use super::fileset::{FileSetArgs, TracesArgs};
 use super::values::{
     Keys, Prefixes, REPETITIONS_MAX, REQUESTS_MAX, Stages, address_range, count, count_up_to,
-    course, header, keys, mtu, percent, requests_per_connection, time,
+    course, header, keys, percent, requests_per_connection,
 };
-use crate::value;
+use crate::netstack::MTU_MAX;
+use crate::value::{self, duration as time};
 
 /// `weft load` and its own commands.
 pub(crate) fn command(after_help: String) -> Command {
@@ -399,7 +400,8 @@ pub(super) struct NetworkArgs {
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     pub(super) gateway: Vec<IpAddr>,
     #[arg(
-        long, value_name = "BYTES", value_parser = mtu, hide_short_help = true,
+        long, value_name = "BYTES", value_parser = value::up_to::<MTU_MAX, usize>,
+        hide_short_help = true,
         help = "Netstack: MTU [default: the device's]"
     )]
     pub(super) mtu: Option<usize>,

@@ -1,7 +1,6 @@
 //! Values of the command line of `weft load`: how their texts are read.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use ::load::plan::Stage;
 use ::load::report::count_of;
@@ -16,9 +15,6 @@ pub(super) type Stages = Box<[Stage]>;
 /// A range of addresses.
 pub(super) type Prefixes = Box<[Prefix]>;
 
-/// Largest value of IPv4's length field.
-const MTU_MAX: usize = 0xffff;
-
 /// Maximum number of repetitions; more is a typing error.
 pub(super) const REPETITIONS_MAX: u64 = 10_000;
 
@@ -27,14 +23,6 @@ pub(super) const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
 
 /// More are a typing error: each has tens of thousands of ports.
 const ADDRESSES_MAX: u128 = 4096;
-
-/// A time, or 0.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
-    match text {
-        "0" | "0s" => Ok(Duration::ZERO),
-        text => value::duration(text),
-    }
-}
 
 /// A percentage.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
@@ -112,11 +100,6 @@ fn rate_or_0(text: &str) -> Result<f64, String> {
         "0" => Ok(0.0),
         text => sweep::rate(text),
     }
-}
-
-/// A packet length in bytes.
-pub(super) fn mtu(text: &str) -> Result<usize, String> {
-    value::count(text, 1..=MTU_MAX)
 }
 
 /// `10.9.0.2/24`, or `10.9.0.2-10.9.0.99/24`.

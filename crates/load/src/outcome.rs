@@ -280,6 +280,9 @@ counts! {
     missing_value
 }
 
+/// Lines of names of errors, and what to do about them: `NAMES = ADVICE`.
+const ADVICE: &str = include_str!("outcome/advice.txt");
+
 impl Errors {
     /// Replies that arrived and are wrong.
     pub(crate) fn wrong_replies(&self) -> u64 {
@@ -302,36 +305,9 @@ impl Errors {
     pub(crate) fn sentence(&self) -> String {
         let most = self.named().into_iter().max_by_key(|(_, count)| *count);
         let (name, count) = most.expect("there are some");
-        let hint = match name {
-            "client_timeout" => {
-                "the server does not answer; check its port and protocol, or use a longer --timeout"
-            }
-            "refused" | "reset" => "is the server still running?",
-            "fd_unavailable" => {
-                "raise the limit on open files (ulimit -n) or use fewer --connections"
-            }
-            "address_unavailable" => {
-                "no ports are left; add addresses (--source) or widen net.ipv4.ip_local_port_range"
-            }
-            "refused_stream" => "the server refuses streams; use fewer --streams",
-            "stream_reset" => "the server resets streams",
-            "goaway" => "the server ends connections",
-            "window_timeout" => {
-                "the server does not open its flow-control window for request bodies"
-            }
-            "tls" => "the server closed during a handshake, or sent what is not TLS",
-            "short_reply" => {
-                "the server closes connections during a reply or in place of one; use --close if it \
-                 closes after each reply"
-            }
-            "bad_reply" => "the server does not speak this protocol",
-            "unexpected_status" => "check the path, or set the expected statuses with --expect",
-            "wrong_bytes" => "the body is not the expected one",
-            "missing_value" => {
-                "the cache lost items that --populate stored; give it more memory or use fewer --keys"
-            }
-            _ => "the network or the system failed",
-        };
+        let mut advice = ADVICE.lines().filter_map(|line| line.split_once(" = "));
+        let found = advice.find(|(names, _)| names.split(' ').any(|known| known == name));
+        let hint = found.map_or("the network or the system failed", |(_, hint)| hint);
         let count = count_of(count);
         let name = name.replace('_', " ");
         format!("{count} × {name}; {hint}")
@@ -456,4 +432,19 @@ fn sum<'a>(histograms: impl Iterator<Item = &'a Histogram<u64>>) -> Histogram<u6
 
 fn add(histogram: &mut Histogram<u64>, other: &Histogram<u64>) {
     histogram.add(other).expect("all have the same bounds");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_about_errors_that_there_are() {
+        let known = Errors::default().named().map(|(name, _)| name);
+        for line in ADVICE.lines() {
+            let (names, advice) = line.split_once(" = ").unwrap();
+            assert!(names.split(' ').all(|name| known.contains(&name)), "{line}");
+            assert!(!advice.is_empty());
+        }
+    }
 }

@@ -451,9 +451,9 @@ mod tests {
         file.extend(layer("head-timeout", &["3s"]));
         let config = resolve(&[&flags, &env, &file], Vec::new()).unwrap().config;
         assert_eq!(config.common.workers, NonZeroUsize::new(1));
-        assert_eq!(config.idle_timeout, Duration::from_secs(2));
-        assert_eq!(config.head_timeout, Duration::from_secs(3));
-        assert_eq!(config.send_timeout, Duration::from_secs(60));
+        assert_eq!(config.connection_limits.idle_timeout, Duration::from_secs(2));
+        assert_eq!(config.connection_limits.head_timeout, Duration::from_secs(3));
+        assert_eq!(config.connection_limits.send_timeout, Duration::from_secs(60));
     }
 
     #[test]

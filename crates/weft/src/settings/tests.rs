@@ -71,11 +71,12 @@ fn the_defaults_are_those_of_the_libraries() {
     let config = layers::resolve::<ServeConfig>(&[], &[], Vec::new());
     let config = config.unwrap().config;
     let limits = ::serve::limits::Limits::default();
-    let timeouts = [config.head_timeout, config.body_timeout, config.idle_timeout];
+    let said = &config.connection_limits;
+    let timeouts = [said.head_timeout, said.body_timeout, said.idle_timeout];
     assert_eq!(timeouts, [limits.head_timeout, limits.body_timeout, limits.idle_timeout]);
-    assert_eq!(config.send_timeout, limits.send_timeout);
+    assert_eq!(said.send_timeout, limits.send_timeout);
     assert_eq!(config.common.handshake_timeout, limits.handshake_timeout);
-    assert_eq!(config.send_rate_min_bytes_per_s, limits.send_rate_min);
+    assert_eq!(said.send_rate_min, limits.send_rate_min);
     assert_eq!(config.common.drain_timeout, limits.drain_deadline);
     let site = web::SiteConfig::default();
     assert_eq!(config.recheck, site.recheck_every);

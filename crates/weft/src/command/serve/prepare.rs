@@ -339,11 +339,6 @@ impl Limits {
                 connection_memory_max: held.unwrap_or(CONNECTION_MEMORY_UNKNOWN_BYTES) as usize,
                 file_buffers_max: buffers.unwrap_or(FILE_BUFFERS_UNKNOWN_BYTES) as usize,
                 handshake_timeout: config.common.handshake_timeout,
-                head_timeout: config.head_timeout,
-                body_timeout: config.body_timeout,
-                idle_timeout: config.idle_timeout,
-                send_timeout: config.send_timeout,
-                send_rate_min: config.send_rate_min_bytes_per_s,
                 drain_deadline: config.common.drain_timeout,
                 proxy_protocol: proxy_protocol(config),
                 by_address: config.limit_connections.map(|max| AddressLimit {
@@ -351,7 +346,7 @@ impl Limits {
                     prefix: config.limit_prefix,
                     exempt: config.without_limits(),
                 }),
-                ..by_descriptors
+                ..config.connection_limits.clone()
             },
         }
     }

@@ -92,11 +92,8 @@ pub(crate) struct ServeConfig {
     pub(crate) limit_prefix: PrefixLen,
     pub(crate) limit_exempt: Networks,
     pub(crate) recheck: Duration,
-    pub(crate) head_timeout: Duration,
-    pub(crate) body_timeout: Duration,
-    pub(crate) idle_timeout: Duration,
-    pub(crate) send_timeout: Duration,
-    pub(crate) send_rate_min_bytes_per_s: u64,
+    /// Time-outs of connections and their least rate; the rest is derived at start.
+    pub(crate) connection_limits: ::serve::limits::Limits,
     /// `None` is off.
     pub(crate) access_log: Option<Target>,
     pub(crate) access_log_is_default: bool,
@@ -687,28 +684,28 @@ const LIMITS: Rows = &[
         .help("Maximum length of a request body, else 413")
         .more("Bodies are read and discarded."),
     set("head-timeout")
-        .takes("TIME", put!(head_timeout = value::timeout))
+        .takes("TIME", put!(connection_limits.head_timeout = value::timeout))
         .starts_as("20s")
         .for_all_because("a connection may be for several hosts")
         .help("Time to receive a request head, from its first byte")
         .more("A new connection has as much until its first byte."),
     set("body-timeout")
-        .takes("TIME", put!(body_timeout = value::timeout))
+        .takes("TIME", put!(connection_limits.body_timeout = value::timeout))
         .starts_as("60s")
         .for_all_because("a connection may be for several hosts")
         .help("Time between two reads of a request body"),
     set("idle-timeout")
-        .takes("TIME", put!(idle_timeout = value::timeout))
+        .takes("TIME", put!(connection_limits.idle_timeout = value::timeout))
         .starts_as("75s")
         .for_all_because("a connection may be for several hosts")
         .help("Time a keep-alive connection may be idle"),
     set("send-timeout")
-        .takes("TIME", put!(send_timeout = value::timeout))
+        .takes("TIME", put!(connection_limits.send_timeout = value::timeout))
         .starts_as("60s")
         .for_all_because("a connection may be for several hosts")
         .help("Time without progress after which a sending connection is closed"),
     set("send-rate-min")
-        .takes("SIZE", put!(send_rate_min_bytes_per_s = value::size))
+        .takes("SIZE", put!(connection_limits.send_rate_min = value::size))
         .starts_as("500")
         .for_all_because("a connection may be for several hosts")
         .help("Minimum download rate in bytes/s; 0 is none")

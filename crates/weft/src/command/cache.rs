@@ -53,7 +53,7 @@ pub(crate) fn run(typed: Layer) -> Result<(), Failure> {
 }
 
 fn serve(config: &CacheConfig) -> Result<(), Failure> {
-    let terminal = Terminal(config.verbosity);
+    let terminal = Terminal(config.service.verbosity);
     config.idle.iter().for_each(|note| terminal.note(note));
     let variables = std::env::vars_os().map(|(name, _)| name);
     let unread = config::unread(variables);
@@ -69,7 +69,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let mut prepared = prepare(config)?;
     let _pid_file = prepared.pid_file.take();
     let places = prepared.places();
-    let told = Terminal(config.verbosity);
+    let told = Terminal(config.service.verbosity);
     let tell = move |news: Result<&str, &str>| match news {
         Ok(text) => told.note(text),
         Err(text) => told.warn(text),
@@ -86,7 +86,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     terminal.note(&format!("sandbox: {}", sandbox.describe()));
     terminal.tell_restored(config, &restored);
     if let Some(daemon) = daemon {
-        daemon.report_up(config.verbosity > 0)?;
+        daemon.report_up(config.service.verbosity > 0)?;
     }
     let mut caching = Caching { config, running, terminal };
     orders.obey(&mut caching);
@@ -151,7 +151,7 @@ fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failu
 }
 
 /// Standard error. Without `-v` it gets one line that says where the cache listens, and warnings.
-struct Terminal(u8);
+struct Terminal(u32);
 
 impl Terminal {
     /// Reports a success.
@@ -167,7 +167,7 @@ impl Terminal {
     }
 
     fn tell_of(&self, config: &CacheConfig, places: &[String], running: &Running) {
-        let memory = show_size(config.memory_bytes);
+        let memory = show_size(config.store.memory_max);
         write(&format!(
             "weft {} listening on {}; {memory} for items",
             env!("CARGO_PKG_VERSION"),

@@ -15,54 +15,35 @@ use crate::engine::{EngineChoice, EngineKind};
 use crate::settings::{Config, flags};
 
 /// Configuration of `weft cache`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CacheConfig {
     pub(crate) common: Common,
+    pub(crate) store: cache::store::Config,
+    /// Settings with a flag of their own; the rest follows from addresses and files at start.
+    pub(crate) service: cache::Settings,
     /// `None` is no TCP.
     pub(super) port: Option<u16>,
     /// `None` is no UDP.
     pub(super) udp_port: Option<u16>,
     /// Addresses of `-l`; empty is every interface.
     hosts: Vec<Host>,
-    /// The last `-l` as it was typed, for `stats settings`.
-    pub(crate) interface: Option<String>,
     pub(super) unix_socket: Option<PathBuf>,
     pub(super) unix_mask: u32,
     /// True if no flag named an address; sockets from systemd then replace the default.
     pub(crate) listen_is_default: bool,
-    pub(crate) backlog: u32,
     pub(crate) connections_max: usize,
     pub(crate) connections_are_default: bool,
     /// Bytes that all connections together may hold, if the machine's memory is known.
     pub(crate) connection_memory_max: Option<usize>,
-    /// True if connections above the limit are refused with a line; else they wait.
-    pub(crate) refuses_fast: bool,
     /// `None` is never.
     pub(crate) idle_timeout: Option<Duration>,
 
-    pub(crate) memory_bytes: u64,
-    pub(crate) item_len_max: u64,
-    pub(crate) has_no_evictions: bool,
-    pub(crate) growth_factor: f64,
-    pub(crate) item_len_min: u32,
-    pub(crate) hash_power: u8,
-    pub(crate) has_huge_pages: bool,
     pub(crate) memory_file: Option<PathBuf>,
-
-    pub(crate) protocol: Binding,
-    pub(crate) has_no_cas: bool,
-    pub(crate) allows_shutdown: bool,
-    pub(crate) has_no_flush_all: bool,
-    pub(crate) has_no_dump: bool,
-    pub(crate) has_no_watch: bool,
     pub(crate) has_sasl: bool,
     pub(crate) auth_file: Option<PathBuf>,
     /// `None`: prefixes are not counted, and would end with a colon.
     pub(crate) prefix_end: Option<char>,
-    pub(crate) crawls: bool,
-    pub(crate) tracks_sizes: bool,
 
-    pub(crate) has_tls: bool,
     /// The certificate and the clients' authorities stand below; see [`CacheConfig::tls`].
     pub(super) tls: TlsOptions,
     pub(super) certificate: Certificate,
@@ -74,7 +55,6 @@ pub(crate) struct CacheConfig {
     pub(crate) is_daemon: bool,
     pub(crate) locks_memory: bool,
     pub(crate) dumps_core: bool,
-    pub(crate) verbosity: u8,
     /// Options that were typed and change nothing, with the reason; -v prints them.
     pub(crate) idle: Vec<String>,
 }
@@ -124,13 +104,14 @@ impl CacheConfig {
         if self.common.engine.kind == EngineKind::Netstack && self.udp_port.is_some() {
             return Err("-U: --engine netstack has no UDP; leave it out".into());
         }
-        if self.item_len_max > self.memory_bytes / 2 {
-            let megabytes = (2 * self.item_len_max).div_ceil(1 << 20);
+        let item_len_max = u64::from(self.store.item_len_max);
+        if item_len_max > self.store.memory_max / 2 {
+            let megabytes = (2 * item_len_max).div_ceil(1 << 20);
             return Err(format!(
                 "-I: the largest item cannot take more than half of the memory: give -m {megabytes} or more"
             ));
         }
-        if self.has_sasl && self.protocol == Binding::Ascii {
+        if self.has_sasl && self.service.binding == Binding::Ascii {
             return Err("-S: SASL is part of the binary protocol, which -B ascii excludes".into());
         }
         if self.has_sasl && self.auth_file.is_none() {
@@ -146,7 +127,7 @@ impl CacheConfig {
     /// # Errors
     /// A sentence with the option that is missing.
     pub(crate) fn tls(&self) -> Result<Option<TlsOptions>, String> {
-        if !self.has_tls {
+        if !self.service.tls {
             return match self.about_tls {
                 Some(name) => Err(format!("-o {name} is about TLS: give -Z as well")),
                 None => Ok(None),
@@ -187,7 +168,7 @@ impl CacheConfig {
                 (true, _) => host.address,
                 (false, port) => with_port(host.address, port?),
             };
-            let has_tls = self.has_tls && !host.is_plain;
+            let has_tls = self.service.tls && !host.is_plain;
             Some(Listen { address, has_tls })
         };
         self.hosts().into_iter().filter_map(listen).collect()
@@ -229,7 +210,8 @@ impl CacheConfig {
         for word in words {
             self.hosts.push(host(word)?);
         }
-        self.interface = Some(list.to_owned());
+        // As it was typed, for `stats settings`.
+        self.service.interface = Some(list.to_owned());
         Ok(())
     }
 
@@ -314,12 +296,14 @@ mod tests {
         let config = read("");
         assert_eq!(addresses(""), [":11211"]);
         assert!(config.listen_udp().is_empty() && config.idle_timeout.is_none());
-        assert_eq!(config.memory_bytes, 64 << 20);
-        assert_eq!((config.item_len_max, config.connections_max), (1 << 20, 1024));
-        assert!(config.refuses_fast && config.crawls);
-        assert!(!config.has_no_evictions && !config.has_no_cas && !config.has_no_flush_all);
-        assert!(!config.has_no_watch && !config.has_no_dump);
-        assert!(!config.allows_shutdown && !config.is_daemon);
+        let store = &config.store;
+        let service = &config.service;
+        assert_eq!(store.memory_max, 64 << 20);
+        assert_eq!((store.item_len_max, config.connections_max), (1 << 20, 1024));
+        assert!(service.refuses_at_connections_max && service.crawls);
+        assert!(store.evicts && store.counts_cas && service.allows_flush);
+        assert!(service.allows_watch && service.allows_dump);
+        assert!(!service.allows_shutdown && !config.is_daemon);
     }
 
     #[test]
@@ -371,10 +355,10 @@ mod tests {
 
     #[test]
     fn sizes_have_memcacheds_units_and_bounds() {
-        assert_eq!(read("-m 1024").memory_bytes, 1 << 30);
-        assert_eq!(read("-m 1g").memory_bytes, 1 << 30);
-        assert_eq!(read("-m 100 -I 2m").item_len_max, 2 << 20);
-        assert_eq!(read("-I 2048").item_len_max, 2048);
+        assert_eq!(read("-m 1024").store.memory_max, 1 << 30);
+        assert_eq!(read("-m 1g").store.memory_max, 1 << 30);
+        assert_eq!(read("-m 100 -I 2m").store.item_len_max, 2 << 20);
+        assert_eq!(read("-I 2048").store.item_len_max, 2048);
         assert!(refusal("-I 10").contains("smaller than 1k"));
         assert!(refusal("-m 9999 -I 2g").contains("larger than 1024m"));
         assert!(refusal("-m 1").contains("give -m 2 or more"));

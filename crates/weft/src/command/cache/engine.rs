@@ -116,7 +116,7 @@ fn open_service(
     host: &ProcessHost,
 ) -> Result<(Arc<Service>, Restored), Failure> {
     let settings = service_settings(config, addresses, datagrams).map_err(Failure::Usage)?;
-    let store = Store::new(store_config(config)).map_err(|error| {
+    let store = Store::new(config.store.clone()).map_err(|error| {
         Failure::Running(format!("cannot reserve the memory of the store: {error}"))
     })?;
     let service = Service::new(store, settings, host.clone(), Now::read());
@@ -158,19 +158,6 @@ fn log_eviction(service: &Service, eviction: &store::Eviction<'_>) {
     service.log_eviction(eviction.key, evicted, Now::read());
 }
 
-fn store_config(config: &CacheConfig) -> store::Config {
-    store::Config {
-        memory_max: config.memory_bytes,
-        item_len_max: config.item_len_max as u32,
-        chunk_space_min: config.item_len_min,
-        chunk_growth: config.growth_factor,
-        evicts: !config.has_no_evictions,
-        counts_cas: !config.has_no_cas,
-        hash_power: config.hash_power,
-        huge_pages: config.has_huge_pages,
-    }
-}
-
 fn service_settings(
     config: &CacheConfig,
     addresses: &[Address],
@@ -189,27 +176,15 @@ fn service_settings(
         connections_max: config.connections_max as u32,
         tcp_port: tcp_port.unwrap_or(0),
         udp_port: udp_port.unwrap_or(0),
-        interface: config.interface.clone(),
         unix_mask: unix.as_ref().map_or(0o700, |(_, mode)| *mode),
         unix_socket: unix.map(|(path, _)| path),
         memory_file: config.memory_file.as_ref().map(|file| file.display().to_string()),
         threads: config.common.workers() as u32,
-        backlog: config.backlog,
-        binding: config.protocol,
         prefix_delimiter: config.prefix_end.unwrap_or(':') as u8,
         counts_prefixes: config.prefix_end.is_some(),
-        allows_shutdown: config.allows_shutdown,
-        allows_flush: !config.has_no_flush_all,
-        allows_dump: !config.has_no_dump,
-        allows_watch: !config.has_no_watch,
-        refuses_at_connections_max: config.refuses_fast,
         idle_timeout_s: config.idle_timeout.map_or(0, |timeout| timeout.as_secs() as u32),
-        tls: config.has_tls,
-        verbosity: config.verbosity.into(),
-        crawls: config.crawls,
-        tracks_sizes: config.tracks_sizes,
         auth: auth(config)?,
-        ..cache::Settings::default()
+        ..config.service.clone()
     })
 }
 
@@ -243,7 +218,8 @@ fn start_server(
     let patience = config.idle_timeout.unwrap_or(FOREVER);
     let limits = ::serve::limits::Limits {
         connections_max: config.connections_max,
-        refusal: config.refuses_fast.then_some("ERROR Too many open connections\r\n"),
+        refusal: (config.service.refuses_at_connections_max)
+            .then_some("ERROR Too many open connections\r\n"),
         handshake_timeout: config.common.handshake_timeout,
         head_timeout: patience,
         body_timeout: patience,

@@ -34,14 +34,14 @@ impl Share {
         let Some(memory) = machine.memory_bytes() else {
             return share;
         };
-        let beside_items = memory.saturating_sub(config.memory_bytes);
+        let beside_items = memory.saturating_sub(config.store.memory_max);
         let rest = beside_items.saturating_sub(OWN_BYTES);
         if beside_items < OWN_BYTES + memory / HELD_PART / REST_PART {
             let fits = (memory - memory / REST_PART).saturating_sub(OWN_BYTES) >> 20;
             share.warnings.push(format!(
                 "-m {} does not fit: this process has {} of memory; give -m {} or less, or raise \
                  the limit (MemoryMax= in a systemd unit)",
-                config.memory_bytes >> 20,
+                config.store.memory_max >> 20,
                 show_size(memory),
                 fits.max(1)
             ));
@@ -50,7 +50,7 @@ impl Share {
         share.held_max = Some((rest / HELD_PART).max(HELD_BYTES_MIN) as usize);
         let engine = &config.common.engine;
         let for_connections = Some(rest / CONNECTIONS_PART);
-        let fitting = engine.connections_in(for_connections, config.has_tls, machine);
+        let fitting = engine.connections_in(for_connections, config.service.tls, machine);
         if share.connections_max <= fitting {
             return share;
         }

@@ -76,7 +76,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     let (listeners, netstack) = operate::open(
         &config.common,
         inherited,
-        Some(config.backlog as usize),
+        Some(config.service.backlog as usize),
         || netstack_addresses(config, tls.as_ref()),
         |inherited| operate::listeners(inherited, config.listen_is_default, bind),
     )?;
@@ -94,7 +94,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
 /// What the sandbox grants: files that are opened after the start, by right.
 pub(super) fn needs(config: &CacheConfig) -> Needs {
     let certificate = &config.certificate;
-    let chain = config.has_tls.then_some(&certificate.chain);
+    let chain = config.service.tls.then_some(&certificate.chain);
     let read = chain.into_iter().chain(&certificate.key).chain(&config.ca_cert);
     let read = read.chain(&config.auth_file);
     let items = config.memory_file.iter().map(|file| (Right::Replace, file.clone()));
@@ -175,7 +175,7 @@ fn bind_all(
 ) -> Result<Vec<Bound>, Failure> {
     let mut all = Vec::new();
     for Listen { address, has_tls } in config.listen() {
-        let bound = listen::bind_beside(inherited, &address, Some(config.backlog));
+        let bound = listen::bind_beside(inherited, &address, Some(config.service.backlog));
         let mut bound = bound.map_err(running)?;
         for one in &mut bound {
             one.tls = tls.filter(|_| has_tls).cloned();

@@ -88,7 +88,7 @@ const OPTIONS: Rows = &[
         .starts_as("700")
         .help("Mode of the Unix socket's file, in octal"),
     opt('A', "enable-shutdown")
-        .does(|config| config.allows_shutdown = true)
+        .does(|config| config.service.allows_shutdown = true)
         .help("Obey the command \"shutdown\""),
     opt('l', "listen")
         .adds("addr", CacheConfig::add_hosts)
@@ -105,11 +105,11 @@ const OPTIONS: Rows = &[
         .takes("user", put!(common.user = Some value::account))
         .help("Become this user; required when started as root"),
     opt('m', "memory-limit")
-        .takes("num", put!(memory_bytes = megabytes))
+        .takes("num", put!(store.memory_max = megabytes))
         .starts_as("64")
         .help("Memory for items, in megabytes; a hard limit"),
     opt('M', "disable-evictions")
-        .does(|config| config.has_no_evictions = true)
+        .does(|config| config.store.evicts = false)
         .help("Return an error when the memory is full, instead of evicting"),
     opt('c', "conn-limit")
         .takes("num", put!(connections_max = value::up_to::<U32_MAX, _>))
@@ -120,7 +120,7 @@ const OPTIONS: Rows = &[
         .does(|config| config.locks_memory = true)
         .help("Keep all memory of the process in RAM (mlockall(2))"),
     opt('v', "verbose")
-        .does(|config| config.verbosity = config.verbosity.saturating_add(1))
+        .does(|config| config.service.verbosity = config.service.verbosity.saturating_add(1))
         .help("Print more: what the server does"),
     opt('h', "help").help("Print this and exit"),
     opt('i', "license").help("Print the license and exit"),
@@ -130,15 +130,15 @@ const OPTIONS: Rows = &[
         .help("Write the process id to this file")
         .more("Removed on exit, if the account of -u is allowed to."),
     opt('f', "slab-growth-factor")
-        .takes("num", put!(growth_factor = growth_factor))
+        .takes("num", put!(store.chunk_growth = growth_factor))
         .starts_as("1.25")
         .help("Growth factor from one chunk size to the next"),
     opt('n', "slab-min-size")
-        .takes("bytes", put!(item_len_min = value::up_to::<MIB, _>))
+        .takes("bytes", put!(store.chunk_space_min = value::up_to::<MIB, _>))
         .starts_as("48")
         .help("Smallest space for key, value and flags"),
     opt('L', "enable-largepages")
-        .does(|config| config.has_huge_pages = true)
+        .does(|config| config.store.huge_pages = true)
         .help("Ask the kernel for huge pages under the items"),
     opt('D', "stats-prefix")
         .takes("char", put!(prefix_end = Some prefix_end))
@@ -155,31 +155,31 @@ const OPTIONS: Rows = &[
         })
         .help("Accepted without effect: a connection yields by bytes, not by requests"),
     opt('C', "disable-cas")
-        .does(|config| config.has_no_cas = true)
+        .does(|config| config.store.counts_cas = false)
         .help("Items have no unique number (CAS)"),
     opt('b', "listen-backlog")
-        .takes("num", put!(backlog = value::up_to::<I32_MAX, _>))
+        .takes("num", put!(service.backlog = value::up_to::<I32_MAX, _>))
         .starts_as("1024")
         .help("Length of the listen queue"),
     opt('B', "protocol")
-        .takes("name", put!(protocol = protocol))
+        .takes("name", put!(service.binding = protocol))
         .starts_as("auto")
         .help("Protocol: ascii, binary or auto"),
     opt('I', "max-item-size")
-        .takes("bytes", put!(item_len_max = item_len_max))
+        .takes("bytes", put!(store.item_len_max = item_len_max))
         .starts_as("1m")
         .help("Largest item, from 1k to 1024m"),
     opt('S', "enable-sasl")
         .does(|config| config.has_sasl = true)
         .help("Require SASL authentication; the users are those of -Y"),
     opt('F', "disable-flush-all")
-        .does(|config| config.has_no_flush_all = true)
+        .does(|config| config.service.allows_flush = false)
         .help("Refuse the command \"flush_all\""),
     opt('X', "disable-dumping")
-        .does(|config| config.has_no_dump = true)
+        .does(|config| config.service.allows_dump = false)
         .help("Refuse \"stats cachedump\" and \"lru_crawler metadump\""),
     opt('W', "disable-watch")
-        .does(|config| config.has_no_watch = true)
+        .does(|config| config.service.allows_watch = false)
         .help("Refuse the command \"watch\""),
     opt('Y', "auth-file")
         .file("file", put!(auth_file = Some as_typed))
@@ -189,7 +189,7 @@ const OPTIONS: Rows = &[
         .help("Keep the items in this file over a restart")
         .more("Written on exit (SIGUSR1, SIGTERM, SIGINT), read at start."),
     opt('Z', "enable-ssl")
-        .does(|config| config.has_tls = true)
+        .does(|config| config.service.tls = true)
         .help("Speak TLS, with the certificate of -o ssl_chain_cert"),
     // The options in the list are rows of their own.
     opt('o', "extended").adds("list", ignore).help("More options, separated by commas; see below"),
@@ -224,7 +224,7 @@ const YIELDS: &str = "a connection yields when its replies fill a buffer";
 /// Options of memcached 1.6.18's `-o` that have an effect.
 pub(super) const EXTENDED: Rows = &[
     own("maxconns_fast")
-        .switches(|config, on| config.refuses_fast = on)
+        .switches(|config, on| config.service.refuses_at_connections_max = on)
         .starts_as("on")
         .help("Refuse connections over the limit with an error; if off, they wait"),
     own("idle_timeout")
@@ -232,15 +232,15 @@ pub(super) const EXTENDED: Rows = &[
         .starts_as("0")
         .help("Close connections that are idle for this long; 0 is never"),
     own("hashpower")
-        .takes("num", put!(hash_power = hash_power))
+        .takes("num", put!(store.hash_power = hash_power))
         .starts_as("16")
         .help("Initial size of the hash table, 2^num; it grows by itself"),
     own("lru_crawler")
-        .switches(|config, on| config.crawls = on)
+        .switches(|config, on| config.service.crawls = on)
         .starts_as("on")
         .help("Reclaim expired items in the background; if off, less often"),
     own("track_sizes")
-        .switches(|config, on| config.tracks_sizes = on)
+        .switches(|config, on| config.service.tracks_sizes = on)
         .starts_as("off")
         .help("Keep the sizes that \"stats sizes\" shows"),
     own("ssl_chain_cert")
@@ -311,11 +311,11 @@ fn megabytes(text: &str) -> Result<u64, String> {
     })
 }
 
-fn item_len_max(text: &str) -> Result<u64, String> {
+fn item_len_max(text: &str) -> Result<u32, String> {
     match value::size(text)? {
         0..1024 => Err("the largest item cannot be smaller than 1k".to_owned()),
         bytes if bytes > 1 << 30 => Err("the largest item cannot be larger than 1024m".to_owned()),
-        bytes => Ok(bytes),
+        bytes => Ok(bytes as u32),
     }
 }
 

@@ -295,9 +295,9 @@ pub(crate) fn warnings(config: &ServeConfig, file: &Path) -> Vec<String> {
 
 /// A warning about the first rule for files whose glob is the path of a directory.
 fn directory_glob(config: &ServeConfig) -> Option<String> {
-    config.sites().find_map(|site| {
+    config.sites().map(|host| &host.site).find_map(|site| {
         let headers = site.headers.iter().map(|rule| &rule.glob);
-        let mut globs = headers.chain(site.cache.iter().map(|rule| &rule.glob));
+        let mut globs = headers.chain(site.cache_rules.iter().map(|rule| &rule.glob));
         let glob = globs.find(|glob| {
             let path = glob.trim_start_matches('/');
             !path.contains(['*', '?', '[', '{', '\\']) && site.root.join(path).is_dir()
@@ -434,10 +434,10 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     if config.only_named_hosts {
         return Ok(());
     }
-    let root = config.root.display();
-    let meta = fs::metadata(&config.root).map_err(|error| match error.kind() {
+    let root = config.site.root.display();
+    let meta = fs::metadata(&config.site.root).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            let root = config.root.to_str().unwrap_or_default();
+            let root = config.site.root.to_str().unwrap_or_default();
             let tip = match root {
                 "true" | "false" | "on" | "off" | "yes" | "no" => {
                     "a switch takes no value: --listing, or --no-listing".to_owned()
@@ -474,8 +474,9 @@ pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
 /// True if the first page is a 403: the directory has no index file, and neither listing nor
 /// fallback.
 fn shows_nothing(config: &ServeConfig) -> bool {
-    let has_index = || config.index.iter().any(|name| config.root.join(name).exists());
-    !config.only_named_hosts && !config.listing && config.spa.is_none() && !has_index()
+    let site = &config.site;
+    let has_index = || config.index.iter().any(|name| site.root.join(name).exists());
+    !config.only_named_hosts && !site.listing && site.spa_fallback.is_none() && !has_index()
 }
 
 /// True if all requests are answered with root's rights.

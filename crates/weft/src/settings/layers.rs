@@ -436,10 +436,11 @@ mod tests {
     #[test]
     fn nothing_said_means_loopback_and_this_directory() {
         let config = resolve(&[], Vec::new()).unwrap().config;
-        assert_eq!(config.root, Path::new("."));
+        assert_eq!(config.site.root, Path::new("."));
         assert_eq!(config.listen, ["127.0.0.1:8080".parse().unwrap()]);
-        assert!(config.listen_is_default && config.precompressed);
-        assert!(!config.hidden && !config.follow_links && !config.listing);
+        assert!(config.listen_is_default && config.site.precompressed);
+        let site = &config.site;
+        assert!(!site.hidden && !site.follow_links_out && !site.listing);
     }
 
     #[test]
@@ -465,14 +466,15 @@ mod tests {
 
     #[test]
     fn flag_variable_and_key_mean_the_same() {
-        let default = resolve(&[], Vec::new()).unwrap().config;
+        let shown = |config: ServeConfig| format!("{config:?}");
+        let default = shown(resolve(&[], Vec::new()).unwrap().config);
         for setting in rows::<ServeConfig>().filter(|setting| setting.is_for_file()) {
             let text = sample(setting);
             let typed = layer(setting.name, &[text]);
-            let typed = resolve(&[&typed], Vec::new()).unwrap().config;
+            let typed = shown(resolve(&[&typed], Vec::new()).unwrap().config);
             let in_env = env(&[(&setting.env(), text)]).0;
-            let in_env = resolve(&[&in_env], Vec::new()).unwrap().config;
-            let in_file = toml(&format!("{} = '{text}'", setting.key())).unwrap();
+            let in_env = shown(resolve(&[&in_env], Vec::new()).unwrap().config);
+            let in_file = shown(toml(&format!("{} = '{text}'", setting.key())).unwrap());
             assert_eq!(typed, in_env, "{}", setting.name);
             assert_eq!(typed, in_file, "{}", setting.name);
             assert_ne!(typed, default, "{} sets nothing", setting.name);
@@ -520,15 +522,16 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.common.workers, NonZeroUsize::new(4));
-        assert!(config.listing);
+        assert!(config.site.listing);
         assert_eq!(config.index, ["a", "b"]);
-        assert_eq!((&*config.cache[0].glob, &*config.cache[0].value), ("*.css", "max-age=60"));
-        assert_eq!(config.cache[1].glob, "*.b", "the order of the file is kept");
+        let cache = &config.site.cache_rules;
+        assert_eq!((&*cache[0].glob, &*cache[0].value), ("*.css", "max-age=60"));
+        assert_eq!(cache[1].glob, "*.b", "the order of the file is kept");
         let headers: Vec<_> =
-            config.headers.iter().map(|rule| (&*rule.glob, &*rule.name)).collect();
+            config.site.headers.iter().map(|rule| (&*rule.glob, &*rule.name)).collect();
         assert_eq!(headers, [("*.js", "X-A"), ("*.js", "X-B"), ("**", "X-All")]);
-        assert_eq!(config.error_pages, [(404, PathBuf::from("404.html"))]);
-        assert_eq!(config.mime_types[0].1, "application/wasm");
+        assert_eq!(config.site.error_pages, [(404, PathBuf::from("404.html"))]);
+        assert_eq!(config.site.mime_types[0].1, "application/wasm");
     }
 
     #[test]
@@ -565,11 +568,11 @@ mod tests {
         assert!(config.names.is_empty() && !config.only_named_hosts);
         let [a, b] = &config.hosts[..] else { panic!("{:?}", config.hosts) };
         assert_eq!(a.names[1].as_str(), "*.a.org");
-        assert_eq!((&*a.root, &*b.root), (Path::new("a"), Path::new("site")));
-        assert!(a.listing && !b.listing);
-        assert!(a.cache.len() == 1 && b.cache.is_empty());
-        assert_eq!(a.headers[0].name, "X-Host");
-        assert!(config.headers.is_empty() && b.headers.is_empty());
+        assert_eq!((&*a.site.root, &*b.site.root), (Path::new("a"), Path::new("site")));
+        assert!(a.site.listing && !b.site.listing);
+        assert!(a.site.cache_rules.len() == 1 && b.site.cache_rules.is_empty());
+        assert_eq!(a.site.headers[0].name, "X-Host");
+        assert!(config.site.headers.is_empty() && b.site.headers.is_empty());
         assert_eq!(a.tls_cert, [PathBuf::from("a.pem")]);
         assert!(b.tls_cert.is_empty(), "a certificate is of one host");
         let without_root = toml("[[host]]\nnames = ['a.org']\n").unwrap();
@@ -606,7 +609,7 @@ mod tests {
     fn a_check_of_hosts_blames_their_lines() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(HOSTS.as_bytes()).unwrap();
-        let check = |config: &ServeConfig| match config.root.to_str() {
+        let check = |config: &ServeConfig| match config.site.root.to_str() {
             Some("a") => Err("there is no a".to_owned()),
             _ => Ok(()),
         };
@@ -639,9 +642,9 @@ mod tests {
                 .into(),
         };
         let check = |config: &ServeConfig| {
-            let said = config.index.iter().chain(&config.spa);
+            let said = config.index.iter().chain(&config.site.spa_fallback);
             match said.into_iter().find(|text| text.starts_with("bad")) {
-                Some(text) => Err(format!("{text} beneath {}", config.root.display())),
+                Some(text) => Err(format!("{text} beneath {}", config.site.root.display())),
                 None => Ok(()),
             }
         };
@@ -755,8 +758,8 @@ mod tests {
         let layer = env(&[("WEFT_LISTEN", ":80 8081"), ("WEFT_HEADER", "A: b c\nD: e\n")]).0;
         let config = resolve(&[&layer], Vec::new()).unwrap().config;
         assert_eq!(config.listen.len(), 2);
-        assert_eq!(config.headers[0].value, "b c");
-        assert_eq!(config.headers.len(), 2);
+        assert_eq!(config.site.headers[0].value, "b c");
+        assert_eq!(config.site.headers.len(), 2);
     }
 
     #[test]

@@ -79,10 +79,11 @@ fn the_defaults_are_those_of_the_libraries() {
     assert_eq!(said.send_rate_min, limits.send_rate_min);
     assert_eq!(config.common.drain_timeout, limits.drain_deadline);
     let site = web::SiteConfig::default();
-    assert_eq!(config.recheck, site.recheck_every);
+    assert_eq!(config.site.recheck_every, site.recheck_every);
     assert_eq!(config.index, site.index);
-    assert!(config.precompressed == site.precompressed && config.listing == site.listing);
-    assert_eq!(config.compress, site.compress);
+    assert_eq!(config.site.precompressed, site.precompressed);
+    assert_eq!(config.site.listing, site.listing);
+    assert_eq!(config.site.compress, site.compress);
     assert_eq!(config.request_limits, web::RequestLimits::default());
     assert_eq!(config.server_name, web::ServiceConfig::default().server_name);
 }

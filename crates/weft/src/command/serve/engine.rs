@@ -389,7 +389,7 @@ fn print_warnings(
     terminal: &Arc<Terminal>,
 ) -> Result<Option<SyncSender<String>>, String> {
     let says_nothing =
-        |host: &ServeConfig| host.error_pages.is_empty() && host.basic_auth.is_empty();
+        |host: &ServeConfig| host.site.error_pages.is_empty() && host.site.basic_auth.is_empty();
     if config.sites().all(says_nothing) {
         return Ok(None);
     }
@@ -405,37 +405,20 @@ fn print_warnings(
 
 pub(super) fn site_config(config: &ServeConfig) -> SiteConfig {
     SiteConfig {
-        root: config.root.clone(),
         index: config.index.clone(),
-        listing: config.listing,
-        hidden: config.hidden,
-        follow_links_out: config.follow_links,
-        clean_urls: config.clean_urls,
-        spa_fallback: config.spa.clone(),
         error_pages: error_pages(config),
-        deny: config.deny.clone(),
-        basic_auth: config.basic_auth.clone(),
-        headers: config.headers.clone(),
-        cors: config.cors.clone(),
-        cache_rules: config.cache.clone(),
-        precompressed: config.precompressed,
-        compress: config.compress.clone(),
         memory_file_len_max: memory_file_max_bytes(config),
-        page_cache_budget: config.page_cache_budget_bytes,
-        recheck_every: config.recheck,
-        mime_types: config.mime_types.clone(),
-        etag: config.etag,
-        ..SiteConfig::default()
+        ..config.site.clone()
     }
 }
 
 /// The error pages; among them the site's own 404.html, if nothing is said of 404: other hosts of
 /// sites take it without being told, so sites have one.
 fn error_pages(config: &ServeConfig) -> Vec<(u16, PathBuf)> {
-    let mut pages = config.error_pages.clone();
+    let mut pages = config.site.error_pages.clone();
     // It was not asked for, so one that cannot be a page is no mistake.
     let has_own = || {
-        let path = config.root.join(OWN_404);
+        let path = config.site.root.join(OWN_404);
         let is_page = |meta: Metadata| meta.is_file() && meta.len() <= OWN_404_LEN_MAX;
         path.symlink_metadata().is_ok_and(is_page) && File::open(path).is_ok()
     };
@@ -536,15 +519,16 @@ mod tests {
     #[test]
     fn own_404_html_is_the_default_page_for_404() {
         let root = tempfile::tempdir().unwrap();
-        let mut config = ServeConfig { root: root.path().to_owned(), ..ServeConfig::default() };
+        let mut config = ServeConfig::default();
+        config.site.root = root.path().to_owned();
         assert_eq!(error_pages(&config), []);
         std::os::unix::fs::symlink("/etc/hostname", root.path().join("404.html")).unwrap();
         assert_eq!(error_pages(&config), [], "it would lead out of the directory");
         std::fs::remove_file(root.path().join("404.html")).unwrap();
         std::fs::write(root.path().join("404.html"), "").unwrap();
         assert_eq!(error_pages(&config), [(404, "404.html".into())]);
-        config.error_pages = vec![(404, "gone.html".into()), (403, "no.html".into())];
-        assert_eq!(error_pages(&config), config.error_pages);
+        config.site.error_pages = vec![(404, "gone.html".into()), (403, "no.html".into())];
+        assert_eq!(error_pages(&config), config.site.error_pages);
     }
 
     /// Seen: a log in root's folder gave "Permission denied" and nothing else, although root had

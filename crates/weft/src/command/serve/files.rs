@@ -63,12 +63,12 @@ fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
 
 fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
     // Links that are followed may lead anywhere.
-    let anywhere = host.follow_links.then(|| PathBuf::from("/"));
-    let trees = [host.root.clone()].into_iter().chain(anywhere);
+    let anywhere = host.site.follow_links_out.then(|| PathBuf::from("/"));
+    let trees = [host.site.root.clone()].into_iter().chain(anywhere);
     // They lie in the root otherwise.
-    let error_pages = host.error_pages.iter().filter(|(_, page)| page.is_absolute());
+    let error_pages = host.site.error_pages.iter().filter(|(_, page)| page.is_absolute());
     let error_pages = error_pages.map(|(_, page)| page);
-    let passwords = host.basic_auth.iter().map(|(_, file)| file);
+    let passwords = host.site.basic_auth.iter().map(|(_, file)| file);
     let read = error_pages.chain(passwords);
     let read = read.chain(host.redirect_files()).cloned();
     let trees = trees.map(|tree| (Right::Tree, tree));
@@ -103,22 +103,22 @@ mod tests {
     #[test]
     fn each_file_of_a_configuration_is_granted() {
         let path = |name: &str| PathBuf::from(format!("/a/{name}"));
-        let config = ServeConfig {
-            root: path("root"),
+        let mut config = ServeConfig {
             access_log: Some(Target::File(path("log"))),
             config: Some(path("settings")),
             tls_cert: vec![path("cert")],
             tls_key: vec![path("key")],
             tls_ticket_keys: vec![path("tickets")],
             tls_client_ca: Some(path("authorities")),
-            error_pages: vec![(404, path("page")), (500, "in-root".into())],
-            basic_auth: vec![("/**".to_owned(), path("passwords"))],
             redirects: vec![RedirectSource::File(path("redirects"))],
             acme: Some("a@example.org".to_owned()),
             acme_state: Some(path("state")),
             acme_external: Some(path("external")),
             ..ServeConfig::default()
         };
+        config.site.root = path("root");
+        config.site.error_pages = vec![(404, path("page")), (500, "in-root".into())];
+        config.site.basic_auth = vec![("/**".to_owned(), path("passwords"))];
         let needs = needs(&config);
         assert!(needs.is_client);
         let of = |wanted| {

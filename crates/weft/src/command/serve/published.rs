@@ -25,7 +25,7 @@ const STATE: &str = "directory of ACME's keys";
 
 /// The secrets of a host.
 pub(super) fn secrets(config: &ServeConfig) -> Vec<Secret> {
-    let passwords = config.basic_auth.iter().map(|(_, path)| ("password file", path.clone()));
+    let passwords = config.site.basic_auth.iter().map(|(_, path)| ("password file", path.clone()));
     tls_secrets(config).into_iter().chain(passwords).chain(acme_secrets(config)).collect()
 }
 
@@ -143,16 +143,16 @@ mod tests {
             path
         };
         let mut config = ServeConfig {
-            root: root.path().to_owned(),
             config: Some(path("weft.toml")),
             access_log: Some(Target::File(path("access.log"))),
             redirects: vec![RedirectSource::File(path("_redirects"))],
             ..ServeConfig::default()
         };
+        config.site.root = root.path().to_owned();
         let warnings = Published::by(&config).warnings(&config);
         assert_eq!(warnings.len(), 3, "{warnings:?}");
         assert!(warnings[1].starts_with("the settings file /") && warnings[1].contains("deny"));
-        config.deny = vec!["_*".to_owned(), "/weft.toml".to_owned()];
+        config.site.deny = vec!["_*".to_owned(), "/weft.toml".to_owned()];
         assert_eq!(Published::by(&config).warnings(&config).len(), 1);
     }
 
@@ -160,11 +160,11 @@ mod tests {
     fn keys_of_acme_are_not_made_beneath_a_root() {
         let root = tempfile::tempdir().unwrap();
         let mut config = ServeConfig {
-            root: root.path().to_owned(),
             acme: Some("mail@example.org".to_owned()),
             acme_state: Some(root.path().join("state")),
             ..ServeConfig::default()
         };
+        config.site.root = root.path().to_owned();
         let why = Published::by(&config).check(&config).unwrap_err();
         assert!(why.contains("keys ") && why.contains("/state would be served: move"), "{why}");
         config.acme_state = Some(root.path().join(".state"));

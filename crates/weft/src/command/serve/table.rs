@@ -2,13 +2,12 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ::serve::access_log::Target;
 use ::serve::listen::Address;
 use clap::ValueHint;
 use session::{HostName, Networks, PrefixLen};
-use web::{CacheRule, CorsRule, Encoding, EtagKind, HeaderRule, LogFormat};
+use web::{EtagKind, LogFormat, SiteConfig};
 
 use crate::common::{Common, address, as_typed};
 use crate::engine::{EngineChoice, FIBERS_MAX, WORKERS_MAX};
@@ -19,10 +18,11 @@ use crate::value::{self, Rate, RedirectSource};
 
 /// Configuration of `weft serve`. `None` is derived from the machine at start, unless it says
 /// something else.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ServeConfig {
     pub(crate) common: Common,
-    pub(crate) root: PathBuf,
+    /// Its files, and how they are served; the rest is added at start.
+    pub(crate) site: SiteConfig,
     /// Names of a host; none at the top level.
     pub(crate) names: Vec<HostName>,
     /// Names that are redirected to the first of `names`.
@@ -64,34 +64,17 @@ pub(crate) struct ServeConfig {
     pub(crate) tls_client_is_optional: bool,
     /// True if it was said which of both it is.
     pub(crate) names_client_auth: bool,
-    pub(crate) listing: bool,
-    pub(crate) hidden: bool,
-    pub(crate) follow_links: bool,
     pub(crate) index: Vec<String>,
-    pub(crate) clean_urls: bool,
-    pub(crate) spa: Option<String>,
-    pub(crate) error_pages: Vec<(u16, PathBuf)>,
-    pub(crate) deny: Vec<String>,
-    pub(crate) basic_auth: Vec<(String, PathBuf)>,
-    pub(crate) precompressed: bool,
-    pub(crate) compress: Vec<Encoding>,
-    pub(crate) headers: Vec<HeaderRule>,
-    pub(crate) cors: Vec<CorsRule>,
-    pub(crate) cache: Vec<CacheRule>,
-    pub(crate) mime_types: Vec<(String, String)>,
-    pub(crate) etag: EtagKind,
     /// `None` sends no `Server` field.
     pub(crate) server_name: Option<String>,
     pub(crate) max_connections: Option<NonZeroUsize>,
     pub(crate) memory_budget_bytes: Option<u64>,
     pub(crate) memory_file_max_bytes: Option<u64>,
-    pub(crate) page_cache_budget_bytes: Option<u64>,
     pub(crate) request_limits: web::RequestLimits,
     pub(crate) limit_requests: Option<Rate>,
     pub(crate) limit_connections: Option<NonZeroUsize>,
     pub(crate) limit_prefix: PrefixLen,
     pub(crate) limit_exempt: Networks,
-    pub(crate) recheck: Duration,
     /// Time-outs of connections and their least rate; the rest is derived at start.
     pub(crate) connection_limits: ::serve::limits::Limits,
     /// `None` is off.
@@ -185,7 +168,7 @@ impl ServeConfig {
 
     /// With clean URLs, the names of index files.
     pub(crate) fn pages(&self) -> Option<&[String]> {
-        self.clean_urls.then_some(&self.index[..])
+        self.site.clean_urls.then_some(&self.index[..])
     }
 
     /// Files of redirects of this host, or of the top level.
@@ -223,7 +206,7 @@ const fn set(name: &'static str) -> Setting<ServeConfig> {
 
 const SITE: Rows = &[
     set("root")
-        .argument("DIR", put!(root = as_typed))
+        .argument("DIR", put!(site.root = as_typed))
         .hinted(ValueHint::DirPath)
         .starts_as(".")
         .per_host()
@@ -235,12 +218,12 @@ const SITE: Rows = &[
         .help("Index file of a directory; may be repeated")
         .more("The first that exists is used."),
     set("listing")
-        .switches(|config, on| config.listing = on)
+        .switches(|config, on| config.site.listing = on)
         .per_host()
         .help("List directories that have no index file")
         .more("An HTML page, or JSON for programs that ask for it (Accept: application/json)."),
     set("clean-urls")
-        .switches(|config, on| config.clean_urls = on)
+        .switches(|config, on| config.site.clean_urls = on)
         .per_host()
         .help("Serve about.html at /about")
         .more(
@@ -248,12 +231,12 @@ const SITE: Rows = &[
              /about/index.html are redirected to the one address of the page.",
         ),
     set("spa")
-        .file("FILE", put!(spa = Some as_typed))
+        .file("FILE", put!(site.spa_fallback = Some as_typed))
         .per_host()
         .help("Answer unknown paths with this file and status 200")
         .more("For single-page applications. The path is relative to DIR."),
     set("error-page")
-        .adds("STATUS=FILE", put!(error_pages += value::error_page))
+        .adds("STATUS=FILE", put!(site.error_pages += value::error_page))
         .or_table("error_pages")
         .per_host()
         .help("Page for a status, such as 404=404.html; may be repeated")
@@ -262,19 +245,19 @@ const SITE: Rows = &[
              DIR/404.html is used if it exists.",
         ),
     set("hidden")
-        .switches(|config, on| config.hidden = on)
+        .switches(|config, on| config.site.hidden = on)
         .per_host()
         .help("Serve files whose name begins with a dot")
         .more("Without it, clients get 404 for .git or .env. /.well-known/ is always served."),
     set("deny")
-        .adds("GLOB", put!(deny += value::deny))
+        .adds("GLOB", put!(site.deny += value::deny))
         .by_line()
         .per_host()
         .rare()
         .help("Answer paths that match a glob with 404; may be repeated")
         .more("Such as '*.sql' or '/drafts/**'; of a directory, also what is in it."),
     set("basic-auth")
-        .adds("GLOB=FILE", put!(basic_auth += value::basic_auth))
+        .adds("GLOB=FILE", put!(site.basic_auth += value::basic_auth))
         .by_line()
         .or_table("basic_auth")
         .per_host()
@@ -286,7 +269,7 @@ const SITE: Rows = &[
              the old users stay.",
         ),
     set("follow-links")
-        .switches(|config, on| config.follow_links = on)
+        .switches(|config, on| config.site.follow_links_out = on)
         .per_host()
         .help("Follow symbolic links that lead out of DIR")
         .more("Links that stay inside are always followed."),
@@ -362,7 +345,7 @@ const FILE: Rows = &[
         .reloads()
         .help("Key id and HMAC key of an account at the authority, if it asks for one"),
     set("cors")
-        .adds("[GLOB=]ORIGIN", put!(cors += value::cors))
+        .adds("[GLOB=]ORIGIN", put!(site.cors += value::cors))
         .per_host()
         .help("Origins whose pages may use the files; may be repeated")
         .more(
@@ -489,7 +472,7 @@ fn add_network(networks: &mut Networks, text: &str) -> Result<(), String> {
 
 const REPLIES: Rows = &[
     set("header")
-        .adds("RULE", put!(headers += value::header))
+        .adds("RULE", put!(site.headers += value::header))
         .by_line()
         .or_table("headers")
         .per_host()
@@ -501,7 +484,7 @@ const REPLIES: Rows = &[
              wins.",
         ),
     set("cache")
-        .adds("GLOB=VALUE", put!(cache += value::cache))
+        .adds("GLOB=VALUE", put!(site.cache_rules += value::cache))
         .by_line()
         .or_table("cache")
         .per_host()
@@ -520,7 +503,7 @@ const REPLIES: Rows = &[
              matches holds, before the files. The query is kept.",
         ),
     set("mime-type")
-        .adds("GLOB=TYPE", put!(mime_types += value::mime_type))
+        .adds("GLOB=TYPE", put!(site.mime_types += value::mime_type))
         .by_line()
         .or_table("mime_types")
         .per_host()
@@ -531,7 +514,7 @@ const REPLIES: Rows = &[
         ),
     set("etag")
         .chooses(ETAG_KINDS, |config, text| {
-            config.etag = match text {
+            config.site.etag = match text {
                 "mtime" => EtagKind::Mtime,
                 "off" => EtagKind::Off,
                 _ => EtagKind::Inode,
@@ -547,13 +530,13 @@ const REPLIES: Rows = &[
              servers with the same files behind a load balancer.",
         ),
     set("precompressed")
-        .switches(|config, on| config.precompressed = on)
+        .switches(|config, on| config.site.precompressed = on)
         .starts_as("true")
         .per_host()
         .help("Do not send FILE.br, FILE.zst or FILE.gz in place of FILE")
         .more("In the file and the environment: `precompressed = false`."),
     set("compress")
-        .takes("off|zstd,br,gzip", put!(compress = value::codings))
+        .takes("off|zstd,br,gzip", put!(site.compress = value::codings))
         .starts_as("off")
         .per_host()
         .help("Compress text files that have no compressed file beside them")
@@ -645,7 +628,7 @@ const LIMITS: Rows = &[
              the netstack.",
         ),
     set("page-cache-budget")
-        .takes("SIZE", put!(page_cache_budget_bytes = Some value::size))
+        .takes("SIZE", put!(site.page_cache_budget = Some value::size))
         .derived("free memory, measured while running")
         .reloads()
         .for_all_because("hosts share the memory")
@@ -655,7 +638,7 @@ const LIMITS: Rows = &[
              evict popular files.",
         ),
     set("recheck")
-        .takes("TIME", put!(recheck = value::duration))
+        .takes("TIME", put!(site.recheck_every = value::duration))
         .starts_as("1s")
         .per_host()
         .help("Maximum age of cached file metadata")

@@ -22,8 +22,8 @@ impl Terminal {
     /// The start-up message: what is served, then a line for each of `lines`.
     pub(crate) fn banner(&self, config: &ServeConfig, lines: &[(&str, String)]) {
         let root = || {
-            let root = config.root.canonicalize();
-            root.unwrap_or_else(|_| config.root.clone())
+            let root = config.site.root.canonicalize();
+            root.unwrap_or_else(|_| config.site.root.clone())
         };
         let hosts = show_counted(config.hosts.len() as u64, "host");
         let what = if config.only_named_hosts {

@@ -19,7 +19,7 @@ mod screen;
 mod threshold;
 
 pub use crate::units::{columns_of, count_of, counted, fold, ns_of, rate_of};
-pub use figures::{Figures, Latency, figures, json};
+pub use figures::{Figures, IntervalFigures, Latency, figures, json};
 pub use files::{csv, hgrm, interval_log};
 pub use screen::{Heading, Look, screen};
 pub use threshold::{Threshold, failed};

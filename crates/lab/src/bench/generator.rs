@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use load::Outcome;
+pub(crate) use load::report::IntervalFigures as Interval;
 use serde::Deserialize;
 
 use super::fault::{Fault, tail};
@@ -29,23 +30,6 @@ impl Generator {
         let (document, intervals) = read?;
         Ok((Outcome::from_json(document)?, intervals))
     }
-}
-
-/// An interval as a generator reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-pub(crate) struct Interval {
-    /// From the beginning of measuring.
-    pub(crate) begins_s: f64,
-    pub(crate) lasts_s: f64,
-    pub(crate) intended_per_s: f64,
-    /// Good replies.
-    pub(crate) achieved_per_s: f64,
-    /// Requests that failed.
-    pub(crate) errors: u64,
-    /// Requests that were never sent.
-    pub(crate) missed: u64,
-    /// From the intended time.
-    pub(crate) p99_us: f64,
 }
 
 /// Time that the generator's most delayed thread waited for its core, in percent.

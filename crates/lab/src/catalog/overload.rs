@@ -343,6 +343,7 @@ mod tests {
             errors,
             missed,
             p99_us,
+            ..Interval::default()
         });
         intervals.collect()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Counts, IntervalRecord, Outcome, Tally};
 use crate::verdict::Verdict;
@@ -122,7 +122,7 @@ pub struct GeneratorFigures {
 }
 
 /// One interval.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IntervalFigures {
     /// Start, from the start of the measurement.
     pub begins_s: f64,

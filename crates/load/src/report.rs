@@ -21,7 +21,7 @@ mod threshold;
 pub use crate::units::{columns_of, count_of, counted, fold, ns_of, rate_of};
 pub use figures::{Figures, IntervalFigures, Latency, figures, json};
 pub use files::{csv, hgrm, interval_log};
-pub use screen::{Heading, Look, screen};
+pub use screen::{Heading, Look, Paint, screen};
 pub use threshold::{Threshold, failed};
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use ::serve::messages;
 use args::Invocation;
 use command::{cache, doctor, lab, load, serve, top};
 use failure::Failure;
-use paint::{Color, Paint};
+use paint::Color;
 
 fn main() -> ExitCode {
     messages::report_panics();
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Err(Failure::Running(message)) => (1, message),
         Err(Failure::Usage(message)) => (2, message),
     };
-    let paint = Paint::decide(Color::Auto, &io::stderr());
+    let paint = paint::decide(Color::Auto, &io::stderr());
     for line in message.lines() {
         messages::write(&format!("{} {line}\n", paint.red("error:")));
     }
@@ -113,7 +113,7 @@ fn examine(json: bool, color: Option<&str>, out: &mut impl Write) -> Result<(), 
         writeln!(out)?;
     } else {
         let color = Color::from_name(color.unwrap_or("auto"));
-        report.print(out, Paint::decide(color, &io::stdout()))?;
+        report.print(out, paint::decide(color, &io::stdout()))?;
     }
     match report.verdict {
         doctor::Verdict::Bad => Err(Failure::Shown(1)),

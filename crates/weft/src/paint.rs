@@ -1,7 +1,8 @@
 //! Colour on terminals that show it.
 
-use std::fmt::Display;
 use std::io::IsTerminal;
+
+pub(crate) use ::load::report::Paint;
 
 use crate::settings::Choices;
 
@@ -32,56 +33,14 @@ impl Color {
     }
 }
 
-/// Painter of text, in colour or not.
-#[derive(Clone, Copy)]
-pub(crate) struct Paint {
-    on: bool,
-}
-
-impl Paint {
-    /// Decides for one output. `NO_COLOR` counts if it is not empty (no-color.org); a flag goes
-    /// before it.
-    pub(crate) fn decide(color: Color, output: &impl IsTerminal) -> Paint {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let on = match color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => !unwanted && !dumb && output.is_terminal(),
-        };
-        Paint { on }
-    }
-
-    /// True if colour is used.
-    pub(crate) fn is_on(self) -> bool {
-        self.on
-    }
-
-    pub(crate) fn bold(self, text: impl Display) -> String {
-        self.code("1", text)
-    }
-
-    pub(crate) fn dim(self, text: impl Display) -> String {
-        self.code("2", text)
-    }
-
-    pub(crate) fn red(self, text: impl Display) -> String {
-        self.code("1;31", text)
-    }
-
-    pub(crate) fn green(self, text: impl Display) -> String {
-        self.code("32", text)
-    }
-
-    pub(crate) fn yellow(self, text: impl Display) -> String {
-        self.code("33", text)
-    }
-
-    pub(crate) fn cyan(self, text: impl Display) -> String {
-        self.code("36", text)
-    }
-
-    fn code(self, code: &str, text: impl Display) -> String {
-        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
-    }
+/// Decides for one output. `NO_COLOR` counts if it is not empty (no-color.org); a flag goes before
+/// it.
+pub(crate) fn decide(color: Color, output: &impl IsTerminal) -> Paint {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    Paint::new(match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => !unwanted && !dumb && output.is_terminal(),
+    })
 }

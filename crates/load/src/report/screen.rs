@@ -1,6 +1,6 @@
 //! Report of an outcome for people, on one screen.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use super::figures::{Figures, Latency, figures};
 use crate::outcome::{Counts, Kind, Outcome};
@@ -33,13 +33,13 @@ const WIDTH_MIN: usize = 40;
 /// Formats the outcome for people.
 pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     let seen = figures(outcome);
-    let paint = Paint { colored: look.colored };
+    let paint = Paint::new(look.colored);
     let columns = look.width.max(WIDTH_MIN) - NAME_COLUMNS;
     let mut text = String::new();
     let mut line = |name: &str, what: &str| {
         for (at, row) in fold(what, columns).iter().enumerate() {
             let name = if at == 0 { name } else { "" };
-            let _ = writeln!(text, "  {} {row}", paint.dim(&format!("{name:<10}")));
+            let _ = writeln!(text, "  {} {row}", paint.dim(format!("{name:<10}")));
         }
     };
     let kind = outcome.asked.kind;
@@ -80,7 +80,7 @@ pub fn screen(outcome: &Outcome, heading: &Heading, look: Look) -> String {
     }
     line("verdict", &verdict_line(&seen.verdict, paint));
     for warning in &seen.verdict.warnings {
-        line("warning", &paint.warn_if(true, warning));
+        line("warning", &paint.yellow(warning));
     }
     text
 }
@@ -92,9 +92,10 @@ fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
         long => format!("{long:.1} s"),
     };
     let over = format!("over {elapsed}{stopped}");
-    let achieved = paint.bold(&rate_of(seen.achieved_rate_per_s));
+    let achieved = paint.bold(rate_of(seen.achieved_rate_per_s));
     let share = seen.achieved_share.unwrap_or(0.0);
-    let percent = paint.warn_if(share < KEPT_UP_SHARE, &format!("{:.1} %", 100.0 * share));
+    let percent = format!("{:.1} %", 100.0 * share);
+    let percent = if share < KEPT_UP_SHARE { paint.yellow(percent) } else { percent };
     match (kind, seen.offered_rate_per_s) {
         // The rate is that of their beginnings; how many requests follow is their affair.
         (Kind::Sessions, Some(offered)) => format!(
@@ -188,7 +189,7 @@ fn errors_line(seen: &Figures, paint: Paint) -> String {
     let each: Vec<_> = each
         .map(|(name, count)| format!("{} {}", name.replace('_', " "), count_of(*count)))
         .collect();
-    paint.bad(&format!("{} ({percent:.3} %): {}", count_of(total), each.join(" · ")))
+    paint.red(format!("{} ({percent:.3} %): {}", count_of(total), each.join(" · ")))
 }
 
 fn network_line(seen: &Figures) -> String {
@@ -244,9 +245,9 @@ fn verdict_line(verdict: &Verdict, paint: Paint) -> String {
         _ => verdict.sentence.clone(),
     };
     match verdict.row.tone() {
-        Tone::Good => paint.good(&sentence),
-        Tone::Warning => paint.warn_if(true, &sentence),
-        Tone::Bad => paint.bad(&sentence),
+        Tone::Good => paint.green(sentence),
+        Tone::Warning => paint.yellow(sentence),
+        Tone::Bad => paint.red(sentence),
     }
 }
 
@@ -278,33 +279,47 @@ pub(crate) fn spark(values: &[f64], width: usize) -> String {
     (0..parts).map(part).collect()
 }
 
-#[derive(Clone, Copy)]
-struct Paint {
-    colored: bool,
+/// Painter of text, in colour or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Paint {
+    on: bool,
 }
 
+#[allow(missing_docs)]
 impl Paint {
-    fn with(self, code: &str, text: &str) -> String {
-        if self.colored { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    pub fn new(on: bool) -> Paint {
+        Paint { on }
     }
 
-    fn dim(self, text: &str) -> String {
-        self.with("2", text)
+    pub fn is_on(self) -> bool {
+        self.on
     }
 
-    fn bold(self, text: &str) -> String {
-        self.with("1", text)
+    pub fn bold(self, text: impl Display) -> String {
+        self.code("1", text)
     }
 
-    fn good(self, text: &str) -> String {
-        self.with("32", text)
+    pub fn dim(self, text: impl Display) -> String {
+        self.code("2", text)
     }
 
-    fn bad(self, text: &str) -> String {
-        self.with("31", text)
+    pub fn red(self, text: impl Display) -> String {
+        self.code("1;31", text)
     }
 
-    fn warn_if(self, warn: bool, text: &str) -> String {
-        if warn { self.with("33", text) } else { text.to_owned() }
+    pub fn green(self, text: impl Display) -> String {
+        self.code("32", text)
+    }
+
+    pub fn yellow(self, text: impl Display) -> String {
+        self.code("33", text)
+    }
+
+    pub fn cyan(self, text: impl Display) -> String {
+        self.code("36", text)
+    }
+
+    fn code(self, code: &str, text: impl Display) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 }

@@ -141,11 +141,11 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paint::Color;
+    use crate::paint::{Color, decide};
 
     fn printed(report: &Report) -> String {
         let mut out = Vec::new();
-        report.print(&mut out, Paint::decide(Color::Never, &io::stdout())).unwrap();
+        report.print(&mut out, decide(Color::Never, &io::stdout())).unwrap();
         String::from_utf8(out).unwrap()
     }
 

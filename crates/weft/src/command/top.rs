@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::failure::Failure;
-use crate::paint::{Color, Paint};
+use crate::paint::{self, Color};
 use crate::value;
 use overview::{Overview, Reading};
 use scrape::Scrape;
@@ -125,7 +125,7 @@ impl Watch {
         thread::sleep(self.interval);
         let now = self.read().map_err(|error| self.failure(&error))?;
         let overview = self.overview(Some(first), &now);
-        let paint = Paint::decide(Color::Auto, &io::stdout());
+        let paint = paint::decide(Color::Auto, &io::stdout());
         let columns = rustix::termios::tcgetwinsize(io::stdout());
         let width = columns.map_or(100, |size| usize::from(size.ws_col).max(40));
         let lines = screen::whole(&overview, width, paint);
@@ -159,7 +159,7 @@ impl Watch {
     }
 
     fn show(&mut self, first: Reading) -> Result<(), Failure> {
-        let paint = Paint::decide(Color::Auto, &io::stdout());
+        let paint = paint::decide(Color::Auto, &io::stdout());
         let terminal = AlternateScreen::enter()?;
         let mut view = View::default();
         let mut overview = self.overview(None, &first);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::args::OutputArgs;
 use crate::failure::Failure;
 use crate::os::files;
-use crate::paint::{Color, Paint};
+use crate::paint::{self, Color};
 use ::load::Outcome;
 use ::load::report::{self, Heading, Look, Threshold};
 use ::load::sweep::{Step, Sweep};
@@ -85,7 +85,7 @@ impl Output {
     /// When a file cannot be written, no reply came, or a condition holds.
     pub(super) fn finish(mut self, outcome: &Outcome, heading: &Heading) -> Result<(), Failure> {
         if self.has_screen() {
-            let colored = Paint::decide(self.color, &io::stdout()).is_on();
+            let colored = paint::decide(self.color, &io::stdout()).is_on();
             let width = width();
             let text = report::screen(outcome, heading, Look { colored, width });
             self.note(show(&text));
@@ -163,7 +163,7 @@ impl Output {
     }
 
     fn judge(self) -> Result<(), Failure> {
-        let paint = Paint::decide(self.color, &io::stderr());
+        let paint = paint::decide(self.color, &io::stderr());
         for sentence in &self.failed {
             writeln!(io::stderr(), "{} {sentence}", paint.red("failed:"))?;
         }

@@ -5,7 +5,7 @@ use std::io;
 use ::serve::messages;
 
 use super::ServeConfig;
-use crate::paint::{Color, Paint};
+use crate::paint::{self, Color, Paint};
 use crate::value::show_counted;
 
 /// Standard error, with or without colour.
@@ -16,7 +16,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn new(color: Color, quiet: bool) -> Terminal {
-        Terminal { paint: Paint::decide(color, &io::stderr()), quiet }
+        Terminal { paint: paint::decide(color, &io::stderr()), quiet }
     }
 
     /// The start-up message: what is served, then a line for each of `lines`.

@@ -4,7 +4,7 @@ use std::{fs, io};
 use super::super::overview::Reading;
 use super::super::scrape::Scrape;
 use super::*;
-use crate::paint::Color;
+use crate::paint::{Color, decide};
 
 const METRICS: &str = r#"
 weft_build_info{version="0.1.0"} 1
@@ -67,7 +67,7 @@ fn overview(metrics: &str) -> Overview {
 }
 
 fn shown(overview: &Overview, view: &View, size: (usize, usize)) -> String {
-    let painted = |color| frame(overview, view, size, Paint::decide(color, &io::stdout()));
+    let painted = |color| frame(overview, view, size, decide(color, &io::stdout()));
     let plain = painted(Color::Never);
     assert_eq!(plain.len(), size.1);
     // Colours change no column.

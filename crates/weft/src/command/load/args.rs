@@ -424,7 +424,7 @@ pub(super) struct AgentArgs {
     pub(super) rendezvous: Option<String>,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputArgs {
     /// Write the result as JSON; '-': standard output.

@@ -16,12 +16,7 @@ use ::load::verdict::VerdictRow;
 
 /// Outputs of a result.
 pub(super) struct Output {
-    json: Option<PathBuf>,
-    csv: Option<PathBuf>,
-    hgrm: Option<PathBuf>,
-    hlog: Option<PathBuf>,
-    thresholds: Vec<Threshold>,
-    color: Color,
+    args: OutputArgs,
     /// Runs of a sweep so far, and their failures.
     runs: usize,
     failed: Vec<String>,
@@ -34,17 +29,8 @@ impl Output {
     /// # Errors
     /// When a file cannot be written, or two outputs go to standard output.
     pub(super) fn of(args: &OutputArgs, is_sweep: bool) -> Result<Output, Failure> {
-        let output = Output {
-            json: args.json.clone(),
-            csv: args.csv.clone(),
-            hgrm: args.hgrm.clone(),
-            hlog: args.interval_log.clone(),
-            thresholds: args.fail_if.clone(),
-            color: Color::from_name(&args.color),
-            runs: 0,
-            failed: Vec::new(),
-            unwritten: None,
-        };
+        let args = args.clone();
+        let output = Output { args, runs: 0, failed: Vec::new(), unwritten: None };
         let mut seen = BTreeSet::new();
         let is_kept = |path: &&PathBuf| !is_standard(path) && (path.is_file() || !path.exists());
         if let Some(path) = output.files().filter(is_kept).find(|path| !seen.insert(*path)) {
@@ -53,7 +39,8 @@ impl Output {
         }
         // Files are opened before the run, so a missing folder does not cost a measurement.
         output.files().try_for_each(|path| can_be_written(path))?;
-        if is_sweep && [&output.hgrm, &output.hlog].into_iter().flatten().any(|p| is_standard(p)) {
+        let OutputArgs { hgrm, interval_log, .. } = &output.args;
+        if is_sweep && [hgrm, interval_log].into_iter().flatten().any(|p| is_standard(p)) {
             return Err(Failure::Usage(
                 "--hgrm and --interval-log write a file for each run of a sweep; give them a name \
                  instead of '-'"
@@ -70,7 +57,8 @@ impl Output {
     }
 
     fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.json, &self.csv, &self.hgrm, &self.hlog].into_iter().flatten()
+        let OutputArgs { json, csv, hgrm, interval_log, .. } = &self.args;
+        [json, csv, hgrm, interval_log].into_iter().flatten()
     }
 
     /// True if standard output shows the report.
@@ -85,20 +73,20 @@ impl Output {
     /// When a file cannot be written, no reply came, or a condition holds.
     pub(super) fn finish(mut self, outcome: &Outcome, heading: &Heading) -> Result<(), Failure> {
         if self.has_screen() {
-            let colored = paint::decide(self.color, &io::stdout()).is_on();
+            let colored = paint::decide(Color::from_name(&self.args.color), &io::stdout()).is_on();
             let width = width();
             let text = report::screen(outcome, heading, Look { colored, width });
             self.note(show(&text));
         }
-        self.note(write_to(self.json.as_deref(), |out| {
+        self.note(write_to(self.args.json.as_deref(), |out| {
             serde_json::to_writer_pretty(&mut *out, &report::json(outcome))?;
             writeln!(out)
         }));
-        self.note(write_to(self.csv.as_deref(), |mut out| report::csv(outcome, &mut out)));
+        self.note(write_to(self.args.csv.as_deref(), |mut out| report::csv(outcome, &mut out)));
         self.write_histograms(outcome, |path| path.to_owned());
         let faults = self.faults(outcome, |_| true);
         self.failed.extend(faults);
-        self.failed.extend(report::failed(&self.thresholds, outcome));
+        self.failed.extend(report::failed(&self.args.fail_if, outcome));
         self.judge()
     }
 
@@ -114,7 +102,7 @@ impl Output {
         if is_judged && !outcome.stopped_early {
             // A sweep measures requests that fail beyond the server's capacity.
             let mut failed = self.faults(outcome, |row| row != VerdictRow::Failing);
-            failed.extend(report::failed(&self.thresholds, outcome));
+            failed.extend(report::failed(&self.args.fail_if, outcome));
             let rate = report::rate_of(step.rate_per_s);
             self.failed.extend(failed.iter().map(|sentence| format!("at {rate}: {sentence}")));
         }
@@ -125,11 +113,11 @@ impl Output {
     /// # Errors
     /// When a file cannot be written, or in a run no reply came or a condition held.
     pub(super) fn finish_sweep(mut self, sweep: &Sweep) -> Result<(), Failure> {
-        self.note(write_to(self.json.as_deref(), |out| {
+        self.note(write_to(self.args.json.as_deref(), |out| {
             serde_json::to_writer_pretty(&mut *out, sweep)?;
             writeln!(out)
         }));
-        self.note(write_to(self.csv.as_deref(), |out| out.write_all(sweep.csv().as_bytes())));
+        self.note(write_to(self.args.csv.as_deref(), |out| out.write_all(sweep.csv().as_bytes())));
         if sweep.has_no_knee() {
             let why = "the server did not keep up at any tested rate";
             self.failed.push(why.to_owned());
@@ -139,7 +127,7 @@ impl Output {
 
     /// Failures apart from conditions. A condition of the user on errors replaces the built-in one.
     fn faults(&self, outcome: &Outcome, counts: impl Fn(VerdictRow) -> bool) -> Vec<String> {
-        let has_own = self.thresholds.iter().any(Threshold::is_about_errors);
+        let has_own = self.args.fail_if.iter().any(Threshold::is_about_errors);
         let is_about_errors = |row| matches!(row, VerdictRow::WrongReplies | VerdictRow::Failing);
         let faults = outcome.faults().into_iter();
         faults
@@ -149,9 +137,9 @@ impl Output {
     }
 
     fn write_histograms(&mut self, outcome: &Outcome, name: impl Fn(&Path) -> PathBuf) {
-        let hgrm = self.hgrm.as_deref().map(&name);
+        let hgrm = self.args.hgrm.as_deref().map(&name);
         self.note(write_to(hgrm.as_deref(), |mut out| report::hgrm(outcome, &mut out)));
-        let hlog = self.hlog.as_deref().map(&name);
+        let hlog = self.args.interval_log.as_deref().map(&name);
         self.note(write_to(hlog.as_deref(), |mut out| report::interval_log(outcome, &mut out)));
     }
 
@@ -163,7 +151,7 @@ impl Output {
     }
 
     fn judge(self) -> Result<(), Failure> {
-        let paint = paint::decide(self.color, &io::stderr());
+        let paint = paint::decide(Color::from_name(&self.args.color), &io::stderr());
         for sentence in &self.failed {
             writeln!(io::stderr(), "{} {sentence}", paint.red("failed:"))?;
         }

@@ -6,40 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::scrape::{Interval, Scrape};
 
-/// Counters that grow when a limit is reached, and the words for each.
-pub(super) const LIMITS: &[(&str, &str)] = &[
-    ("weft_accept_pauses_total", "accepting paused"),
-    ("weft_connection_memory_shortages_total", "memory of connections short"),
-    ("weft_file_buffers_small_total", "file buffers short"),
-    ("weft_jobs_refused_total", "jobs refused"),
-    ("weft_linger_refused_total", "lingering refused"),
-    ("weft_log_lines_dropped_total", "log lines dropped"),
-    ("weft_messages_dropped_total", "messages dropped"),
-    ("weft_processor_buffers_exhausted_total", "receive buffers exhausted"),
-    ("weft_stage_queue_full_total", "queue of a stage full"),
-    ("weft_stalls_total", "processor stalled"),
-    ("weft_http_rate_evictions_total", "addresses of the rate limit forgotten"),
-    ("weft_site_listings_refused_total", "listings refused"),
-    ("weft_site_out_of_descriptors_total", "no descriptor for a file"),
-    ("weft_datagrams_unsent_total", "datagrams not sent"),
-    ("weft_cache_out_of_memory_total", "stores refused: no memory"),
-    ("weft_cache_refused_behind_readers_total", "stores refused: readers"),
-    ("weft_cache_uploads_refused_total", "stores refused: unfinished ones"),
-    ("memcached_items_evicted_total", "items evicted"),
-    ("memcached_connections_rejected_total", "connections rejected"),
-];
-
-/// Families with a label, of which these values are limits.
-const LABELLED_LIMITS: &[(&str, &str, &[&str], &str)] = &[
-    (
-        "weft_connections_closed_total",
-        "reason",
-        &["too_slow", "too_long", "no_memory", "refused", "address_limit"],
-        "closed: ",
-    ),
-    ("weft_accept_errors_total", "class", &["emfile", "nobufs"], "accept failed: "),
-    ("weft_http_replies_total", "status", &["429", "503"], "status "),
-];
+/// Counters that grow when a limit is reached: `NAME = WORDS`, or `NAME LABEL VALUE = WORDS` where
+/// only one value of a label is about a limit.
+const LIMITS: &str = include_str!("limits.txt");
 
 /// Gauges with a gauge for their limit, and the words for each.
 const BUDGETS: &[(&str, &str, &str)] = &[
@@ -275,21 +244,17 @@ fn budgets(scrape: &Scrape) -> Vec<MemoryBudget> {
 
 fn limits(interval: &Interval<'_>) -> BTreeMap<String, u64> {
     let mut reached = BTreeMap::new();
-    let mut add = |words: String, growth: f64| {
-        if growth.round() > 0.0 {
-            reached.insert(words, growth.round() as u64);
-        }
-    };
-    for (name, words) in LIMITS {
-        let plain = interval.rate(name).unwrap_or(0.0);
-        let labelled = interval.rates(name, "").into_values().sum::<f64>();
-        add((*words).to_owned(), (plain + labelled) * interval.lasts_s);
-    }
-    for (name, label, values, words) in LABELLED_LIMITS {
-        let rates = interval.rates(name, label);
-        for value in *values {
-            let rate = rates.get(*value).unwrap_or(&0.0);
-            add(format!("{words}{value}"), rate * interval.lasts_s);
+    for (limit, words) in LIMITS.lines().filter_map(|line| line.split_once(" = ")) {
+        let mut parts = limit.split(' ');
+        let [name, label, value] = [(); 3].map(|()| parts.next().unwrap_or_default());
+        let labelled = interval.rates(name, label);
+        let rate = match value {
+            "" => interval.rate(name).unwrap_or(0.0) + labelled.into_values().sum::<f64>(),
+            _ => labelled.get(value).copied().unwrap_or(0.0),
+        };
+        let growth = (rate * interval.lasts_s).round();
+        if growth > 0.0 {
+            reached.insert(words.to_owned(), growth as u64);
         }
     }
     reached

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use load::plan::{Arrivals, Cache, Io, LoadTarget};
 use load::Plan;
+use load::plan::{Arrivals, Cache, Io, LoadTarget};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use world::{cache_of, cache_plan, expect_no_error, http_plan, over_both};
 

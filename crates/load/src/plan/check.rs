@@ -314,9 +314,9 @@ impl Cache {
 
     fn check_value(&self) -> Result<(), LoadError> {
         match self.value_bytes {
-            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => Err(LoadError(
-                format!("--value-size must be at most {VALUE_BYTES_MAX} bytes"),
-            )),
+            Distribution::Fixed(bytes) if bytes > VALUE_BYTES_MAX as f64 => {
+                Err(LoadError(format!("--value-size must be at most {VALUE_BYTES_MAX} bytes")))
+            }
             _ => Ok(()),
         }
     }

@@ -43,9 +43,8 @@ enum Metric {
 }
 
 /// Latencies, by what stands in front of the percentile.
-const LATENCIES: [&str; 10] = [
-    "", "raw", "connect", "lag", "request", "request.raw", "get", "get.raw", "set", "set.raw",
-];
+const LATENCIES: [&str; 10] =
+    ["", "raw", "connect", "lag", "request", "request.raw", "get", "get.raw", "set", "set.raw"];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {

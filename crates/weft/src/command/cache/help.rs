@@ -54,7 +54,6 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-
 /// `-p, --port=<num>`, as memcached's help writes it.
 fn usage(opt: &Setting<CacheConfig>) -> String {
     let long = format!("--{}", listed(opt));

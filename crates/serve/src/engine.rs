@@ -21,7 +21,7 @@ mod processors;
 mod reactor;
 mod serving;
 #[cfg(test)]
-mod smallest;
+mod tests;
 mod thread;
 
 use std::io;

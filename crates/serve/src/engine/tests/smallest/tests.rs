@@ -195,7 +195,7 @@ fn a_file_arrives_whole_after_work() {
 /// What the page shows of this engine is what is compiled here.
 #[test]
 fn the_page_quotes_the_engine() {
-    let page = include_str!("../../../../../docs/adding-an-engine.md");
+    let page = include_str!("../../../../../../docs/adding-an-engine.md");
     let engine = include_str!("../smallest.rs");
     let blocks = page.split("```rust\n").skip(1);
     let mut count = 0;

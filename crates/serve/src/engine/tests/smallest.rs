@@ -13,13 +13,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use session::{Now, Session, Work as _};
 
-use super::admission::{Opens, Start};
-use super::reactor::{
-    Accepted, EngineContext, LoopThreads, Loops, RECEIVE_LEN, Socket, Wait, all_sockets, output,
-};
 use crate::clock;
 use crate::connection::{Action, Machine};
 use crate::counters::Closed;
+use crate::engine::admission::{Opens, Start};
+use crate::engine::reactor::{
+    Accepted, EngineContext, LoopThreads, Loops, RECEIVE_LEN, Socket, Wait, all_sockets, output,
+};
 use crate::file::DiskRead;
 
 /// Time between two checks of the server's state by a thread that waits.

@@ -1,0 +1,3 @@
+//! An engine for the tests of what all engines promise.
+
+mod smallest;

@@ -33,7 +33,7 @@ pub(crate) use listeners::{Accepted, Listeners, Sockets, all_sockets, sockets};
 pub(crate) use loops::Loops;
 pub(crate) use output::output;
 pub(crate) use poller::{FIRST_LISTENER, HasWatch, Poller, Watch, slot_of};
-pub(crate) use socket::{Socket, Wait};
+pub(crate) use socket::{FileReader, Socket, Wait};
 pub(crate) use threads::LoopThreads;
 pub(crate) use waker::LoopHandle;
 

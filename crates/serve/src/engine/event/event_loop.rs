@@ -192,7 +192,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                         continue;
                     };
                     self.resume_with(at, |connection, now| {
-                        if let Err(error) = connection.socket.handle_read(piece) {
+                        if let Err(error) = connection.socket.reader.handle_read(piece) {
                             connection.machine.handle_error(&error, now);
                         }
                     });

@@ -1,20 +1,19 @@
 //! One connection of a loop: its machine's actions over the shard, up to the next wait.
 
 use std::convert::Infallible;
-use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use bytes::Bytes;
 use netstack::stack::{FlowId, Shard};
-use session::{Now, Session, Work};
+use session::{Now, Session};
 
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
-use crate::connection::{Action, FilePiece, Machine, Queues, Unacked};
+use crate::connection::{Action, Machine, Queues, Unacked};
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::reactor::{self, LONG_LEN, LongUntil, Wait, is_put_off, take_steps};
-use crate::file;
+use crate::engine::reactor::{self, FileReader, LONG_LEN, LongUntil, Wait, is_put_off, take_steps};
+use crate::file::{self, DiskRead};
 
 /// One connection.
 pub(super) struct Connection<S> {
@@ -38,7 +37,7 @@ pub(super) type LoopContext<W> = reactor::LoopContext<FlowId, Infallible, W>;
 pub(super) type Message<W> = reactor::Message<FlowId, Infallible, W>;
 
 /// Bytes to read from the page cache at a time. They are held until they are acknowledged.
-pub(super) const CACHED_PIECE_LEN: u64 = 256 * 1024;
+const CACHED_PIECE_LEN: u64 = 256 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
     /// Does the machine's actions until one would have to wait. Notes and returns the wait.
@@ -141,10 +140,15 @@ impl<S: Session + 'static> Connection<S> {
                 if !retransmit.has_space(buffer_pool, cwnd_of(shard, id)) {
                     return Break(Wait::Writable { until: piece.until });
                 }
-                let read = if file.is_at_rest() && file::has_changed(&piece) {
-                    Ok(Bytes::new())
-                } else {
-                    file.read(&piece, context, id)?
+                let read = match file.take()? {
+                    Some(bytes) => Ok(bytes),
+                    None if file::has_changed(&piece) => Ok(Bytes::new()),
+                    None => {
+                        let LoopContext { inbox, jobs, .. } = context;
+                        let slow = |read: DiskRead| inbox.read(jobs, id, read);
+                        file.fetch(&piece, Some(slow))?;
+                        file::read_cached(&piece, CACHED_PIECE_LEN)
+                    }
                 };
                 machine.handle_read(read, context.update_clock());
             }
@@ -221,51 +225,4 @@ pub(super) fn peer_of(shard: &Shard, id: FlowId) -> Option<SocketAddr> {
 /// Bytes that TCP may have under way.
 pub(super) fn cwnd_of(shard: &Shard, id: FlowId) -> u64 {
     shard.connection(id).map_or(0, |tcp| tcp.cwnd())
-}
-
-/// State of the read of the file whose turn it is.
-#[derive(Default)]
-pub(super) enum FileReader {
-    #[default]
-    AtRest,
-    /// A thread reads.
-    Away,
-    /// The thread has read this.
-    Back(Bytes),
-}
-
-impl FileReader {
-    fn is_at_rest(&self) -> bool {
-        matches!(self, FileReader::AtRest)
-    }
-
-    /// A thread has read for it.
-    pub(super) fn handle_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
-        *self = FileReader::AtRest;
-        *self = FileReader::Back(bytes?);
-        Ok(())
-    }
-
-    /// The beginning of a piece: at once if it is in memory, else a thread reads it first.
-    fn read<W: Work>(
-        &mut self,
-        piece: &FilePiece<'_>,
-        context: &mut LoopContext<W>,
-        id: FlowId,
-    ) -> ControlFlow<Wait, io::Result<Bytes>> {
-        match mem::take(self) {
-            FileReader::Back(bytes) => return Continue(Ok(bytes)),
-            FileReader::Away => {
-                *self = FileReader::Away;
-                return Break(Wait::Thread);
-            }
-            FileReader::AtRest => {}
-        }
-        let Some(read) = file::on_disk(piece) else {
-            return Continue(file::read_cached(piece, CACHED_PIECE_LEN));
-        };
-        context.inbox.read(&context.jobs, id, read);
-        *self = FileReader::Away;
-        Break(Wait::Thread)
-    }
 }

@@ -26,14 +26,16 @@ use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Now, Session};
 
-use super::connection::{Connection, FileReader, LoopContext, Message, cwnd_of, peer_of};
+use super::connection::{Connection, LoopContext, Message, cwnd_of, peer_of};
 use super::figures::Figures;
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
 use super::{DeviceMessages, NetstackListener, listener_of};
 use crate::connection::Machine;
 use crate::counters::Closed;
 use crate::engine::admission::Opens;
-use crate::engine::reactor::{EngineContext, Inbox, LoopHandle, SHARE_OF_TURN, Wait, drop_session};
+use crate::engine::reactor::{
+    EngineContext, FileReader, Inbox, LoopHandle, SHARE_OF_TURN, Wait, drop_session,
+};
 use crate::memory::give_free_memory_back;
 use crate::shared::{CUTTING, SERVING};
 

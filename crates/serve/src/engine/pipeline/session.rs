@@ -204,7 +204,7 @@ impl<S: Session + 'static> Connection<S> {
         machine.handle_server_state(engine.admission.shared.server_state.get(), now);
         match mem::replace(payload, Payload::Nothing) {
             Payload::Cold(read) => {
-                if let Err(error) = socket.handle_read(read.run()) {
+                if let Err(error) = socket.reader.handle_read(read.run()) {
                     machine.handle_error(&error, clock::now());
                 }
             }

@@ -1,6 +1,7 @@
 //! Socket of a connection. No call on it blocks: one that would have to returns the wait.
 
 use std::io::{self, IoSlice};
+use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -65,10 +66,7 @@ pub(crate) struct Socket {
     is_ending: bool,
     /// A short read is the last one until the next report.
     trusts_short_reads: bool,
-    /// A thread reads for it.
-    is_reading: bool,
-    /// Bytes that the thread has read.
-    fetched: Option<Bytes>,
+    pub(crate) reader: FileReader,
     /// Time of the next check of unacknowledged bytes, if nothing is reported before.
     check_at: Option<Instant>,
 }
@@ -88,8 +86,7 @@ impl Socket {
             may_send: true,
             is_ending: false,
             trusts_short_reads,
-            is_reading: false,
-            fetched: None,
+            reader: FileReader::default(),
             check_at: None,
         }
     }
@@ -115,13 +112,6 @@ impl Socket {
     /// Assumes readiness, so that the call is tried once more without a report.
     pub(crate) fn try_again(&mut self) {
         (self.may_receive, self.may_send) = (true, true);
-    }
-
-    /// Takes the result of a read on another thread.
-    pub(crate) fn handle_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
-        self.is_reading = false;
-        self.fetched = Some(bytes?);
-        Ok(())
     }
 
     /// Puts input into `space`; 0 is the end.
@@ -176,15 +166,18 @@ impl Socket {
         piece: &FilePiece<'_>,
         slow: Option<impl FnOnce(DiskRead)>,
     ) -> Attempt<FileProgress> {
-        if let Some(bytes) = self.fetched.take() {
+        if let Some(bytes) = self.reader.take()? {
             return Continue(Ok(FileProgress::Read(bytes)));
         }
-        if self.may_send && !self.is_reading && file::has_changed(piece) {
+        let waits = Wait::Writable { until: piece.until };
+        if !self.may_send {
+            return Break(waits);
+        }
+        if file::has_changed(piece) {
             return Continue(Ok(FileProgress::Sent(0)));
         }
-        self.fetch(piece, slow)?;
+        self.reader.fetch(piece, slow)?;
         let range = piece.range;
-        let waits = Wait::Writable { until: piece.until };
         let fd = &self.fd;
         let mut at = range.range.start;
         let len = piece.len.min(PIECE_LEN_MAX) as usize;
@@ -206,32 +199,14 @@ impl Socket {
         piece: &FilePiece<'_>,
         slow: Option<impl FnOnce(DiskRead)>,
     ) -> Attempt<Bytes> {
-        if let Some(bytes) = self.fetched.take() {
+        if let Some(bytes) = self.reader.take()? {
             return Continue(Ok(bytes));
-        }
-        self.fetch(piece, slow)?;
-        Continue(file::read_cached(piece, COPIED_PIECE_LEN))
-    }
-
-    /// Waits until the socket is writable, and the beginning of the piece is in memory or may be
-    /// waited for.
-    fn fetch(
-        &mut self,
-        piece: &FilePiece<'_>,
-        slow: Option<impl FnOnce(DiskRead)>,
-    ) -> ControlFlow<Wait> {
-        if self.is_reading {
-            return Break(Wait::Thread);
         }
         if !self.may_send {
             return Break(Wait::Writable { until: piece.until });
         }
-        let Some((slow, read)) = slow.and_then(|slow| Some((slow, file::on_disk(piece)?))) else {
-            return Continue(());
-        };
-        self.is_reading = true;
-        slow(read);
-        Break(Wait::Thread)
+        self.reader.fetch(piece, slow)?;
+        Continue(file::read_cached(piece, COPIED_PIECE_LEN))
     }
 
     /// Counts the bytes that the peer has not acknowledged, when the check is due.
@@ -260,6 +235,53 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// State of the read of the file whose turn it is.
+#[derive(Default)]
+pub(crate) enum FileReader {
+    #[default]
+    AtRest,
+    /// A thread reads.
+    Away,
+    /// The thread has read this.
+    Back(Bytes),
+}
+
+impl FileReader {
+    /// Takes the result of the thread.
+    pub(crate) fn handle_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
+        *self = FileReader::AtRest;
+        *self = FileReader::Back(bytes?);
+        Ok(())
+    }
+
+    /// Hands out the bytes that a thread has read, if any. Waits for the thread while it reads.
+    pub(crate) fn take(&mut self) -> ControlFlow<Wait, Option<Bytes>> {
+        match mem::take(self) {
+            FileReader::AtRest => Continue(None),
+            FileReader::Back(bytes) => Continue(Some(bytes)),
+            FileReader::Away => {
+                *self = FileReader::Away;
+                Break(Wait::Thread)
+            }
+        }
+    }
+
+    /// Waits until the beginning of a piece is in memory: what is on the disk is read by `slow`,
+    /// unless that is `None` and the caller may wait for it.
+    pub(crate) fn fetch(
+        &mut self,
+        piece: &FilePiece<'_>,
+        slow: Option<impl FnOnce(DiskRead)>,
+    ) -> ControlFlow<Wait> {
+        let Some((slow, read)) = slow.and_then(|slow| Some((slow, file::on_disk(piece)?))) else {
+            return Continue(());
+        };
+        *self = FileReader::Away;
+        slow(read);
+        Break(Wait::Thread)
     }
 }
 

@@ -254,6 +254,19 @@ macro_rules! handle {
             }
         }
 
+        crate::net::descriptor!($name, $kind);
+
+        impl From<$std> for $name {
+            fn from(socket: $std) -> $name {
+                std::os::fd::OwnedFd::from(socket).into()
+            }
+        }
+    };
+}
+
+/// Descriptor of a socket, a pipe or whatever it is: lent and taken over.
+macro_rules! descriptor {
+    ($name:ident, $kind:ident) => {
         impl std::os::fd::AsFd for $name {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 self.socket.as_fd()
@@ -263,12 +276,6 @@ macro_rules! handle {
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
                 $name { socket: Socket::new(fd, crate::net::socket::SocketKind::$kind) }
-            }
-        }
-
-        impl From<$std> for $name {
-            fn from(socket: $std) -> $name {
-                std::os::fd::OwnedFd::from(socket).into()
             }
         }
     };
@@ -332,4 +339,4 @@ macro_rules! listener {
     };
 }
 
-use {handle, listener, stream};
+use {descriptor, handle, listener, stream};

@@ -1,13 +1,14 @@
 //! Pipes: bytes from one end to the other, within a process or to a child.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
 use rustix::pipe::PipeFlags;
 
-use super::socket::{Socket, SocketKind};
+use super::descriptor;
+use super::socket::Socket;
 use crate::backend::{Interest, ring_len};
 use crate::base::by_reference;
 use crate::io::path::{IoPath, io_path};
@@ -120,28 +121,5 @@ impl Write for &PipeWriter {
 
 by_reference!(Write for PipeWriter);
 
-impl AsFd for PipeReader {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl AsFd for PipeWriter {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl From<OwnedFd> for PipeReader {
-    fn from(fd: OwnedFd) -> PipeReader {
-        let socket = Socket::new(fd, SocketKind::Other);
-        PipeReader { socket }
-    }
-}
-
-impl From<OwnedFd> for PipeWriter {
-    fn from(fd: OwnedFd) -> PipeWriter {
-        let socket = Socket::new(fd, SocketKind::Other);
-        PipeWriter { socket }
-    }
-}
+descriptor!(PipeReader, Other);
+descriptor!(PipeWriter, Other);

@@ -1,10 +1,10 @@
 //! Waiting for a descriptor that other code reads.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use super::socket::{Socket, SocketKind};
+use super::descriptor;
+use super::socket::Socket;
 use crate::backend::Interest;
 
 /// A descriptor that other code reads, by calls that do not wait: a TAP interface, or the socket of
@@ -43,14 +43,4 @@ impl Readable {
     }
 }
 
-impl AsFd for Readable {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl From<OwnedFd> for Readable {
-    fn from(fd: OwnedFd) -> Readable {
-        Readable { socket: Socket::new(fd, SocketKind::Other) }
-    }
-}
+descriptor!(Readable, Other);

@@ -37,8 +37,8 @@ mod arrivals;
 mod departures;
 pub mod frames;
 pub mod listener;
-pub mod table;
-pub mod time_wait;
+mod table;
+mod time_wait;
 pub mod wheel;
 
 use std::collections::VecDeque;
@@ -275,7 +275,7 @@ impl Shard {
             secret: Keyed(Secret::new(key)),
             flows: Slab::new(),
             table: FlowTable::new(),
-            wheel: TimerWheel::new(),
+            wheel: TimerWheel::default(),
             time_wait: TimeWait::new(),
             listeners: Listeners::default(),
             send_queue: VecDeque::new(),

@@ -11,7 +11,7 @@
 
 /// Numbers by hash. The caller compares keys.
 #[derive(Clone, Debug)]
-pub struct FlowTable {
+pub(super) struct FlowTable {
     slots: Vec<Bucket>,
     len: usize,
 }
@@ -27,22 +27,12 @@ const SLOTS_MIN: usize = 64;
 
 impl FlowTable {
     /// Holds nothing, and little memory.
-    pub fn new() -> FlowTable {
+    pub(super) fn new() -> FlowTable {
         FlowTable { slots: vec![Bucket { hash: 0, what: EMPTY }; SLOTS_MIN], len: 0 }
     }
 
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// True if it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The number with this hash that `is_it`.
-    pub fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let at = self.position(hash, is_it)?;
         Some(self.slots[at].what)
     }
@@ -52,7 +42,7 @@ impl FlowTable {
     /// # Panics
     ///
     /// If the number is `u32::MAX`.
-    pub fn insert(&mut self, hash: u64, what: u32) {
+    pub(super) fn insert(&mut self, hash: u64, what: u32) {
         assert!(what != EMPTY, "a number of all ones marks an empty slot");
         if (self.len + 1) * 2 > self.slots.len() {
             self.grow();
@@ -62,14 +52,14 @@ impl FlowTable {
     }
 
     /// Replaces the number `old` by another one of the same key.
-    pub fn replace(&mut self, hash: u64, old: u32, new: u32) {
+    pub(super) fn replace(&mut self, hash: u64, old: u32, new: u32) {
         let at = self.position(hash, |what| what == old);
         let at = at.unwrap_or_else(|| panic!("{old} is not in the table"));
         self.slots[at].what = new;
     }
 
     /// Removes a number.
-    pub fn remove(&mut self, hash: u64, what: u32) {
+    pub(super) fn remove(&mut self, hash: u64, what: u32) {
         let at = self.position(hash, |other| other == what);
         let Some(mut gap) = at else {
             panic!("{what} is not in the table");
@@ -128,12 +118,6 @@ impl FlowTable {
     }
 }
 
-impl Default for FlowTable {
-    fn default() -> FlowTable {
-        FlowTable::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -164,7 +148,7 @@ mod tests {
                 table.insert(hash, what);
                 model.insert(what, hash);
             }
-            assert_eq!(table.len(), model.len());
+            assert_eq!(table.len, model.len());
             if step % 50 == 0 {
                 for what in 0..500_u32 {
                     let found = table.find(hash_of(what), |other| other == what);

@@ -9,21 +9,23 @@
 
 use std::time::Duration;
 
+use slab::Slab;
+
 use crate::tcp::secret::FourTuple;
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Segment, SeqNumber};
 
 /// One name.
 #[derive(Clone, Copy, Debug)]
-pub struct Lingering {
+pub(super) struct Lingering {
     /// Whose.
-    pub tuple: FourTuple,
+    pub(super) tuple: FourTuple,
     /// Next sequence number to send.
-    pub snd_nxt: SeqNumber,
+    pub(super) snd_nxt: SeqNumber,
     /// Next sequence number expected.
-    pub rcv_nxt: SeqNumber,
+    pub(super) rcv_nxt: SeqNumber,
     /// The last timestamp of the peer, and our offset.
-    pub timestamps: Option<(u32, u32)>,
+    pub(super) timestamps: Option<(u32, u32)>,
     /// A SYN that looks old was answered: a peer that means it says so with a RST.
     is_asked: bool,
     /// True once that RST has come: the next SYN is a new connection's.
@@ -35,17 +37,15 @@ pub struct Lingering {
 
 /// All of them.
 #[derive(Debug)]
-pub struct TimeWait {
-    entries: Vec<Lingering>,
-    free: Vec<u32>,
+pub(super) struct TimeWait {
+    entries: Slab<Lingering>,
     oldest: u32,
     newest: u32,
-    len: usize,
 }
 
 /// Reaction to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     /// The segment was expected, or needs no reply.
     Nothing,
     /// An acknowledgement of all.
@@ -64,32 +64,27 @@ const NONE: u32 = u32::MAX;
 
 impl TimeWait {
     /// Holds nothing.
-    pub fn new() -> TimeWait {
-        TimeWait { entries: Vec::new(), free: Vec::new(), oldest: NONE, newest: NONE, len: 0 }
+    pub(super) fn new() -> TimeWait {
+        TimeWait { entries: Slab::new(), oldest: NONE, newest: NONE }
     }
 
     /// Number of names.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// True if it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// An entry.
-    pub fn get(&self, index: u32) -> &Lingering {
+    pub(super) fn get(&self, index: u32) -> &Lingering {
         &self.entries[index as usize]
     }
 
     /// The one that waits longest, and until when.
-    pub fn oldest(&self) -> Option<(u32, Instant)> {
+    pub(super) fn oldest(&self) -> Option<(u32, Instant)> {
         (self.oldest != NONE).then(|| (self.oldest, self.get(self.oldest).expires_at))
     }
 
     /// Adds a name, and says its number.
-    pub fn add(
+    pub(super) fn add(
         &mut self,
         tuple: FourTuple,
         (snd_nxt, rcv_nxt): (SeqNumber, SeqNumber),
@@ -107,44 +102,33 @@ impl TimeWait {
             previous: NONE,
             next: NONE,
         };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.entries[index as usize] = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() as u32 - 1
-            }
-        };
-        self.len += 1;
+        let index = self.entries.insert(entry) as u32;
         self.link(index);
         index
     }
 
     /// Waits anew.
-    pub fn restart(&mut self, now: Instant, wait: Duration, index: u32) {
+    pub(super) fn restart(&mut self, now: Instant, wait: Duration, index: u32) {
         self.unlink(index);
         self.entries[index as usize].expires_at = now + wait;
         self.link(index);
     }
 
     /// A SYN that looks old is answered.
-    pub fn ask(&mut self, index: u32) {
+    pub(super) fn ask(&mut self, index: u32) {
         self.entries[index as usize].is_asked = true;
     }
 
     /// The peer has forgotten the old connection. The name waits on, against its late segments, but
     /// the next SYN may have it.
-    pub fn give_up(&mut self, index: u32) {
+    pub(super) fn give_up(&mut self, index: u32) {
         self.entries[index as usize].is_given_up = true;
     }
 
     /// Removes a name.
-    pub fn remove(&mut self, index: u32) {
+    pub(super) fn remove(&mut self, index: u32) {
         self.unlink(index);
-        self.free.push(index);
-        self.len -= 1;
+        self.entries.remove(index as usize);
     }
 
     fn link(&mut self, index: u32) {
@@ -171,15 +155,9 @@ impl TimeWait {
     }
 }
 
-impl Default for TimeWait {
-    fn default() -> TimeWait {
-        TimeWait::new()
-    }
-}
-
 /// RFC 9293 3.10.7.4 for TIME-WAIT, but for most RSTs; RFC 6191 for the SYN. A new connection has
 /// timestamps if its SYN has and `has_timestamps`.
-pub fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> Answer {
+pub(super) fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> Answer {
     let is_next = segment.seq == entry.rcv_nxt;
     if segment.flags.contains(Flags::RST) {
         // RFC 1337 3 (F1): an old segment makes us acknowledge, and that makes the peer, which has

@@ -16,7 +16,7 @@ const UNARMED: Tick = Tick::MAX;
 const DUE: Tick = 0;
 
 /// One deadline for each index.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TimerWheel {
     wheel: Wheel<u32>,
     /// The timer of each index, and when it expires.
@@ -26,11 +26,6 @@ pub struct TimerWheel {
 }
 
 impl TimerWheel {
-    /// A wheel without deadlines.
-    pub fn new() -> TimerWheel {
-        TimerWheel { wheel: Wheel::new(), armed: Vec::new(), due: Vec::new() }
-    }
-
     /// Makes `index` expire at `at` or before. Never later than it was armed for.
     pub fn arm(&mut self, index: u32, at: Instant) {
         if at == Instant::NEVER {
@@ -87,12 +82,6 @@ impl TimerWheel {
     }
 }
 
-impl Default for TimerWheel {
-    fn default() -> TimerWheel {
-        TimerWheel::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -105,7 +94,7 @@ mod tests {
 
     #[test]
     fn part_of_a_tick_rounds_up() {
-        let mut wheel = TimerWheel::new();
+        let mut wheel = TimerWheel::default();
         wheel.arm(0, Instant::from_nanos(1_500_000));
         assert_eq!(wheel.expired(Instant::from_nanos(1_999_999)), None);
         assert_eq!(wheel.expired(Instant::from_nanos(2_000_000)), Some(0));
@@ -118,7 +107,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
-        let mut wheel = TimerWheel::new();
+        let mut wheel = TimerWheel::default();
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         let mut now = 0;
         for _ in 0..3000 {

@@ -172,7 +172,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             messages: Vec::new(),
             buffer_pool: BufferPool::default(),
             run_queue: VecDeque::new(),
-            timers: TimerWheel::new(),
+            timers: TimerWheel::default(),
             start,
             ports,
             acceptor: Acceptor::Open,

@@ -189,7 +189,7 @@ pub struct Losses {
 }
 
 /// Verdict on the checksum of a received frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verified {
     /// Nothing: the receiver checks it.
     No,

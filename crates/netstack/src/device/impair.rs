@@ -12,7 +12,7 @@
 //!
 //! Time is an argument, so a run with one seed and the same calls is the same run.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -244,6 +244,8 @@ struct Direction {
     counters: ImpairCounters,
 }
 
+/// In the order in which they leave.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct UnderWay {
     due: Instant,
     /// Frames that are due together leave in the order in which they came.
@@ -358,26 +360,6 @@ impl Direction {
         Some(next.held)
     }
 }
-
-impl Ord for UnderWay {
-    fn cmp(&self, other: &UnderWay) -> Ordering {
-        (self.due, self.number).cmp(&(other.due, other.number))
-    }
-}
-
-impl PartialOrd for UnderWay {
-    fn partial_cmp(&self, other: &UnderWay) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for UnderWay {
-    fn eq(&self, other: &UnderWay) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for UnderWay {}
 
 /// Says "congestion experienced" in a packet whose sender understands it. RFC 3168 5
 fn mark(frame: &mut [u8]) -> bool {

@@ -108,6 +108,7 @@ impl Pipe {
 }
 
 /// A frame that lies in a device's own memory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Held {
     pub(super) bytes: Vec<u8>,
     pub(super) verified: Verified,

@@ -1,8 +1,7 @@
 //! [`Once`], [`OnceLock`] and [`LazyLock`].
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::PoisonError;
 
@@ -104,35 +103,28 @@ impl Default for Once {
 
 /// A value that is set once, as [`std::sync::OnceLock`].
 pub struct OnceLock<T> {
-    once: Once,
-    /// INVARIANT: there if `once` is complete.
-    value: UnsafeCell<MaybeUninit<T>>,
+    value: std::sync::OnceLock<T>,
+    /// Held by the one that sets it, so that nobody waits for the other lock, which would block.
+    setting: Mutex<()>,
 }
-
-// SAFETY: the value is written once, by the one that runs `once`, and only shared after.
-unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}
-// SAFETY: it owns the value.
-unsafe impl<T: Send> Send for OnceLock<T> {}
 
 impl<T> OnceLock<T> {
     const_unless_loom! {
         /// No value yet.
         pub fn new() -> OnceLock<T> {
-            OnceLock { once: Once::new(), value: UnsafeCell::new(MaybeUninit::uninit()) }
+            OnceLock { value: std::sync::OnceLock::new(), setting: Mutex::new(()) }
         }
     }
 
     /// The value, if it is set.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: complete, see the invariant.
-        self.once.is_completed().then(|| unsafe { (*self.value.get()).assume_init_ref() })
+        self.value.get()
     }
 
     /// The value, if it is set.
     pub fn get_mut(&mut self) -> Option<&mut T> {
-        // SAFETY: complete, see the invariant.
-        self.once.is_completed().then(|| unsafe { self.value.get_mut().assume_init_mut() })
+        self.value.get_mut()
     }
 
     /// Sets the value, or waits for the one that sets it.
@@ -149,35 +141,23 @@ impl<T> OnceLock<T> {
     /// may try.
     #[inline]
     pub fn get_or_init(&self, f: impl FnOnce() -> T) -> &T {
-        self.once.call_once_force(|_| {
-            let value = f();
-            // SAFETY: only the one that runs `once` is here, and nothing reads before it is
-            // complete.
-            unsafe { (*self.value.get()).write(value) };
-        });
+        if self.get().is_none() {
+            let _setting = self.setting.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.get().is_none() {
+                let _ = self.value.set(f());
+            }
+        }
         self.get().expect("it has been set")
     }
 
     /// The value, if it is set.
-    pub fn into_inner(mut self) -> Option<T> {
-        self.take()
+    pub fn into_inner(self) -> Option<T> {
+        self.value.into_inner()
     }
 
     /// Takes the value out.
     pub fn take(&mut self) -> Option<T> {
-        let is_set = self.once.is_completed();
-        self.once = Once::new();
-        // SAFETY: it was complete, and is no longer.
-        is_set.then(|| unsafe { self.value.get_mut().assume_init_read() })
-    }
-}
-
-impl<T> Drop for OnceLock<T> {
-    fn drop(&mut self) {
-        if self.once.is_completed() {
-            // SAFETY: complete, see the invariant; and nothing comes after.
-            unsafe { self.value.get_mut().assume_init_drop() };
-        }
+        self.value.take()
     }
 }
 

@@ -52,8 +52,9 @@ mod html_test;
 mod log;
 mod lookup;
 mod negotiate;
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
-pub mod oracle;
+pub mod oracle_test;
 mod password;
 mod popular;
 mod range;

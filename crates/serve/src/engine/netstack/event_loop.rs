@@ -66,10 +66,10 @@ pub(super) struct EventLoop<S: Session, O, D> {
     listeners: Arc<[NetstackListener]>,
     own: Arc<LoopHandle>,
     figures: Arc<Figures>,
-    netstack: Netstack<D>,
+    pub(super) netstack: Netstack<D>,
     connections: Connections<S>,
     context: LoopContext<S::Work>,
-    buffer_pool: BufferPool,
+    pub(super) buffer_pool: BufferPool,
     /// Run queue.
     run_queue: VecDeque<FlowId>,
     timers: TimerWheel,
@@ -82,7 +82,7 @@ pub(super) struct EventLoop<S: Session, O, D> {
     /// The last turn had no time for all that there may be to accept.
     has_more_to_accept: bool,
     /// It waits in the queue of the connection limit.
-    is_in_line: bool,
+    pub(super) is_in_line: bool,
     // Empty between two turns, and kept for its memory.
     messages: Vec<Message<S::Work>>,
     /// State of the server when it was last checked.
@@ -93,8 +93,8 @@ pub(super) struct EventLoop<S: Session, O, D> {
     /// The device gave as many frames as a burst takes, or has refused one.
     has_more_frames: bool,
     /// Delay before the device is tried again after its last errors; zero while it works.
-    device_pause: Duration,
-    device_messages: DeviceMessages,
+    pub(super) device_pause: Duration,
+    pub(super) device_messages: DeviceMessages,
 }
 
 /// State of accepting.
@@ -287,31 +287,6 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             patience = patience.clamp(DEVICE_PAUSE, self.device_pause);
         }
         patience
-    }
-
-    #[cfg(test)]
-    pub(super) fn buffer_pool(&self) -> &BufferPool {
-        &self.buffer_pool
-    }
-
-    #[cfg(test)]
-    pub(super) fn device(&mut self) -> &mut D {
-        self.netstack.device()
-    }
-
-    #[cfg(test)]
-    pub(super) fn device_pause(&self) -> Duration {
-        self.device_pause
-    }
-
-    #[cfg(test)]
-    pub(super) fn device_messages(&self) -> &DeviceMessages {
-        &self.device_messages
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_in_line(&self) -> bool {
-        self.is_in_line
     }
 
     fn now(&self) -> NetInstant {

@@ -239,7 +239,7 @@ fn at_the_limit_others_wait_until_one_ends() {
     let second = world.connect();
     world.client.shard().write(second, b"second\n");
     world.ask(first, "first again\n");
-    world.until("it stands in line", |world| world.event_loop.is_in_line());
+    world.until("it stands in line", |world| world.event_loop.is_in_line);
     assert_eq!(world.closed(Closed::Peer), 0);
     world.close(first);
     assert_eq!(world.read(second, 7), b"second\n");
@@ -326,7 +326,7 @@ fn a_reset_ends_its_connection_alone() {
     assert_eq!(world.closed(Closed::Peer), 1);
     assert!(world.read(second, 4 << 20) == pattern(4 << 20));
     // What the peer has acknowledged or never will counts no more for the limit of all.
-    world.until("nothing under way", |world| world.event_loop.buffer_pool().len() == 0);
+    world.until("nothing under way", |world| world.event_loop.buffer_pool.len() == 0);
 }
 
 #[test]
@@ -462,12 +462,12 @@ fn a_lost_device_is_retried_with_back_off() {
     let mut world = World::new(Limits::default(), || Echo);
     let client = world.connect();
     world.ask(client, "hello\n");
-    world.event_loop.device().is_gone = true;
+    world.event_loop.netstack.device().is_gone = true;
     let ms = Duration::from_millis;
     let mut pauses = Vec::new();
     for _ in 0..20 {
         world.event_loop.turn();
-        let pause = world.event_loop.device_pause();
+        let pause = world.event_loop.device_pause;
         // A timer may end it early, and nothing else.
         let patience = world.event_loop.patience();
         assert!((ms(1)..=pause).contains(&patience), "{patience:?}");
@@ -475,11 +475,11 @@ fn a_lost_device_is_retried_with_back_off() {
     }
     assert_eq!(pauses[..4], [ms(1), ms(2), ms(4), ms(8)]);
     assert_eq!(pauses[7..], [ms(128); 13]);
-    world.event_loop.device().is_gone = false;
+    world.event_loop.netstack.device().is_gone = false;
     world.ask(client, "hello again\n");
-    world.event_loop.device().is_gone = true;
+    world.event_loop.netstack.device().is_gone = true;
     world.event_loop.turn();
-    assert_eq!(world.event_loop.device_pause(), ms(1));
+    assert_eq!(world.event_loop.device_pause, ms(1));
 }
 
 /// Seen: over AF_XDP a server said nothing when its interface was down or deleted. Cause: its
@@ -489,14 +489,14 @@ fn a_device_that_takes_nothing_is_reported() {
     let mut world = World::new(Limits::default(), || Echo);
     let client = world.connect();
     world.ask(client, "hello\n");
-    assert!(!world.event_loop.device_messages().is_reported);
-    world.event_loop.device().takes_nothing = true;
+    assert!(!world.event_loop.device_messages.is_reported);
+    world.event_loop.netstack.device().takes_nothing = true;
     world.write(client, b"hello again\n");
-    world.until("a complaint", |world| world.event_loop.device_messages().is_reported);
-    world.event_loop.device().takes_nothing = false;
+    world.until("a complaint", |world| world.event_loop.device_messages.is_reported);
+    world.event_loop.netstack.device().takes_nothing = false;
     assert_eq!(world.read(client, 12), b"hello again\n");
     world.ask(client, "and again\n");
-    assert!(!world.event_loop.device_messages().is_reported);
+    assert!(!world.event_loop.device_messages.is_reported);
 }
 
 /// A device that can be taken away.

@@ -19,7 +19,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny,
 };
 
-use crate::backend::{Backend, Interest, LENT_GROUP, RECEIVE_LEN_MAX, ring_len};
+use crate::backend::{Backend, Epoll, Interest, LENT_GROUP, RECEIVE_LEN_MAX, ring_len};
 use crate::base::clock::{after, earlier};
 use crate::base::lock::lock;
 use crate::fs;
@@ -643,20 +643,12 @@ impl Socket {
     }
 
     fn may_try(&self, interest: Interest) -> bool {
-        processor::with_current(|processor, _| match &processor.backend {
-            Backend::Epoll(epoll) => epoll.may_try(self.fd.as_fd(), self.id, interest),
-            Backend::Uring(_) => true,
-        })
-        .unwrap_or(true)
+        self.with_epoll(|epoll, fd, id| epoll.may_try(fd, id, interest)).unwrap_or(true)
     }
 
     /// True if an edge has come since the last attempt in its direction.
     fn has_edge(&self) -> bool {
-        let has_edge = |processor: &Processor| match &processor.backend {
-            Backend::Epoll(epoll) => epoll.has_edge(self.fd.as_fd(), self.id),
-            Backend::Uring(_) => false,
-        };
-        processor::with_current(|processor, _| has_edge(processor)).unwrap_or(false)
+        self.with_epoll(Epoll::has_edge).unwrap_or(false)
     }
 
     fn register(&self) -> io::Result<()> {
@@ -668,13 +660,7 @@ impl Socket {
 
     /// Notes that a call moved less than it might have.
     fn came_short(&self, interest: Interest) {
-        let is_urgent = || {
-            let is_urgent = |processor: &Processor| match &processor.backend {
-                Backend::Epoll(epoll) => epoll.has_urgent(self.fd.as_fd(), self.id),
-                Backend::Uring(_) => false,
-            };
-            processor::with_current(|processor, _| is_urgent(processor)).unwrap_or(false)
-        };
+        let is_urgent = || self.with_epoll(Epoll::has_urgent).unwrap_or(false);
         let is_all = self.kind == SocketKind::Tcp;
         if interest != Interest::Read || (is_all && !is_urgent()) {
             self.used_up(interest);
@@ -683,19 +669,22 @@ impl Socket {
 
     /// The next attempt is made, although no edge has come.
     fn try_again(&self, interest: Interest) {
-        processor::with_current(|processor, _| {
-            if let Backend::Epoll(epoll) = &processor.backend {
-                epoll.try_again(self.fd.as_fd(), self.id, interest);
-            }
-        });
+        self.with_epoll(|epoll, fd, id| epoll.try_again(fd, id, interest));
     }
 
     fn used_up(&self, interest: Interest) {
-        processor::with_current(|processor, _| {
-            if let Backend::Epoll(epoll) = &processor.backend {
-                epoll.used_up(self.fd.as_fd(), self.id, interest);
-            }
+        self.with_epoll(|epoll, fd, id| epoll.used_up(fd, id, interest));
+    }
+
+    /// Calls `f` with this processor's epoll and the names of this socket there; `None` on a ring
+    /// and on a plain thread.
+    #[inline]
+    fn with_epoll<R>(&self, f: impl FnOnce(&Epoll, BorrowedFd<'_>, u64) -> R) -> Option<R> {
+        let found = processor::with_current(|processor, _| match &processor.backend {
+            Backend::Epoll(epoll) => Some(f(epoll, self.fd.as_fd(), self.id)),
+            Backend::Uring(_) => None,
         });
+        found.flatten()
     }
 
     /// The descriptor for a ring entry that receives, sends or reads. What is no socket blocks.
@@ -798,11 +787,8 @@ pub struct Source<'a>(pub(crate) &'a Socket);
 impl Drop for Socket {
     fn drop(&mut self) {
         let is_shared = (self.mode.get()).is_some_and(|mode| Arc::strong_count(mode) > 1);
-        processor::with_current(|processor, _| match &processor.backend {
-            Backend::Epoll(epoll) if is_shared => epoll.remove(self.fd.as_fd(), self.id),
-            Backend::Epoll(epoll) => epoll.forget(self.fd.as_fd(), self.id),
-            Backend::Uring(_) => {}
-        });
+        let leave = if is_shared { Epoll::remove } else { Epoll::forget };
+        self.with_epoll(leave);
     }
 }
 

@@ -138,23 +138,21 @@ impl Epoll {
     /// True unless the last attempt in this direction came up short and no edge has come since.
     /// True for unknown descriptors.
     pub(crate) fn may_try(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest) -> bool {
-        let sources = self.sources.borrow();
-        let source = sources.get(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
-        source.is_none_or(|source| {
+        let may_try = |source: &mut Descriptor| {
             source.hung_up
                 || match interest {
                     Interest::Read => source.readable,
                     Interest::Write => source.writable,
                     Interest::Either => source.readable || source.writable,
                 }
-        })
+        };
+        self.with_source(fd, io_id, may_try).unwrap_or(true)
     }
 
     /// True if an edge has come, of either direction, that was not used up.
     pub(crate) fn has_edge(&self, fd: BorrowedFd<'_>, io_id: u64) -> bool {
-        let sources = self.sources.borrow();
-        let source = sources.get(fd.as_raw_fd() as usize);
-        source.is_some_and(|source| source.io_id == io_id && (source.readable || source.writable))
+        let has_edge = |source: &mut Descriptor| source.readable || source.writable;
+        self.with_source(fd, io_id, has_edge).unwrap_or(false)
     }
 
     /// Notes that an attempt came up short: the next one would get EAGAIN.
@@ -168,23 +166,29 @@ impl Epoll {
     }
 
     fn note(&self, fd: BorrowedFd<'_>, io_id: u64, interest: Interest, may_try: bool) {
-        let mut sources = self.sources.borrow_mut();
-        let source =
-            sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
-        if let Some(source) = source {
-            match interest {
-                Interest::Read => source.readable = may_try,
-                Interest::Write => source.writable = may_try,
-                Interest::Either => (source.readable, source.writable) = (may_try, may_try),
-            }
-        }
+        self.with_source(fd, io_id, |source| match interest {
+            Interest::Read => source.readable = may_try,
+            Interest::Write => source.writable = may_try,
+            Interest::Either => (source.readable, source.writable) = (may_try, may_try),
+        });
     }
 
     /// True if urgent data has come since the descriptor was registered.
     pub(crate) fn has_urgent(&self, fd: BorrowedFd<'_>, io_id: u64) -> bool {
-        let sources = self.sources.borrow();
-        let source = sources.get(fd.as_raw_fd() as usize);
-        source.is_some_and(|source| source.io_id == io_id && source.urgent)
+        self.with_source(fd, io_id, |source| source.urgent).unwrap_or(false)
+    }
+
+    /// Calls `f` with what is known of a descriptor; `None` if it is not registered.
+    #[inline]
+    fn with_source<R>(
+        &self,
+        fd: BorrowedFd<'_>,
+        io_id: u64,
+        f: impl FnOnce(&mut Descriptor) -> R,
+    ) -> Option<R> {
+        let mut sources = self.sources.borrow_mut();
+        let source = sources.get_mut(fd.as_raw_fd() as usize)?;
+        (source.io_id == io_id).then(|| f(source))
     }
 
     /// Registers the descriptor with this processor unless it is. The kernel then reports how
@@ -217,24 +221,16 @@ impl Epoll {
     /// Same as [`forget`](Epoll::forget), for one of several descriptors of a file: closing it does
     /// not end its registration. epoll(7)
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>, io_id: u64) {
-        let sources = self.sources.borrow();
-        let source = sources.get(fd.as_raw_fd() as usize);
-        if source.is_some_and(|source| source.io_id == io_id) {
+        if self.with_source(fd, io_id, |_| ()).is_some() {
             // It is there, so it can be removed.
             let _ = epoll::delete(&self.fd, fd);
         }
-        drop(sources);
         self.forget(fd, io_id);
     }
 
     /// Forgets a descriptor that is closed (which ends its registration) or no longer of interest.
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>, io_id: u64) {
-        let mut sources = self.sources.borrow_mut();
-        let source =
-            sources.get_mut(fd.as_raw_fd() as usize).filter(|source| source.io_id == io_id);
-        if let Some(source) = source {
-            *source = Descriptor::default();
-        }
+        self.with_source(fd, io_id, |source| *source = Descriptor::default());
     }
 
     /// Lets the operation at this address be over when an attempt may succeed.

@@ -123,7 +123,6 @@ impl Default for ShardLimits {
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardCounters {
     pub opened_passively: u64,
-    pub opened_actively: u64,
     pub flows_refused: u64,
     pub accept_overflows: u64,
     pub cookies_sent: u64,
@@ -407,7 +406,6 @@ impl Shard {
         let offset = self.secret.0.timestamp_offset(&tuple);
         let ports = (tuple.local_port, tuple.remote_port);
         let connection = Connection::connect(self.configs.of(&tuple), now, ports, iss, offset);
-        self.counters.opened_actively += 1;
         let index = self.add(connection, tuple, hash);
         self.flows[index as usize].is_owned = true;
         Ok(self.id_of(index))

@@ -351,7 +351,6 @@ pub struct TcpCounters {
     /// Reductions of the window because the peer has echoed a mark. RFC 3168 6.1.2
     pub marks_echoed: u32,
     pub tail_loss_probes: u32,
-    pub window_probes: u32,
     /// RFC 7323 5: an old timestamp.
     pub paws_drops: u32,
     /// Timestamps were agreed on, and it had none.
@@ -361,12 +360,6 @@ pub struct TcpCounters {
     pub challenge_acks: u32,
     /// Beyond [`TcpConfig::challenge_acks_max`].
     pub challenge_acks_omitted: u32,
-    /// Beyond [`super::reassembly::RANGES_MAX`].
-    pub reassembly_refused: u32,
-    /// Bytes that the peer was known to have sent before.
-    pub duplicates_received: u32,
-    /// Bytes that the peer says came twice. RFC 2883
-    pub duplicates_reported: u32,
 }
 
 impl TcpCounters {
@@ -377,9 +370,8 @@ impl TcpCounters {
         }
         sums! {
             segments_received segments_sent retransmissions timeouts fast_recoveries
-            needless_reductions marks_echoed tail_loss_probes window_probes paws_drops
-            missing_timestamps unacceptable challenge_acks challenge_acks_omitted
-            reassembly_refused duplicates_received duplicates_reported
+            needless_reductions marks_echoed tail_loss_probes paws_drops missing_timestamps
+            unacceptable challenge_acks challenge_acks_omitted
         }
     }
 }

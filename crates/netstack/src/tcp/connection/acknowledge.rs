@@ -312,7 +312,6 @@ impl Connection {
         {
             return false;
         }
-        self.counters.duplicates_reported += 1;
         self.scoreboard.duplicate_reported(ack.max(self.scoreboard.start()));
         self.judge_duplicate(now, self.snd.seq(left), self.snd.seq(right));
         true

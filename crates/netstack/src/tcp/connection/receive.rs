@@ -367,7 +367,6 @@ impl Connection {
         let segment = arriving.segment;
         let end = arriving.start + segment.payload.len() as u64;
         if !segment.payload.is_empty() && end <= self.rcv_nxt {
-            self.counters.duplicates_received += 1;
             self.dsack = Some((arriving.start, end));
         }
         if segment.flags.contains(Flags::SYN) {
@@ -422,7 +421,6 @@ impl Connection {
             let known = (self.rcv_nxt - arriving.start) as usize;
             let known = known.min(arriving.payload_to - arriving.payload_from);
             if known > 0 {
-                self.counters.duplicates_received += 1;
                 self.dsack = Some((arriving.start, arriving.start + known as u64));
                 self.is_ack_due = true;
             }
@@ -485,14 +483,10 @@ impl Connection {
             match self.reassembly.insert(start, end) {
                 Inserted::New => {}
                 Inserted::Duplicate => {
-                    self.counters.duplicates_received += 1;
                     self.dsack = Some((start, end));
                     return;
                 }
-                Inserted::Refused => {
-                    self.counters.reassembly_refused += 1;
-                    return;
-                }
+                Inserted::Refused => return,
             }
         }
         receipt.placed = Some(Placed { offset: start - DATA_AT, range });

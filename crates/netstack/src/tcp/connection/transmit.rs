@@ -374,7 +374,6 @@ impl Connection {
     /// it back for long enough (3.8.6.2.1, 4).
     fn transmit_window_probe(&mut self, now: Instant) -> Option<Outgoing> {
         self.window_probe = WindowProbe::Out;
-        self.counters.window_probes += 1;
         if !self.scoreboard.is_empty() {
             self.scoreboard.first_is_lost(1);
             let position = self.scoreboard.start();

@@ -1,10 +1,9 @@
-use std::fmt;
-
 use http2::EndpointLimits;
 use session::Networks;
 
 use crate::log::LogFormat;
 use crate::rate::RateLimit;
+use crate::site::ConfigError;
 
 /// Configuration of the protocol; the site has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,14 +130,21 @@ impl ServiceConfig {
         if let Some(name) = &self.server_name {
             let is_field_value = |c: char| c == ' ' || c.is_ascii_graphic();
             if name.trim() != name || name.is_empty() || !name.chars().all(is_field_value) {
-                return Err(ConfigError::ServerName(name.clone()));
+                return Err(ConfigError(format!(
+                    "server name {name:?} cannot stand in a header field: use visible ASCII \
+                     characters, or switch it off"
+                )));
             }
         }
         let RequestLimits { request_line_len_max, head_len_max, .. } = self.limits;
         if request_line_len_max < REQUEST_LINE_LEN_LEAST
             || !(request_line_len_max..=HEAD_LEN_MOST).contains(&head_len_max)
         {
-            return Err(ConfigError::HeadLimits { request_line_len_max, head_len_max });
+            return Err(ConfigError(format!(
+                "limits leave no room for a request: request line {request_line_len_max} bytes \
+                 (at least {REQUEST_LINE_LEN_LEAST}), whole head {head_len_max} bytes \
+                 (at least as much as the request line, at most {HEAD_LEN_MOST})"
+            )));
         }
         Ok(())
     }
@@ -153,54 +159,6 @@ const REQUEST_LINE_LEN_LEAST: usize = 64;
 /// More than a driver holds, and little enough for 32 bits: see `request::Fields`.
 const HEAD_LEN_MOST: usize = 1 << 30;
 
-/// A [`ServiceConfig`] that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ConfigError {
-    /// The server name cannot stand in a header field.
-    ServerName(String),
-    /// Two hosts have this name, or one has it twice.
-    HostTwice(String),
-    /// There is neither a default host nor one with a name.
-    NoHost,
-    /// Hosts have this number of limits that differ.
-    RateLimits(usize),
-    /// The limits leave no room for a request.
-    HeadLimits {
-        /// The configured limit.
-        request_line_len_max: usize,
-        /// The configured limit.
-        head_len_max: usize,
-    },
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::ServerName(name) => write!(
-                f,
-                "server name {name:?} cannot stand in a header field: \
-                 use visible ASCII characters, or switch it off"
-            ),
-            ConfigError::HostTwice(name) => write!(f, "two hosts have the name '{name}'"),
-            ConfigError::NoHost => f.write_str("there is no host"),
-            ConfigError::RateLimits(count) => write!(
-                f,
-                "{count} limits on requests differ, and a server has {RATE_LIMITS_MAX} at most, \
-                 each of which takes 512 KiB: give hosts the same one, which counts for each host \
-                 apart"
-            ),
-            ConfigError::HeadLimits { request_line_len_max, head_len_max } => write!(
-                f,
-                "limits leave no room for a request: request line {request_line_len_max} bytes \
-                 (at least {REQUEST_LINE_LEN_LEAST}), whole head {head_len_max} bytes \
-                 (at least as much as the request line, at most {HEAD_LEN_MOST})"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +171,8 @@ mod tests {
         };
         assert_eq!(named("weft/0.1 (lab)").check(), Ok(()));
         for name in ["", " weft", "a\r\nSet-Cookie: x", "wéft"] {
-            assert_eq!(named(name).check(), Err(ConfigError::ServerName(name.to_owned())));
+            let error = named(name).check().unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?}")), "{error}");
         }
     }
 

@@ -7,14 +7,14 @@ use http2::{EndpointLimits, RepeatedField};
 use session::{HostIndex, HostName, Now};
 
 use crate::challenge::Challenges;
-use crate::config::{ConfigError, RATE_LIMITS_MAX, ServiceConfig};
+use crate::config::{RATE_LIMITS_MAX, ServiceConfig};
 use crate::counters::{Counters, Metric};
 use crate::error_page::Page;
 use crate::host::{HostRate, Hosts, VirtualHost};
 use crate::password::Turns;
 use crate::popular::{PopularPath, PopularPaths};
 use crate::rate::{LimitedHost, Limiter, RateLimit};
-use crate::site::Site;
+use crate::site::{ConfigError, Site};
 use crate::status::Status;
 
 /// State shared by all sessions of a server: the current site, the current configuration, and
@@ -183,12 +183,12 @@ impl Service {
             for (of_host, is_alias) in [(&host.names, false), (&host.aliases, true)] {
                 let added = |name: &&HostName| !names.add(name, (at, is_alias));
                 if let Some(name) = of_host.iter().find(added) {
-                    return Err(ConfigError::HostTwice(name.to_string()));
+                    return Err(ConfigError(format!("two hosts have the name '{name}'")));
                 }
             }
         }
         if hosts.is_empty() {
-            return Err(ConfigError::NoHost);
+            return Err(ConfigError("there is no host".to_owned()));
         }
         let mut limiters: Vec<Arc<Limiter>> = Vec::new();
         let mut limiter = |limit: &RateLimit| {
@@ -215,7 +215,11 @@ impl Service {
             }
         }
         if limiters.len() > RATE_LIMITS_MAX {
-            return Err(ConfigError::RateLimits(limiters.len()));
+            return Err(ConfigError(format!(
+                "{} limits on requests differ, and a server has {RATE_LIMITS_MAX} at most, each \
+                 of which takes 512 KiB: give hosts the same one, which counts for each host apart",
+                limiters.len()
+            )));
         }
         let server_line = match &config.server_name {
             Some(name) => format!("Server: {name}\r\n").into_bytes(),

@@ -68,9 +68,7 @@ mod status;
 
 pub use self::session::{Covers, Session, Work};
 pub use challenge::Challenges;
-pub use config::{
-    ConfigError, ForwardedField, Proxies, RATE_LIMITS_MAX, RequestLimits, ServiceConfig,
-};
+pub use config::{ForwardedField, Proxies, RATE_LIMITS_MAX, RequestLimits, ServiceConfig};
 pub use counters::Metric;
 pub use explain::Explanation;
 pub use handle::Handle;
@@ -81,4 +79,4 @@ pub use popular::PopularPath;
 pub use rate::RateLimit;
 pub use redirect::{RedirectRule, Redirects};
 pub use reply::WANTS_HTTPS;
-pub use site::{CacheRule, CorsRule, EtagKind, HeaderRule, RuleList, Site, SiteConfig, SiteError};
+pub use site::{CacheRule, ConfigError, CorsRule, EtagKind, HeaderRule, RuleList, Site, SiteConfig};

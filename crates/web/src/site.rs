@@ -70,7 +70,7 @@ use std::time::{Duration, Instant};
 use session::Now;
 
 pub(crate) use access::{Area, NO_FILE, private};
-pub use config::{CacheRule, CorsRule, EtagKind, HeaderRule, SiteConfig, SiteError};
+pub use config::{CacheRule, ConfigError, CorsRule, EtagKind, HeaderRule, SiteConfig};
 pub(crate) use cors::Readers;
 pub(crate) use entry::{Body, Entry, Found};
 pub use explain::RuleList;
@@ -196,7 +196,7 @@ impl Site {
     ///
     /// # Errors
     /// Describes the mistake in the configuration.
-    pub fn open(config: SiteConfig) -> Result<Site, SiteError> {
+    pub fn open(config: SiteConfig) -> Result<Site, ConfigError> {
         Site::open_with(config, None, Arc::default())
     }
 
@@ -205,7 +205,7 @@ impl Site {
     ///
     /// # Errors
     /// Those of [`Site::open`].
-    pub fn open_after(old: &Site, config: SiteConfig) -> Result<Site, SiteError> {
+    pub fn open_after(old: &Site, config: SiteConfig) -> Result<Site, ConfigError> {
         Site::open_with(config, None, Arc::clone(&old.cache.roots))
     }
 
@@ -214,7 +214,7 @@ impl Site {
     ///
     /// # Errors
     /// Those of [`Site::open`].
-    pub fn open_beside(other: &Site, config: SiteConfig) -> Result<Site, SiteError> {
+    pub fn open_beside(other: &Site, config: SiteConfig) -> Result<Site, ConfigError> {
         Site::open_with(config, Some(other), Arc::clone(&other.cache.roots))
     }
 
@@ -222,10 +222,10 @@ impl Site {
         mut config: SiteConfig,
         other: Option<&Site>,
         roots: Arc<Roots>,
-    ) -> Result<Site, SiteError> {
+    ) -> Result<Site, ConfigError> {
         // Kept as a path, not resolved: where it leads may change, and the site follows.
         config.root = std::path::absolute(&config.root)
-            .map_err(|error| SiteError::Root(config.root.clone(), error))?;
+            .map_err(|error| root_error(&config.root, error))?;
         check_config(&config)?;
         let root = roots
             .open(&config.root, config.follow_links_out, 0)
@@ -545,20 +545,25 @@ fn address(path: &str) -> String {
     format!("/{}", path.trim_start_matches('/'))
 }
 
-fn root_error(root: &Path, error: io::Error) -> SiteError {
-    let root = root.to_owned();
-    match error.kind() {
-        io::ErrorKind::NotFound => SiteError::RootMissing(root),
-        io::ErrorKind::NotADirectory => SiteError::RootNotDirectory(root),
-        io::ErrorKind::PermissionDenied => SiteError::RootDenied(root),
-        _ => SiteError::Root(root, error),
-    }
+fn root_error(root: &Path, error: io::Error) -> ConfigError {
+    let other = format!("cannot be opened: {error}");
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "does not exist",
+        io::ErrorKind::NotADirectory => "is not a directory",
+        io::ErrorKind::PermissionDenied => {
+            "may not be entered by this user: it needs execute permission there and on every \
+             directory above"
+        }
+        _ => other.as_str(),
+    };
+    ConfigError(format!("the site's root {} {why}", root.display()))
 }
 
-fn check_config(config: &SiteConfig) -> Result<(), SiteError> {
+fn check_config(config: &SiteConfig) -> Result<(), ConfigError> {
     let is_unusable = |name: &&String| name.is_empty() || name.contains('/') || name.contains('\0');
     if let Some(name) = config.index.iter().find(is_unusable) {
-        return Err(SiteError::IndexName(name.clone()));
+        let why = "it must be a plain file name without a slash";
+        return Err(ConfigError(format!("{name:?} cannot be an index file: {why}")));
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use regex_automata::meta::{BuildError, Regex};
+use regex_automata::meta::Regex;
 use regex_automata::nfa::thompson::WhichCaptures;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind, PatternSet};
 use session::Now;
 
 use super::Site;
-use super::config::{SiteConfig, SiteError};
+use super::config::{ConfigError, SiteConfig};
 use super::entry::Entry;
 use super::open::is_hidden;
 use super::rules::{EVERYWHERE, parsed_glob};
@@ -58,7 +58,7 @@ impl Access {
     ///
     /// # Errors
     /// The first rule or file that cannot be used, and why.
-    pub(super) fn new(config: &SiteConfig, now: Now) -> Result<Access, SiteError> {
+    pub(super) fn new(config: &SiteConfig, now: Now) -> Result<Access, ConfigError> {
         let mut areas: Vec<Arc<Area>> = Vec::new();
         let mut paths: Vec<&PathBuf> = Vec::new();
         for (_, path) in &config.basic_auth {
@@ -80,8 +80,10 @@ impl Access {
 }
 
 impl Area {
-    fn open(path: &Path, nth: usize, now: Now) -> Result<Area, SiteError> {
-        let wrong = |why| SiteError::PasswordFile { path: path.to_owned(), why };
+    fn open(path: &Path, nth: usize, now: Now) -> Result<Area, ConfigError> {
+        let wrong = |why: String| {
+            ConfigError(format!("the password file {} cannot be used: {why}", path.display()))
+        };
         let passwords = Passwords::open(path, now).map_err(wrong)?;
         // Browsers keep a password for each realm.
         let number = nth + 1;
@@ -101,7 +103,9 @@ impl SiteConfig {
 }
 
 impl PathGlobs {
-    pub(super) fn new<'a>(globs: impl Iterator<Item = &'a String>) -> Result<PathGlobs, SiteError> {
+    pub(super) fn new<'a>(
+        globs: impl Iterator<Item = &'a String>,
+    ) -> Result<PathGlobs, ConfigError> {
         let of_glob = |glob: &String| {
             let is_for_all = matches!(glob.trim_start_matches('/'), "" | "*" | "**" | "**/*");
             let glob = parsed_glob(if is_for_all { EVERYWHERE } else { glob })?;
@@ -120,11 +124,7 @@ impl PathGlobs {
             .which_captures(WhichCaptures::None)
             .hybrid_cache_capacity(REGEX_CACHE_BYTES_MAX);
         let built = Regex::builder().syntax(syntax).configure(config).build_many(&regexes);
-        let wrong = |error: BuildError| SiteError::Glob {
-            glob: "all globs together".to_owned(),
-            why: error.to_string(),
-        };
-        built.map(PathGlobs).map_err(wrong)
+        built.map(PathGlobs).map_err(|error| ConfigError::glob("all globs together", error))
     }
 
     /// The last glob that matches one of the names of a path (no slash first): those of

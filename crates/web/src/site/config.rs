@@ -1,6 +1,5 @@
 use std::error::Error;
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -159,130 +158,34 @@ impl Default for SiteConfig {
     }
 }
 
-/// Error of opening a site. Each message says what is wrong and where.
-#[derive(Debug)]
-pub enum SiteError {
-    /// The root is not there.
-    RootMissing(PathBuf),
-    /// The root is there, but it is no directory.
-    RootNotDirectory(PathBuf),
-    /// The root may not be entered by the user that the server runs as.
-    RootDenied(PathBuf),
-    /// The root cannot be opened for another reason.
-    Root(PathBuf, io::Error),
+/// Error of a configuration. The message says what is wrong and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(pub(crate) String);
+
+impl ConfigError {
     /// A glob cannot be understood.
-    Glob {
-        /// The glob.
-        glob: String,
-        /// Description of the mistake.
-        why: String,
-    },
+    pub(super) fn glob(glob: &str, why: impl fmt::Display) -> ConfigError {
+        ConfigError(format!("the glob {glob:?} is wrong: {why}"))
+    }
+
     /// A header field's name is no token, or the server sets that field itself.
-    HeaderName {
-        /// The name.
-        name: String,
-        /// Description of the mistake.
-        why: &'static str,
-    },
-    /// A header field's value holds a line break or another control character.
-    HeaderValue {
-        /// The field's name.
-        name: String,
-        /// The value.
-        value: String,
-    },
-    /// An origin is none that a browser sends.
-    Origin {
-        /// The origin.
-        origin: String,
-        /// Description of the mistake.
-        why: &'static str,
-    },
-    /// An index name is not a plain file name.
-    IndexName(String),
-    /// The fallback is not a file that the site serves.
-    Fallback(String),
-    /// A password file cannot be used.
-    PasswordFile {
-        /// Its path.
-        path: PathBuf,
-        /// Description of the mistake.
-        why: String,
-    },
-    /// An error page's status is none.
-    ErrorPageStatus(u16),
-    /// An error page cannot be read.
-    ErrorPage {
-        /// For which status.
-        status: u16,
-        /// Expected path.
-        path: PathBuf,
-        /// Error of reading it.
-        error: io::Error,
-    },
+    pub(super) fn header_name(name: &str, why: &str) -> ConfigError {
+        ConfigError(format!("the header name {name:?} cannot be used: {why}"))
+    }
+
+    /// A header field's value could end its line.
+    pub(super) fn header_value(name: &str, value: &str) -> ConfigError {
+        ConfigError(format!(
+            "the value {value:?} of {name} cannot be used: it holds a line break or another \
+             control character, or is not ASCII"
+        ))
+    }
 }
 
-impl fmt::Display for SiteError {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SiteError::RootMissing(path) => {
-                write!(f, "the site's root {} does not exist", path.display())
-            }
-            SiteError::RootNotDirectory(path) => {
-                write!(f, "the site's root {} is not a directory", path.display())
-            }
-            SiteError::RootDenied(path) => write!(
-                f,
-                "the site's root {} may not be entered by this user: it needs execute permission \
-                 there and on every directory above",
-                path.display()
-            ),
-            SiteError::Root(path, error) => {
-                write!(f, "the site's root {} cannot be opened: {error}", path.display())
-            }
-            SiteError::Glob { glob, why } => write!(f, "the glob {glob:?} is wrong: {why}"),
-            SiteError::HeaderName { name, why } => {
-                write!(f, "the header name {name:?} cannot be used: {why}")
-            }
-            SiteError::HeaderValue { name, value } => write!(
-                f,
-                "the value {value:?} of {name} cannot be used: it holds a line break or another \
-                 control character, or is not ASCII"
-            ),
-            SiteError::Origin { origin, why } => {
-                write!(f, "the origin {origin:?} cannot be used: {why}")
-            }
-            SiteError::IndexName(name) => write!(
-                f,
-                "{name:?} cannot be an index file: it must be a plain file name without a slash"
-            ),
-            SiteError::Fallback(path) => write!(
-                f,
-                "the fallback {path:?} is not a file that this site serves; it must be a path \
-                 within the root, such as index.html"
-            ),
-            SiteError::PasswordFile { path, why } => {
-                write!(f, "the password file {} cannot be used: {why}", path.display())
-            }
-            SiteError::ErrorPageStatus(status) => {
-                write!(f, "an error page for status {status}: only 400 to 599 are errors")
-            }
-            SiteError::ErrorPage { status, path, error } => {
-                write!(
-                    f,
-                    "the error page for {status}, {}, cannot be read: {error}",
-                    path.display()
-                )
-            }
-        }
+        f.write_str(&self.0)
     }
 }
 
-impl Error for SiteError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            SiteError::Root(_, error) | SiteError::ErrorPage { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+impl Error for ConfigError {}

@@ -7,7 +7,7 @@
 
 use globset::{GlobSet, GlobSetBuilder};
 
-use super::config::{CorsRule, SiteError};
+use super::config::{ConfigError, CorsRule};
 use super::rules::{EVERYWHERE, add_glob, built};
 
 /// Rules for origins, compiled.
@@ -45,11 +45,12 @@ const RULES_MAX: usize = 64;
 impl Cors {
     /// # Errors
     /// The first rule that cannot be used, and why.
-    pub(super) fn new(rules: &[CorsRule]) -> Result<Cors, SiteError> {
+    pub(super) fn new(rules: &[CorsRule]) -> Result<Cors, ConfigError> {
         let mut globs = GlobSetBuilder::new();
         let mut origins = Vec::new();
         for (at, CorsRule { glob, origin }) in rules.iter().enumerate() {
-            let wrong = |why| SiteError::Origin { origin: origin.clone(), why };
+            let wrong =
+                |why: &str| ConfigError(format!("the origin {origin:?} cannot be used: {why}"));
             if at >= RULES_MAX {
                 return Err(wrong("a site has 64 of these rules at most"));
             }
@@ -163,7 +164,7 @@ fn is_name_byte(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    fn cors(rules: &[(&str, &str)]) -> Result<Cors, SiteError> {
+    fn cors(rules: &[(&str, &str)]) -> Result<Cors, ConfigError> {
         let rule =
             |&(glob, origin): &(&str, &str)| CorsRule { glob: glob.into(), origin: origin.into() };
         Cors::new(&rules.iter().map(rule).collect::<Vec<_>>())

@@ -1,4 +1,3 @@
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -7,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use session::{FileStamp, Now, SharedFile};
 
-use super::config::SiteError;
+use super::config::ConfigError;
 use super::open::{Blocking, Miss};
 use super::quiet::{CHECK_AGAIN_MIN, QUIET_PERIOD, age};
 use super::read::{Reading, read_whole};
@@ -166,10 +165,11 @@ impl Site {
     pub(super) fn open_error_pages(
         &self,
         moment: Moment,
-    ) -> Result<Vec<Arc<ErrorPage>>, SiteError> {
+    ) -> Result<Vec<Arc<ErrorPage>>, ConfigError> {
         let pages = self.config.error_pages.iter().map(|(status, path)| {
             if !(400..=599).contains(status) {
-                return Err(SiteError::ErrorPageStatus(*status));
+                let why = "only 400 to 599 are errors";
+                return Err(ConfigError(format!("an error page for status {status}: {why}")));
             }
             let shared = &self.cache.shared.pages;
             let mut known = shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,10 +179,11 @@ impl Site {
                 return Ok(Arc::clone(page));
             }
             let opened = self.open_error_page(*status, path, moment);
-            let page = Arc::new(opened.map_err(|miss| SiteError::ErrorPage {
-                status: *status,
-                path: self.config.root.join(path),
-                error: io::Error::other(why(&miss)),
+            let page = Arc::new(opened.map_err(|miss| {
+                let path = self.config.root.join(path);
+                let path = path.display();
+                let why = why(&miss);
+                ConfigError(format!("the error page for {status}, {path}, cannot be read: {why}"))
             })?);
             if path.is_absolute() {
                 known.insert(key, Arc::clone(&page));

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use session::Now;
 
 use super::access::private;
-use super::config::SiteError;
+use super::config::ConfigError;
 use super::entry::Entry;
 use super::open::{Blocking, Miss};
 use super::{Moment, Site, listing};
@@ -50,7 +50,7 @@ impl Site {
         Ok(self.cache.listings.put(self.number, lookup, Arc::new(made), moment.ns))
     }
 
-    pub(super) fn check_fallback(&mut self, now: Now) -> Result<(), SiteError> {
+    pub(super) fn check_fallback(&mut self, now: Now) -> Result<(), ConfigError> {
         let Some(fallback) = self.config.spa_fallback.take() else {
             return Ok(());
         };
@@ -67,7 +67,10 @@ impl Site {
                 self.config.spa_fallback = Some(path);
                 Ok(())
             }
-            Err(_) => Err(SiteError::Fallback(fallback)),
+            Err(_) => Err(ConfigError(format!(
+                "the fallback {fallback:?} is not a file that this site serves; it must be a path \
+                 within the root, such as index.html"
+            ))),
         }
     }
 }

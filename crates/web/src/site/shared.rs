@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use session::Now;
 
 use super::access::Access;
-use super::config::{CacheRule, CorsRule, HeaderRule, SiteConfig, SiteError};
+use super::config::{CacheRule, ConfigError, CorsRule, HeaderRule, SiteConfig};
 use super::error_pages::ErrorPage;
 use super::rules::Rules;
 
@@ -27,7 +27,7 @@ impl Shared {
     ///
     /// # Errors
     /// The first rule that cannot be used, and why.
-    pub(super) fn rules_of(&self, config: &SiteConfig) -> Result<Arc<Rules>, SiteError> {
+    pub(super) fn rules_of(&self, config: &SiteConfig) -> Result<Arc<Rules>, ConfigError> {
         let lists = (
             config.headers.clone(),
             config.cache_rules.clone(),
@@ -52,7 +52,7 @@ impl Shared {
         &self,
         config: &SiteConfig,
         now: Now,
-    ) -> Result<Option<Arc<Access>>, SiteError> {
+    ) -> Result<Option<Arc<Access>>, ConfigError> {
         if config.deny.is_empty() && config.basic_auth.is_empty() {
             return Ok(None);
         }

@@ -221,8 +221,9 @@ fn configuration_errors_are_described() {
     assert!(error.contains("/srv may not be entered"), "{error}");
     let error = error_of(|config, _| config.error_pages = vec![(404, "lost.html".into())]);
     assert!(error.contains("404") && error.contains("lost.html"), "{error}");
-    let root = SiteError::Root("/srv".into(), io::Error::from(io::ErrorKind::Other));
-    assert!(std::error::Error::source(&root).is_some());
+    let other = io::Error::from(io::ErrorKind::Other);
+    let error = root_error(Path::new("/srv"), other).to_string();
+    assert!(error.contains("/srv cannot be opened"), "{error}");
     let error = error_of(|config, _| config.error_pages = vec![(200, "lost.html".into())]);
     assert!(error.contains("400 to 599"), "{error}");
     let error = error_of(|config, _| config.spa_fallback = Some("nope.html".into()));

@@ -11,36 +11,26 @@ pub struct Users(Arc<RwLock<List>>);
 
 type List = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Error of reading a list of users.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UsersError {
-    /// The line, counted from 1, has no colon.
-    NoColon(usize),
-    /// More than [`USERS_MAX`] lines.
-    TooMany,
-    /// No user at all.
-    Empty,
-}
-
 impl Users {
     /// Reads `user:password` lines, as `-Y` takes them. A password may hold colons.
     ///
     /// # Errors
-    /// [`UsersError`], with what to change.
-    pub fn parse(text: &[u8]) -> Result<Users, UsersError> {
+    /// Says what to change.
+    pub fn parse(text: &[u8]) -> Result<Users, String> {
         let mut users = Vec::new();
         for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() {
                 continue;
             }
-            let colon = memchr::memchr(b':', line).ok_or(UsersError::NoColon(at + 1))?;
+            let colon = memchr::memchr(b':', line)
+                .ok_or_else(|| format!("line {} has no colon; write user:password", at + 1))?;
             users.push((line[..colon].to_vec(), line[colon + 1..].to_vec()));
         }
         match users.len() {
-            0 => Err(UsersError::Empty),
+            0 => Err("no user; write one user:password to a line".to_owned()),
             1..=USERS_MAX => Ok(Users(Arc::new(RwLock::new(users)))),
-            _ => Err(UsersError::TooMany),
+            _ => Err(format!("more than {USERS_MAX} users; remove some")),
         }
     }
 
@@ -85,20 +75,6 @@ impl std::fmt::Debug for Users {
     }
 }
 
-impl std::fmt::Display for UsersError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            UsersError::NoColon(line) => {
-                write!(f, "line {line} has no colon; write user:password")
-            }
-            UsersError::TooMany => write!(f, "more than {USERS_MAX} users; remove some"),
-            UsersError::Empty => f.write_str("no user; write one user:password to a line"),
-        }
-    }
-}
-
-impl std::error::Error for UsersError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,8 +91,13 @@ mod tests {
 
     #[test]
     fn bad_list_says_why() {
-        assert_eq!(Users::parse(b"a:b\njoe").unwrap_err(), UsersError::NoColon(2));
-        assert_eq!(Users::parse(b"\n").unwrap_err(), UsersError::Empty);
-        assert_eq!(Users::parse(&b"a:b\n".repeat(9)).unwrap_err(), UsersError::TooMany);
+        for (text, why) in [
+            (&b"a:b\njoe"[..], "line 2 has no colon"),
+            (&b"\n"[..], "no user"),
+            (&b"a:b\n".repeat(9)[..], "more than 8 users"),
+        ] {
+            let error = Users::parse(text).unwrap_err();
+            assert!(error.starts_with(why), "{error}");
+        }
     }
 }

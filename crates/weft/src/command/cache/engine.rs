@@ -203,7 +203,7 @@ const USERS_BYTES_MAX: u64 = 64 << 10;
 fn users(file: &Path) -> Result<Users, String> {
     let wrong = |why: String| format!("-Y: {}: {why}", file.display());
     let text = files::read(file, USERS_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
-    Users::parse(&text).map_err(|error| wrong(error.to_string()))
+    Users::parse(&text).map_err(wrong)
 }
 
 /// Longer than any server runs: memcached waits for its clients for ever.

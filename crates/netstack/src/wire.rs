@@ -32,8 +32,6 @@ pub mod tcp;
 pub mod udp;
 pub mod vnet;
 
-use std::fmt;
-
 /// Reason why bytes are malformed. The frame is dropped and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -44,18 +42,6 @@ pub enum Malformed {
     /// The checksum does not fit the bytes.
     Checksum,
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Malformed::Truncated => "truncated",
-            Malformed::Header => "a header that cannot be",
-            Malformed::Checksum => "a wrong checksum",
-        })
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 /// Payload of an IP packet: the number in IPv4's protocol and IPv6's next-header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

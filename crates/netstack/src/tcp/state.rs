@@ -1,7 +1,5 @@
 //! States of a connection, and reasons of its end.
 
-use std::fmt;
-
 /// RFC 9293 3.3.2. LISTEN is not among them: a listener is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TcpState {
@@ -66,17 +64,4 @@ pub enum End {
     Aborted,
     /// The network said that there is no way to the peer. RFC 9293 3.9.2.2
     Unreachable,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            End::Closed => "closed",
-            End::Reset => "connection reset by peer",
-            End::Refused => "connection refused",
-            End::TimedOut => "connection timed out",
-            End::Aborted => "connection aborted",
-            End::Unreachable => "no route to the peer",
-        })
-    }
 }

@@ -29,7 +29,7 @@ mod zone;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-pub use address::{Address, AddressError};
+pub use address::Address;
 pub use bound::Bound;
 #[cfg(feature = "netstack")]
 pub(crate) use bound::url;

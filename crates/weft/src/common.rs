@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::serve::listen::{Address, AddressError};
+use ::serve::listen::Address;
 
 use crate::engine::EngineChoice;
 use crate::failure::Failure;
@@ -105,7 +105,7 @@ impl<C: AsMut<Common> + 'static> Setting<C> {
 }
 
 pub(crate) fn address(text: &str) -> Result<Address, String> {
-    text.parse().map_err(|error: AddressError| error.to_string())
+    text.parse().map_err(|error: std::io::Error| error.to_string())
 }
 
 pub(crate) fn as_typed<T: for<'a> From<&'a str>>(text: &str) -> Result<T, String> {

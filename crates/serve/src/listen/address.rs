@@ -1,4 +1,5 @@
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -53,14 +54,12 @@ impl Address {
 /// with `SocketMode=` of systemd.socket(5).
 const MODE_DEFAULT: u32 = 0o666;
 
-/// Syntax error in an address; the text says what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressError(String);
-
 impl FromStr for Address {
-    type Err = AddressError;
+    type Err = io::Error;
 
-    fn from_str(text: &str) -> Result<Address, AddressError> {
+    /// # Errors
+    /// `InvalidInput`; the text says what to write instead.
+    fn from_str(text: &str) -> io::Result<Address> {
         if let Some(rest) = text.strip_prefix("unix:") {
             return parse_unix(text, rest);
         }
@@ -83,7 +82,7 @@ impl FromStr for Address {
     }
 }
 
-fn parse_name(text: &str) -> Result<Address, AddressError> {
+fn parse_name(text: &str) -> io::Result<Address> {
     let Some((host, port)) = text.rsplit_once(':') else {
         if text.contains(char::is_whitespace) {
             return refuse(text, "write one address alone, as in 127.0.0.1:8080 or :8080");
@@ -105,7 +104,7 @@ fn parse_name(text: &str) -> Result<Address, AddressError> {
     Ok(Address::Name { host: host.to_owned(), port })
 }
 
-fn parse_port(text: &str, port: &str) -> Result<u16, AddressError> {
+fn parse_port(text: &str, port: &str) -> io::Result<u16> {
     // u16::from_str takes a sign; a port has none.
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
@@ -114,7 +113,7 @@ fn parse_port(text: &str, port: &str) -> Result<u16, AddressError> {
     }
 }
 
-fn parse_unix(text: &str, rest: &str) -> Result<Address, AddressError> {
+fn parse_unix(text: &str, rest: &str) -> io::Result<Address> {
     let (path, query) = match rest.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (rest, None),
@@ -143,8 +142,9 @@ fn parse_mode(digits: &str) -> Option<u32> {
     (octal && mode <= 0o777).then_some(mode)
 }
 
-fn refuse<T>(text: &str, advice: &str) -> Result<T, AddressError> {
-    Err(AddressError(format!("`{text}` is not an address: {advice}")))
+fn refuse<T>(text: &str, advice: &str) -> io::Result<T> {
+    let message = format!("`{text}` is not an address: {advice}");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
 /// Inverse of [`FromStr`].
@@ -156,20 +156,6 @@ impl fmt::Display for Address {
             Address::Unix { path, mode: MODE_DEFAULT } => write!(f, "unix:{}", path.display()),
             Address::Unix { path, mode } => write!(f, "unix:{}?mode={mode:04o}", path.display()),
         }
-    }
-}
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for AddressError {}
-
-impl From<AddressError> for std::io::Error {
-    fn from(error: AddressError) -> std::io::Error {
-        std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
     }
 }
 

@@ -53,8 +53,7 @@ impl AdminTarget {
         let address = typed
             .strip_prefix("http://")
             .map_or(typed, |url| url.split_once('/').map_or(url, |(address, _)| address));
-        let address = address.parse();
-        let address = address.map_err(|error: ::serve::listen::AddressError| error.to_string())?;
+        let address = address.parse().map_err(|error: io::Error| error.to_string())?;
         Ok(AdminTarget::at(address))
     }
 

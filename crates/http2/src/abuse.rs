@@ -8,30 +8,6 @@ use std::time::Instant;
 
 use crate::error::{ErrorCode, Fault};
 
-/// Kinds of frames and events that are useless in great numbers. Each has a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Abuse {
-    /// Streams that are reset before they have ended, by the peer (rapid reset, CVE-2023-44487) or
-    /// by us because of its faults (made you reset, CVE-2025-8671), or refused.
-    Resets,
-    /// SETTINGS and their acknowledgements.
-    Settings,
-    /// PING and its acknowledgements.
-    Pings,
-    /// PRIORITY and PRIORITY_UPDATE.
-    Priorities,
-    /// WINDOW_UPDATE.
-    Windows,
-    /// Windows that are opened by a few bytes at a time.
-    TinyWindows,
-    /// DATA without bytes, and without an end.
-    EmptyData,
-    /// Frames of streams that have ended.
-    LateFrames,
-    /// Frames of an unknown type, and GOAWAY.
-    OtherFrames,
-}
-
 /// Budget of one [`Abuse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbuseLimit {
@@ -41,61 +17,63 @@ pub struct AbuseLimit {
     pub per_s: u32,
 }
 
-/// Number of kinds of [`Abuse`].
-pub const ABUSES: usize = 9;
+macro_rules! abuses {
+    ($($(#[$doc:meta])* $name:ident $text:literal $burst:literal $per_s:literal;)*) => {
+        /// Kinds of frames and events that are useless in great numbers. Each has a budget.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Abuse {
+            $($(#[$doc])* $name,)*
+        }
 
-/// Budgets that no honest client was seen to need. Those of resets are nghttp2's.
-pub(crate) const LIMITS: [AbuseLimit; ABUSES] = [
-    limit(1000, 33),  // a page left by a browser: some hundred requests
-    limit(100, 10),   // one or two a connection
-    limit(1000, 100), // gRPC measures the bandwidth with one each round trip
-    limit(1000, 100), // a few for each request
-    limit(4000, 400), // two for each DATA frame, or for each 4 KiB of it
-    limit(1000, 33),
-    limit(100, 10),
-    limit(1000, 100), // a request's body on its way when it is refused
-    limit(100, 10),   // Chromium can send one with each request (GREASE)
-];
+        /// Number of kinds of [`Abuse`].
+        pub const ABUSES: usize = [$(stringify!($name)),*].len();
+
+        /// Budgets that no honest client was seen to need. Those of resets are nghttp2's.
+        pub(crate) const LIMITS: [AbuseLimit; ABUSES] =
+            [$(AbuseLimit { burst: $burst, per_s: $per_s }),*];
+
+        impl Abuse {
+            /// Every kind, in order.
+            pub const ALL: [Abuse; ABUSES] = [$(Abuse::$name),*];
+
+            fn text(self) -> &'static str {
+                [$($text),*][self as usize]
+            }
+        }
+    };
+}
+
+// Text, number at once, number a second.
+abuses! {
+    /// Streams that are reset before they have ended, by the peer (rapid reset, CVE-2023-44487) or
+    /// by us because of its faults (made you reset, CVE-2025-8671), or refused.
+    Resets "too many streams were reset" 1000 33; // a page left by a browser: some hundred
+    /// SETTINGS and their acknowledgements.
+    Settings "too many SETTINGS" 100 10; // one or two a connection
+    /// PING and its acknowledgements.
+    Pings "too many PINGs" 1000 100; // gRPC measures the bandwidth with one each round trip
+    /// PRIORITY and PRIORITY_UPDATE.
+    Priorities "too many changes of priorities" 1000 100; // a few for each request
+    /// WINDOW_UPDATE.
+    Windows "too many WINDOW_UPDATEs" 4000 400; // two for each DATA frame, or each 4 KiB of it
+    /// Windows that are opened by a few bytes at a time.
+    TinyWindows "too many tiny windows" 1000 33;
+    /// DATA without bytes, and without an end.
+    EmptyData "too many DATA frames without data" 100 10;
+    /// Frames of streams that have ended.
+    LateFrames "too many frames on closed streams" 1000 100; // a body whose request is refused
+    /// Frames of an unknown type, and GOAWAY.
+    OtherFrames "too many frames of unknown types" 100 10; // Chromium: one a request (GREASE)
+}
 
 /// Most that useful frames save. A client may read late what came long ago: some 100 MB, in steps
 /// of 4 KiB.
 const SAVED_MAX: i32 = 1 << 16;
 
-const fn limit(burst: u32, per_s: u32) -> AbuseLimit {
-    AbuseLimit { burst, per_s }
-}
-
 impl Abuse {
-    /// Every kind, in order.
-    pub const ALL: [Abuse; ABUSES] = [
-        Abuse::Resets,
-        Abuse::Settings,
-        Abuse::Pings,
-        Abuse::Priorities,
-        Abuse::Windows,
-        Abuse::TinyWindows,
-        Abuse::EmptyData,
-        Abuse::LateFrames,
-        Abuse::OtherFrames,
-    ];
-
     /// The kind that a fault with this text is about.
     pub(crate) fn of(text: &str) -> Option<Abuse> {
         Abuse::ALL.into_iter().find(|kind| kind.text() == text)
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Abuse::Resets => "too many streams were reset",
-            Abuse::Settings => "too many SETTINGS",
-            Abuse::Pings => "too many PINGs",
-            Abuse::Priorities => "too many changes of priorities",
-            Abuse::Windows => "too many WINDOW_UPDATEs",
-            Abuse::TinyWindows => "too many tiny windows",
-            Abuse::EmptyData => "too many DATA frames without data",
-            Abuse::LateFrames => "too many frames on closed streams",
-            Abuse::OtherFrames => "too many frames of unknown types",
-        }
     }
 }
 

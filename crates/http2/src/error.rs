@@ -4,42 +4,36 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCode(pub u32);
 
-#[allow(missing_docs, reason = "the names of RFC 9113 7")]
-impl ErrorCode {
-    pub const NO_ERROR: ErrorCode = ErrorCode(0);
-    pub const PROTOCOL_ERROR: ErrorCode = ErrorCode(1);
-    pub const INTERNAL_ERROR: ErrorCode = ErrorCode(2);
-    pub const FLOW_CONTROL_ERROR: ErrorCode = ErrorCode(3);
-    pub const SETTINGS_TIMEOUT: ErrorCode = ErrorCode(4);
-    pub const STREAM_CLOSED: ErrorCode = ErrorCode(5);
-    pub const FRAME_SIZE_ERROR: ErrorCode = ErrorCode(6);
-    pub const REFUSED_STREAM: ErrorCode = ErrorCode(7);
-    pub const CANCEL: ErrorCode = ErrorCode(8);
-    pub const COMPRESSION_ERROR: ErrorCode = ErrorCode(9);
-    pub const CONNECT_ERROR: ErrorCode = ErrorCode(10);
-    pub const ENHANCE_YOUR_CALM: ErrorCode = ErrorCode(11);
-    pub const INADEQUATE_SECURITY: ErrorCode = ErrorCode(12);
-    pub const HTTP_1_1_REQUIRED: ErrorCode = ErrorCode(13);
+macro_rules! codes {
+    ($($number:literal $name:ident)*) => {
+        #[allow(missing_docs, reason = "the names of RFC 9113 7")]
+        impl ErrorCode {
+            $(pub const $name: ErrorCode = ErrorCode($number);)*
+        }
+
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+codes! {
+    0 NO_ERROR
+    1 PROTOCOL_ERROR
+    2 INTERNAL_ERROR
+    3 FLOW_CONTROL_ERROR
+    4 SETTINGS_TIMEOUT
+    5 STREAM_CLOSED
+    6 FRAME_SIZE_ERROR
+    7 REFUSED_STREAM
+    8 CANCEL
+    9 COMPRESSION_ERROR
+    10 CONNECT_ERROR
+    11 ENHANCE_YOUR_CALM
+    12 INADEQUATE_SECURITY
+    13 HTTP_1_1_REQUIRED
 }
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 14] = [
-            "NO_ERROR",
-            "PROTOCOL_ERROR",
-            "INTERNAL_ERROR",
-            "FLOW_CONTROL_ERROR",
-            "SETTINGS_TIMEOUT",
-            "STREAM_CLOSED",
-            "FRAME_SIZE_ERROR",
-            "REFUSED_STREAM",
-            "CANCEL",
-            "COMPRESSION_ERROR",
-            "CONNECT_ERROR",
-            "ENHANCE_YOUR_CALM",
-            "INADEQUATE_SECURITY",
-            "HTTP_1_1_REQUIRED",
-        ];
         match NAMES.get(self.0 as usize) {
             Some(name) => f.write_str(name),
             None => write!(f, "error {:#x}", self.0),

@@ -9,7 +9,7 @@ use crate::field::{FieldList, is_valid};
 /// The decoding side of a connection.
 #[derive(Debug)]
 pub struct Decoder {
-    table: Table,
+    pub(super) table: Table,
     /// Limit that the peer may use: what it has acknowledged.
     limit_max: usize,
     /// The limit went below the table's: the next block must say so. RFC 7541 4.2
@@ -66,11 +66,6 @@ impl Decoder {
     /// Bytes of memory that its table has allocated.
     pub fn allocated_len(&self) -> usize {
         self.table.allocated_len()
-    }
-
-    #[cfg(test)]
-    pub(super) fn table_size(&self) -> usize {
-        self.table.size()
     }
 
     /// Changes the limit, once the peer has acknowledged it.

@@ -94,7 +94,7 @@ pub(super) struct Table {
     /// Oldest first.
     entries: VecDeque<TableEntry>,
     /// Sum of the sizes of the entries. RFC 7541 4.1
-    size: usize,
+    pub(super) size: usize,
     limit: usize,
 }
 
@@ -133,16 +133,6 @@ impl Table {
     /// Bytes of memory that it has allocated.
     pub(super) fn allocated_len(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
-    }
-
-    #[cfg(test)]
-    pub(super) fn size(&self) -> usize {
-        self.size
-    }
-
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.entries.len()
     }
 
     /// The entry with this index, from 0 for the newest.
@@ -231,7 +221,7 @@ mod tests {
         let tag = 8;
         assert_eq!(table.get(0), Some(Row { name, value, tag }));
         assert_eq!(table.get(1).unwrap().name, b"a");
-        assert_eq!((table.get(2), table.len(), table.size()), (None, 2, 68));
+        assert_eq!((table.get(2), table.entries.len(), table.size), (None, 2, 68));
         assert_eq!(table.find(7, b"a", b"1"), Some(1));
         assert_eq!(table.find(8, b"a", b"1"), None);
         assert_eq!(table.find(7, b"a", b"2"), None);
@@ -243,14 +233,14 @@ mod tests {
         for name in [b"a", b"b", b"c"] {
             table.insert(name, b"x", 0);
         }
-        assert_eq!((table.len(), table.get(1).unwrap().name), (2, &b"b"[..]));
+        assert_eq!((table.entries.len(), table.get(1).unwrap().name), (2, &b"b"[..]));
         table.set_limit(67);
-        assert_eq!((table.len(), table.get(0).unwrap().name), (1, &b"c"[..]));
+        assert_eq!((table.entries.len(), table.get(0).unwrap().name), (1, &b"c"[..]));
         table.insert(b"name", &[b'x'; 32], 0);
-        assert_eq!((table.len(), table.size()), (0, 0), "larger than the table");
+        assert_eq!((table.entries.len(), table.size), (0, 0), "larger than the table");
         table.set_limit(0);
         table.insert(b"", b"", 0);
-        assert_eq!(table.len(), 0);
+        assert_eq!(table.entries.len(), 0);
     }
 
     proptest! {
@@ -278,8 +268,8 @@ mod tests {
                 while size(&model) > limit {
                     model.pop();
                 }
-                prop_assert_eq!(table.size(), size(&model));
-                prop_assert_eq!(table.len(), model.len());
+                prop_assert_eq!(table.size, size(&model));
+                prop_assert_eq!(table.entries.len(), model.len());
                 for (index, (name, value)) in model.iter().enumerate() {
                     let row = table.get(index).unwrap();
                     prop_assert_eq!((row.name, row.value), (&name[..], &value[..]));

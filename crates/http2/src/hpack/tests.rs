@@ -32,7 +32,7 @@ fn conversation(limit: usize, blocks: &[(&str, &[&str], usize)]) {
         }
         let decoded = decode(&mut decoder, &block).unwrap();
         assert_eq!(decoded, *fields, "{hex}");
-        assert_eq!(decoder.table_size(), *size, "{hex}");
+        assert_eq!(decoder.table.size, *size, "{hex}");
     }
 }
 
@@ -180,7 +180,7 @@ fn smaller_limit_must_be_obeyed() {
     // A larger one need not be used.
     decoder.set_limit(4096);
     assert_eq!(decode(&mut decoder, &literal).unwrap(), ["a: b"]);
-    assert_eq!(decoder.table_size(), 0);
+    assert_eq!(decoder.table.size, 0);
 }
 
 #[test]

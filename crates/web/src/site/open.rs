@@ -135,16 +135,6 @@ impl Roots {
 }
 
 impl Root {
-    #[cfg(test)]
-    pub(super) fn is_open_as(&self, other: &Root) -> bool {
-        Arc::ptr_eq(&self.directory, &other.directory)
-    }
-
-    #[cfg(test)]
-    pub(super) fn open(path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
-        Roots::default().open(path, links_out, generation)
-    }
-
     /// True if `path` still leads to this directory.
     pub(super) fn is_at(&self, path: &Path, blocking: Blocking) -> Result<bool, Miss> {
         let opened = match (self.resolver, blocking) {
@@ -308,13 +298,6 @@ impl Root {
             Mode::empty(),
         )
     }
-
-    /// Behaves as on a kernel without `openat2`.
-    #[cfg(test)]
-    pub(super) fn without_openat2(mut self) -> Root {
-        self.resolver = Resolver::OurOwn;
-        self
-    }
 }
 
 impl Resolver {
@@ -406,6 +389,26 @@ mod tests {
         assert_eq!(status(Errno::IO), 500);
         // Root may read everything, so a test that asks for a file cannot see this one.
         assert_eq!(miss_of(Errno::ACCESS), Miss::Forbidden);
+    }
+
+    impl Root {
+        pub(in crate::site) fn is_open_as(&self, other: &Root) -> bool {
+            Arc::ptr_eq(&self.directory, &other.directory)
+        }
+
+        pub(in crate::site) fn open(
+            path: &Path,
+            links_out: bool,
+            generation: u64,
+        ) -> io::Result<Root> {
+            Roots::default().open(path, links_out, generation)
+        }
+
+        /// Behaves as on a kernel without `openat2`.
+        pub(in crate::site) fn without_openat2(mut self) -> Root {
+            self.resolver = Resolver::OurOwn;
+            self
+        }
     }
 
     /// A root with links of every kind, beside a file that must never be reached.

@@ -54,7 +54,7 @@ mod lookup;
 mod negotiate;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
-pub mod oracle_test;
+pub mod oracle;
 mod password;
 mod popular;
 mod range;
@@ -79,4 +79,6 @@ pub use popular::PopularPath;
 pub use rate::RateLimit;
 pub use redirect::{RedirectRule, Redirects};
 pub use reply::WANTS_HTTPS;
-pub use site::{CacheRule, ConfigError, CorsRule, EtagKind, HeaderRule, RuleList, Site, SiteConfig};
+pub use site::{
+    CacheRule, ConfigError, CorsRule, EtagKind, HeaderRule, RuleList, Site, SiteConfig,
+};

@@ -64,7 +64,6 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use session::Now;
@@ -224,8 +223,8 @@ impl Site {
         roots: Arc<Roots>,
     ) -> Result<Site, ConfigError> {
         // Kept as a path, not resolved: where it leads may change, and the site follows.
-        config.root = std::path::absolute(&config.root)
-            .map_err(|error| root_error(&config.root, error))?;
+        config.root =
+            std::path::absolute(&config.root).map_err(|error| root_error(&config.root, error))?;
         check_config(&config)?;
         let root = roots
             .open(&config.root, config.follow_links_out, 0)
@@ -496,7 +495,7 @@ impl Site {
             if wait > 0 && blocking == Blocking::Never {
                 return Err(Miss::WouldBlock);
             }
-            thread::sleep(Duration::from_millis(wait));
+            std::thread::sleep(Duration::from_millis(wait));
         }
         open()
     }

@@ -104,7 +104,7 @@ impl Default for Once {
 /// A value that is set once, as [`std::sync::OnceLock`].
 pub struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
-    /// Held by the one that sets it, so that nobody waits for the other lock, which would block.
+    /// Held while the value is made. A wait for the lock of `value` would block the processor.
     setting: Mutex<()>,
 }
 

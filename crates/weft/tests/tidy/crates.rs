@@ -22,7 +22,7 @@ const CRATES: &[CrateFloors] = &[
             challenge client conditional negotiate popular range redirect
             host
             counters
-            handle
+            handle oracle
             reply
             answer
             session

@@ -28,9 +28,11 @@ impl Lingering {
         }
     }
 
-    /// Counts one more; `false` if there are as many as there may be.
-    pub(crate) fn enter(&self) -> bool {
-        let more = |count| (count < self.max).then_some(count + 1);
+    /// Counts one more; `false` if there are as many as there may be. In a drain they take space
+    /// from no other connection.
+    pub(crate) fn enter(&self, is_draining: bool) -> bool {
+        let max = if is_draining { usize::MAX } else { self.max };
+        let more = |count| (count < max).then_some(count + 1);
         let set = Ordering::Relaxed;
         let fetch = Ordering::Relaxed;
         let has_room = self.count.fetch_update(set, fetch, more).is_ok();

@@ -61,7 +61,7 @@ impl Linger {
             _ => LINGER_TIMEOUT,
         };
         let extends_for = if is_draining { LINGER_DRAIN_TIMEOUT } else { timeout };
-        shared.lingering.enter().then(|| {
+        shared.lingering.enter(is_draining).then(|| {
             Box::new(Linger {
                 shared: Arc::clone(shared),
                 len: 0,

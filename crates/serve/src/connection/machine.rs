@@ -828,7 +828,9 @@ impl<S: Session> Machine<S> {
             outgoing.begin(now.monotonic, &self.shared.limits);
             if matches!(
                 self.state,
-                State::Close(_) | State::CheckQueues(Closed::TimedOut(_) | Closed::Drained)
+                State::Close(_)
+                    | State::CheckQueues(Closed::TimedOut(_) | Closed::Drained)
+                    | State::Finish(Closed::Drained)
             ) {
                 outgoing.until = now.monotonic + GOODBYE_PATIENCE;
             }

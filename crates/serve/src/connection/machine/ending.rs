@@ -195,8 +195,8 @@ impl<S: Session> Machine<S> {
     }
 
     /// Ends an idle connection in a drain. The session has the last word, which waits for space as
-    /// briefly as TLS's goodbye. Its last reply may still lie in the socket, and a peer of HTTP/2
-    /// sends as it reads.
+    /// briefly as TLS's goodbye. The peer of a session that has one, as HTTP/2, sends as it reads:
+    /// its last reply may still lie in a socket.
     pub(super) fn end_drained(&mut self, now: Now) {
         self.give_up(GiveUp::Drained, State::CheckQueues(Closed::Drained), now);
         if let Some(outgoing) = &mut self.outgoing
@@ -204,6 +204,7 @@ impl<S: Session> Machine<S> {
         {
             outgoing.begin(now.monotonic, &self.shared.limits);
             outgoing.until = now.monotonic + GOODBYE_PATIENCE;
+            self.state = State::Finish(Closed::Drained);
         }
     }
 

@@ -268,16 +268,18 @@ fn trickling_does_not_hold_a_drain() {
 fn no_more_connections_linger_than_may() {
     let full = World::new();
     let shared = &full.machine.shared;
-    while shared.lingering.enter() {}
+    while shared.lingering.enter(false) {}
     let mut world = World::accepted(None);
     world.machine = super::super::Machine::new(shared.clone(), None, || None, world.now);
     world.run();
     assert_eq!(world.say("refuse\nand more"), SESSION);
     assert_eq!(world.take_got(), "refused\n");
+    // In a drain there is nothing to take space from.
+    assert!(shared.lingering.enter(true));
     let lingering = Lingering::new(0);
-    let count = (0..100).take_while(|_| lingering.enter()).count();
+    let count = (0..100).take_while(|_| lingering.enter(false)).count();
     assert_eq!(count, 16, "however few connections there may be");
     let lingering = Lingering::new(400);
-    let count = (0..1000).take_while(|_| lingering.enter()).count();
+    let count = (0..1000).take_while(|_| lingering.enter(false)).count();
     assert_eq!(count, 100);
 }

@@ -62,7 +62,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -136,6 +136,8 @@ struct SiteCache {
     listings: Listings,
     directories: Directories,
     compressions: Compressions,
+    /// A wait for a descriptor was in vain, and no file was opened after one since.
+    is_starved: AtomicBool,
     counts: Counts,
 }
 
@@ -182,8 +184,8 @@ impl Moment {
 /// Mean weight of a file in memory or in the page cache, for sizing the sketch.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
-/// Waits for a descriptor before another try: a second in all.
-const DESCRIPTOR_WAITS_MS: [u64; 10] = [0, 1, 2, 5, 10, 25, 50, 100, 250, 500];
+/// Waits for a descriptor before another try: a quarter of a second in all.
+const DESCRIPTOR_WAITS_MS: [u64; 9] = [0, 1, 2, 5, 10, 20, 40, 80, 100];
 
 /// Rows of name, help text and value.
 macro_rules! rows {
@@ -478,26 +480,39 @@ impl Site {
     }
 
     /// Closes some files and tries again when there is no descriptor left, and where the thread may
-    /// wait also a little later: other requests hold descriptors while they open files.
+    /// wait also a little later: other requests hold descriptors while they open files. Once a wait
+    /// was in vain, none begins before another open succeeds.
     fn with_descriptors<T>(
         &self,
         blocking: Blocking,
         open: impl Fn() -> Result<T, Miss>,
     ) -> Result<T, Miss> {
+        match open() {
+            Err(Miss::OutOfDescriptors) => {}
+            done => return done,
+        }
+        let garbage: Garbage = self.holdings().close_some(&self.cache.table);
+        drop(garbage);
+        let is_starved = &self.cache.is_starved;
         for wait in DESCRIPTOR_WAITS_MS {
+            std::thread::sleep(Duration::from_millis(wait));
             match open() {
                 Err(Miss::OutOfDescriptors) => {}
-                done => return done,
+                done => {
+                    is_starved.store(false, Relaxed);
+                    return done;
+                }
             }
-            self.cache.counts.out_of_descriptors.fetch_add(1, Relaxed);
-            let garbage: Garbage = self.holdings().close_some(&self.cache.table);
-            drop(garbage);
-            if wait > 0 && blocking == Blocking::Never {
+            if blocking == Blocking::Never {
                 return Err(Miss::WouldBlock);
             }
-            std::thread::sleep(Duration::from_millis(wait));
+            if is_starved.load(Relaxed) {
+                break;
+            }
         }
-        open()
+        is_starved.store(true, Relaxed);
+        self.cache.counts.out_of_descriptors.fetch_add(1, Relaxed);
+        Err(Miss::OutOfDescriptors)
     }
 
     fn holdings(&self) -> MutexGuard<'_, Holdings> {
@@ -532,6 +547,7 @@ impl SiteCache {
             listings: Listings::default(),
             directories: Directories::default(),
             compressions: Compressions::default(),
+            is_starved: AtomicBool::new(false),
             counts: Counts::default(),
         }
     }

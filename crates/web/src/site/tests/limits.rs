@@ -308,7 +308,10 @@ fn no_descriptors_closes_files_first() {
             );
         }
     }
-    assert_eq!(world.count("site_files_open"), 0);
+    // A second one in need does not wait as long.
+    missing.set(50);
+    assert!(world.site.with_descriptors(Blocking::Allowed, open).is_err());
+    assert_eq!((missing.get(), world.count("site_out_of_descriptors_total")), (48, 2));
     let failed: Result<(), _> = Err(Miss::OutOfDescriptors);
     let found = world.site.found_of(failed.unwrap_err(), "x");
     assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));

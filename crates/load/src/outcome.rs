@@ -78,7 +78,7 @@ pub struct Generator {
     pub io: String,
     /// Its threads.
     pub threads: Vec<ThreadUse>,
-    /// Packets that its kernel dropped because the table of connections was full (`nf_conntrack`).
+    /// Packets that its kernel dropped as it could not track their connections (`nf_conntrack`).
     #[serde(default)]
     pub table_drops: u64,
 }

@@ -446,8 +446,8 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
         ("{} came after --timeout: they were late, not lost", total.late_datagrams, "datagram"),
         ("{} waited for the server's flow-control window", total.window_waits, "request body"),
         (
-            "the kernel dropped {} because its table of connections (nf_conntrack) was full, and new \
-             connections waited: see weft doctor",
+            "the kernel dropped {} whose connections it could not track (nf_conntrack), as when its table \
+             is full, and their senders waited: see weft doctor",
             outcome.generator.table_drops,
             "packet",
         ),

@@ -103,8 +103,8 @@ fn ports_of_range() -> Option<u64> {
     Some((last + 1).saturating_sub(first))
 }
 
-/// Packets of this network namespace that were dropped because its table of connections was full; 0
-/// where no firewall rule needs one.
+/// Packets of this network namespace that were dropped because their connections could not be
+/// tracked, as when the table of connections is full; 0 where no firewall rule needs one.
 pub fn table_drops() -> u64 {
     fs::read_to_string("/proc/net/stat/nf_conntrack").map_or(0, |text| sum_of_drops(&text))
 }

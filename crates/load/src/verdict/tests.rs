@@ -514,5 +514,5 @@ fn drops_of_the_connection_table_are_told() {
     let mut outcome = worked(Kind::Closed, 500, 0, 0);
     outcome.generator.table_drops = 1;
     let warnings = outcome.verdict().warnings;
-    assert!(warnings[0].contains("dropped 1 packet because its table"), "{warnings:?}");
+    assert!(warnings[0].contains("dropped 1 packet whose connections"), "{warnings:?}");
 }

@@ -282,20 +282,28 @@ fn syn_queue(facts: &Facts) -> Finding {
 fn connection_table(facts: &Facts) -> Finding {
     const NAME: &str = "connections";
     let Some(ConnectionTable { count, max, time_wait_s, dropped }) = facts.connection_table else {
-        return ok(NAME, "not tracked: no firewall rule asks for it");
+        return ok(NAME, "none is tracked for a firewall");
     };
     let space = format!("tracked: {} of {}", show_count(count), show_count(max));
-    if dropped == 0 && count <= max / 4 * 3 {
-        let rate = show_count(max / time_wait_s.max(1));
-        return ok(NAME, format!("{space}, enough for {rate} new ones a second"));
-    }
     let advice = format!(
         "Firewall rules keep each connection in a table (nf_conntrack), closed ones for another \
          {time_wait_s} s. When it is full, new connections wait for seconds."
     );
-    let value = format!("{space}; {} packets were dropped", show_count(dropped));
+    let value = match dropped {
+        0 => format!(
+            "{space}, enough for {} new ones a second",
+            show_count(max / time_wait_s.max(1))
+        ),
+        _ => format!("{space}; {} packets dropped since the boot", show_count(dropped)),
+    };
     let more = format!("net.netfilter.nf_conntrack_max={}", 4 * max);
-    warn(NAME, value, sysctl(&advice, &more))
+    let finding = warn(NAME, value, sysctl(&advice, &more));
+    match (count > max / 4 * 3, dropped) {
+        (true, _) => finding,
+        (false, 0) => Finding { verdict: Verdict::Ok, advice: None, ..finding },
+        // It may have been before it had this size.
+        (false, _) => Finding { verdict: Verdict::Ok, ..finding },
+    }
 }
 
 /// Bytes that the kernel may hold unsent, from which on the order of replies is settled too early.
@@ -437,14 +445,23 @@ mod tests {
         check(|facts| facts.user_threads_max = Some(30), "threads", Warn, "LimitNPROC=infinity");
         check(|facts| facts.pid_max = Some(4096), "threads", Warn, "kernel.pid_max=4194304");
         check(|facts| facts.somaxconn = Some(128), "accept queue", Warn, "somaxconn=4096");
-        for full in [table(200_000, 0), table(5_000, 1)] {
-            let change = |facts: &mut Facts| facts.connection_table = Some(full);
-            check(change, "connections", Warn, "nf_conntrack_max=1048576");
-        }
+        let full = |facts: &mut Facts| facts.connection_table = Some(table(200_000, 0));
+        check(full, "connections", Warn, "nf_conntrack_max=1048576");
         check(|facts| facts.local_ports = Some((50_000, 60_000)), "client ports", Warn, "sysctl");
         let memory = |bytes| Some((CgroupVersion::V2, bytes));
         check(|facts| facts.cgroup_memory = memory(16 << 20), "cgroup limit", Bad, "MemoryMax=");
         check(|facts| facts.cgroup_memory = memory(64 << 20), "cgroup limit", Warn, "MemoryMax=");
+    }
+
+    #[test]
+    fn drops_of_the_past_are_told() {
+        let found = |dropped| {
+            let table = Some(table(5_000, dropped));
+            connection_table(&Facts { connection_table: table, ..good() })
+        };
+        assert!(found(0).value.ends_with("2,184 new ones a second") && found(0).advice.is_none());
+        assert!(found(7).value.ends_with("; 7 packets dropped since the boot"));
+        assert!(found(7).verdict == Verdict::Ok && found(7).advice.unwrap().contains("sysctl"));
     }
 
     #[test]

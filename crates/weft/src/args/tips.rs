@@ -24,7 +24,7 @@ pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Erro
         && let Some(flag) = unknown(&error)
         && let Some(new) = flag.strip_prefix("--").and_then(|name| hints::MOVED.find(name))
     {
-        let tip = format!("{flag} is now part of --engine: --engine {new}");
+        let tip = format!("{flag} is now part of --engine, as in: --engine {new}");
         return suggesting_only(error, tip);
     }
     match command {

@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
             Some(_) => format!("'{name}' cannot be set in a file; use the flag --{name}"),
             None => {
                 if let Some(new) = MOVED.find(&name.replace('_', "-")) {
-                    let why = format!("'{name}' is now part of engine: engine = \"{new}\"");
+                    let why = format!("'{name}' is now part of engine, as in: engine = \"{new}\"");
                     return Err(self.wrong(key.span().start, &why));
                 }
                 let near = nearest(name, keys::<C>(place));

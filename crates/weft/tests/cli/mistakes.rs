@@ -17,9 +17,9 @@ fn a_wrong_command_line_exits_with_2_and_suggests() {
     refused("serve --listen 127.0.0.1", "--listen: `127.0.0.1` is not");
     refused(
         "serve --dispatcher lap",
-        "--dispatcher is now part of --engine: --engine event:dispatcher=NAME",
+        "--dispatcher is now part of --engine, as in: --engine event:dispatcher=lap",
     );
-    refused("cache --io uring", "--io is now part of --engine: --engine fiber:io=auto|uring|epoll");
+    refused("cache --io uring", "--io is now part of --engine, as in: --engine fiber:io=uring");
     refused(
         "serve --engine event:io=uring",
         "error: --engine: event has no key 'io'; its keys: dispatcher, fdm-live, fdm-nap,",

@@ -3,7 +3,7 @@
 
 use super::config::CacheConfig;
 use super::table::EXTENDED;
-use crate::hints::{Hints, IDLE, REFUSED};
+use crate::hints::{Hints, IDLE, MOVED, REFUSED};
 use crate::settings::layer::{Layer, Mistake, SettingText};
 use crate::settings::layers::resolve;
 use crate::settings::{Config, Kind, Setting, flags};
@@ -85,6 +85,9 @@ fn find(typed: &str) -> Option<(&'static Setting<CacheConfig>, bool)> {
 /// The flag of this name, as it is typed with this value.
 fn flag(typed: &str, value: &str) -> Option<String> {
     let name = typed.replace('_', "-");
+    if let Some(new) = MOVED.find(&name) {
+        return Some(format!("--engine, as in --engine {new}"));
+    }
     let row = flags::<CacheConfig>().find(|row| row.name == name)?;
     let flag = CacheConfig::flag(row);
     let value = match row.value() {
@@ -143,6 +146,7 @@ mod tests {
         for (list, flag) in [
             ("engine=event", "--engine event"),
             ("engine", "--engine NAME[:KEY=VALUE,...]"),
+            ("io=uring", "--engine, as in --engine fiber:io=uring"),
             ("threads=4", "-t 4"),
             ("drain_timeout=1s", "--drain-timeout 1s"),
         ] {

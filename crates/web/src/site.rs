@@ -136,7 +136,7 @@ struct SiteCache {
     listings: Listings,
     directories: Directories,
     compressions: Compressions,
-    /// A wait for a descriptor was in vain, and no file was opened after one since.
+    /// A wait for a descriptor was in vain, and no file was opened since.
     is_starved: AtomicBool,
     counts: Counts,
 }
@@ -184,8 +184,9 @@ impl Moment {
 /// Mean weight of a file in memory or in the page cache, for sizing the sketch.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
-/// Waits for a descriptor before another try: a quarter of a second in all.
-const DESCRIPTOR_WAITS_MS: [u64; 9] = [0, 1, 2, 5, 10, 20, 40, 80, 100];
+/// Waits before each try to open a file: a quarter of a second in all. Before the second, some
+/// files are closed.
+const DESCRIPTOR_WAITS_MS: [u64; 10] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 100];
 
 /// Rows of name, help text and value.
 macro_rules! rows {
@@ -487,27 +488,26 @@ impl Site {
         blocking: Blocking,
         open: impl Fn() -> Result<T, Miss>,
     ) -> Result<T, Miss> {
-        match open() {
-            Err(Miss::OutOfDescriptors) => {}
-            done => return done,
-        }
-        let garbage: Garbage = self.holdings().close_some(&self.cache.table);
-        drop(garbage);
         let is_starved = &self.cache.is_starved;
-        for wait in DESCRIPTOR_WAITS_MS {
+        for (nth, wait) in DESCRIPTOR_WAITS_MS.into_iter().enumerate() {
             std::thread::sleep(Duration::from_millis(wait));
             match open() {
                 Err(Miss::OutOfDescriptors) => {}
                 done => {
-                    is_starved.store(false, Relaxed);
+                    if is_starved.load(Relaxed) {
+                        is_starved.store(false, Relaxed);
+                    }
                     return done;
                 }
             }
-            if blocking == Blocking::Never {
-                return Err(Miss::WouldBlock);
-            }
-            if is_starved.load(Relaxed) {
-                break;
+            match nth {
+                0 => {
+                    let garbage: Garbage = self.holdings().close_some(&self.cache.table);
+                    drop(garbage);
+                }
+                _ if blocking == Blocking::Never => return Err(Miss::WouldBlock),
+                _ if is_starved.load(Relaxed) => break,
+                _ => {}
             }
         }
         is_starved.store(true, Relaxed);

@@ -312,6 +312,11 @@ fn no_descriptors_closes_files_first() {
     missing.set(50);
     assert!(world.site.with_descriptors(Blocking::Allowed, open).is_err());
     assert_eq!((missing.get(), world.count("site_out_of_descriptors_total")), (48, 2));
+    // It does once a file was opened.
+    for count in [0, 5] {
+        missing.set(count);
+        assert!(world.site.with_descriptors(Blocking::Allowed, open).is_ok());
+    }
     let found = world.site.found_of(Miss::OutOfDescriptors, "x");
     assert!(matches!(found, Found::Failed { status: 503, why } if why.contains("LimitNOFILE")));
 }

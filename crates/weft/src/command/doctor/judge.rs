@@ -297,13 +297,13 @@ fn connection_table(facts: &Facts) -> Finding {
         _ => format!("{space}; {} packets dropped since the boot", show_count(dropped)),
     };
     let more = format!("net.netfilter.nf_conntrack_max={}", 4 * max);
-    let finding = warn(NAME, value, sysctl(&advice, &more));
-    match (count > max / 4 * 3, dropped) {
-        (true, _) => finding,
-        (false, 0) => Finding { verdict: Verdict::Ok, advice: None, ..finding },
-        // It may have been before it had this size.
-        (false, _) => Finding { verdict: Verdict::Ok, ..finding },
+    let is_filling = count > max / 4 * 3;
+    if dropped == 0 && !is_filling {
+        return ok(NAME, value);
     }
+    // The drops may have been before the table had this size.
+    let verdict = if is_filling { Verdict::Warn } else { Verdict::Ok };
+    Finding { verdict, ..warn(NAME, value, sysctl(&advice, &more)) }
 }
 
 /// Bytes that the kernel may hold unsent, from which on the order of replies is settled too early.

@@ -105,11 +105,16 @@ impl<S: Session> Machine<S> {
         if let State::CheckQueues(closed) = self.state {
             let has_unsent = queues.unsent > 0;
             let is_draining = self.drain != Drain::No;
-            let is_reading = (self.linger.as_mut())
-                .is_some_and(|linger| linger.note_unsent(has_unsent, now.monotonic) && is_draining);
-            let is_extended = (self.linger.as_ref())
-                .is_none_or(|linger| linger.is_extended_by_input(now.monotonic));
-            let is_in_use = has_unsent || is_reading || (queues.unread > 0 && is_extended);
+            let has_unread = queues.unread > 0;
+            let is_in_use = match &mut self.linger {
+                None => has_unsent || has_unread,
+                Some(linger) => {
+                    let is_reading = linger.note_unsent(has_unsent, now.monotonic);
+                    has_unsent
+                        || (is_reading && is_draining)
+                        || (has_unread && linger.is_extended_by_input(now.monotonic))
+                }
+            };
             self.state = match &mut self.linger {
                 None if is_in_use => State::Finish(closed),
                 Some(linger) if is_in_use && !linger.is_over(now.monotonic) => {

@@ -38,6 +38,10 @@ LANES = 3
 # How often the machine may stand still. It does so for each lane: checks that were late within LATE_APART_S of each other are one such moment.
 LATE_MAX = 6
 LATE_APART_S = 15
+# A check's files of this size go when it has passed.
+LARGE = 1 << 20
+# Free space that the suite's files need while it runs.
+SPACE_GB = 4
 # Modules that take longest: they begin first.
 LONG = ["cache_clients", "http2", "netstack_engine", "acme", "starts", "crowds", "lifecycle"]
 # Modules that share the account whose threads are counted: one lane takes both.
@@ -55,6 +59,9 @@ def main():
         return 0
     if os.geteuid() != 0:
         sys.exit("the system suite needs root: it sets limits, drops privileges and turns io_uring off and on")
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    if (free_gb := shutil.disk_usage(options.scratch).free / 1e9) < SPACE_GB:
+        sys.exit(f"the system suite writes up to {SPACE_GB} GB below {options.scratch}, where {free_gb:.1f} GB are free")
     raise_open_files()
     # Ctrl-C and a CI that gives up must leave no server and no changed sysctl behind: both unwind the stack.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -190,6 +197,7 @@ def failure_of(check, options, late=None):
             why = why or f"at its end: {described(error)}"
     took = time.monotonic() - began
     if why is None:
+        remove_large_files(scratch)
         note = f", {world.note}" if world.note else ""
         print(f"ok {check.name} ({took:.1f} s{note})\n", end="", flush=True)
         return None
@@ -204,6 +212,13 @@ def failure_of(check, options, late=None):
     line = f"FAIL {check.name}: {why}"
     print(f"{line}\n{world.last_words()}", end="", flush=True)
     return line
+
+
+def remove_large_files(scratch):
+    """Logs and screenshots stay; pages that were made and downloads, gigabytes over the whole suite, do not."""
+    for path in scratch.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size > LARGE:
+            path.unlink(missing_ok=True)
 
 
 def is_late_by(error):

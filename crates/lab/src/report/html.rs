@@ -352,9 +352,50 @@ mod tests {
         let recorded = Recorded { header, turns, ending: None };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
-        let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less to 3.00× less; 2 configurations";
+        let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less (1 processor, many) to \
+                    3.00× less (1 processor, few); 2 configurations";
         let at = page.find(line).unwrap_or_else(|| panic!("{page}"));
         assert!(at < page.find("too few samples for a verdict").unwrap());
+    }
+
+    /// Seen: a folder with samples of two machines, and above all of them the name of the first.
+    #[test]
+    fn machines_of_all_reports() {
+        let recorded = |machine: &str| {
+            let mut header = header();
+            header.card.machine = machine.to_owned();
+            Recorded { header, turns: Vec::new(), ending: None }
+        };
+        let [here, there] = ["here", "there"].map(recorded);
+        let experiment = crate::catalog::find("rt-yield").unwrap();
+        let page = |all: &[&Recorded]| {
+            let reports = all.iter().map(|one| Report::new(experiment, one));
+            html(&reports.collect::<Vec<_>>())
+        };
+        let alike = page(&[&here, &here]);
+        assert!(alike.contains(" here.</p>"), "{alike}");
+        let differ = page(&[&here, &there]);
+        assert!(differ.contains("not to be compared: here; there.</p>"), "{differ}");
+    }
+
+    /// Seen: "31 of 48 findings of the papers are seen here", of which 23 were that files are
+    /// generated in the sizes that were typed in. Cure: what is computed is counted by itself.
+    #[test]
+    fn generated_files_are_no_findings() {
+        let mut header = header();
+        header.systems[0].name = "weft load".to_owned();
+        let turn = Record {
+            configuration: "median, KB".to_owned(),
+            system: "weft load".to_owned(),
+            round: 0,
+            result: TurnResult::Sample(Sample::of([("differs_percent", 0.4)])),
+        };
+        let recorded = Recorded { header, turns: vec![turn], ending: None };
+        let experiment = crate::catalog::find("page-sizes").unwrap();
+        let page = html(&[Report::new(experiment, &recorded)]);
+        assert!(!page.contains("findings of the papers"), "{page}");
+        let said = "1 of 1 figures of the papers' files are those of the generated ones.";
+        assert!(page.contains(said), "{page}");
     }
 
     /// Seen: a report of 7 MB, which took seconds to load. Cause: all figures and samples were in

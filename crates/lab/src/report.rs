@@ -66,6 +66,11 @@ impl<'a> Report<'a> {
         self.rows.all().iter().any(|row| !row.samples.is_empty())
     }
 
+    /// True if nothing is measured, but computed from what weft generates.
+    fn is_computed(&self) -> bool {
+        self.experiment.measures[0].is_exact
+    }
+
     /// True if all that could be judged came out as expected.
     pub fn is_as_expected(&self) -> bool {
         let mut each = self.expectations.iter();
@@ -133,7 +138,7 @@ impl<'a> Report<'a> {
         let rows = self.rows.all().iter();
         let samples = rows.map(|row| row.samples.len() + row.failures.len());
         let fewest = samples.filter(|&count| count > 0).min().unwrap_or(0);
-        let is_few = fewest < SAMPLES_MIN && !self.experiment.measures[0].is_exact;
+        let is_few = fewest < SAMPLES_MIN && !self.is_computed();
         is_few.then(|| format!("only {fewest} of each: too few samples for a verdict"))
     }
 

@@ -22,9 +22,10 @@ pub(super) struct Headline {
     /// The experiment's first measure.
     pub(super) measure: &'static Measure,
     pub(super) configurations: usize,
-    pub(super) least: f64,
+    /// The least, and the configuration that has it.
+    pub(super) least: (f64, String),
     pub(super) median: f64,
-    pub(super) greatest: f64,
+    pub(super) greatest: (f64, String),
 }
 
 /// Headlines of which there are samples.
@@ -47,19 +48,19 @@ fn headline(report: &Report<'_>, rival: &'static str, system: &'static str) -> O
         };
         (times.is_finite() && times > 0.0).then_some(times)
     };
-    let configurations = report.rows.configurations();
-    let mut times: Vec<f64> =
-        configurations.iter().filter_map(|configuration| times(&configuration.label)).collect();
-    times.sort_by(f64::total_cmp);
+    let configurations = report.rows.configurations().into_iter();
+    let times = configurations.filter_map(|one| Some((times(&one.label)?, one.label.clone())));
+    let mut times: Vec<(f64, String)> = times.collect();
+    times.sort_by(|one, other| one.0.total_cmp(&other.0));
     Some(Headline {
         rival,
         experiment: report.experiment.name,
         system,
         measure,
         configurations: times.len(),
-        least: *times.first()?,
+        least: times.first()?.clone(),
         // Of an even number the lesser one: no figure that was not measured.
-        median: times[(times.len() - 1) / 2],
-        greatest: *times.last()?,
+        median: times[(times.len() - 1) / 2].0,
+        greatest: times.last()?.clone(),
     })
 }

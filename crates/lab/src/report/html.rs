@@ -54,18 +54,43 @@ pub fn html(reports: &[Report<'_>]) -> String {
 }
 
 fn summary(reports: &[Report<'_>]) -> String {
-    let tally = Tally::of(reports.iter().flat_map(|report| &report.expectations));
-    let machine = reports.first().map_or("", |report| &report.recorded.header.card.machine);
+    let (computed, measured): (Vec<&Report<'_>>, Vec<&Report<'_>>) =
+        reports.iter().partition(|report| report.is_computed());
+    let tally = Tally::of(measured.iter().flat_map(|report| &report.expectations));
+    let made = Tally::of(computed.iter().flat_map(|report| &report.expectations));
+    let files = match made.findings {
+        0 => String::new(),
+        all => format!(
+            "{} of {all} figures of the papers' files are those of the generated ones. ",
+            made.seen
+        ),
+    };
     format!(
-        "{}<p class=\"about\">{} {}.</p>\n\
+        "{}<p class=\"about\">{} {files}{}</p>\n\
          <p class=\"soft\">A figure is the median of its samples, with the least and the greatest in \
          parentheses where there are five or more; a sample without a figure is worse than any. Below it stands what part of the first system's figure that is, or how many \
          times as much; that of the best samples is steadier on a machine with neighbours.</p>\n\
          {WORDS}",
         beside_others(reports),
         tally.sentences(),
-        escape(machine)
+        escape(&machines(reports))
     )
+}
+
+/// The machine of all samples. A folder may have those of several.
+fn machines(reports: &[Report<'_>]) -> String {
+    let mut machines: Vec<&str> = Vec::new();
+    for report in reports {
+        let machine = &*report.recorded.header.card.machine;
+        if !machines.contains(&machine) {
+            machines.push(machine);
+        }
+    }
+    let named = machines.join("; ");
+    match machines.len() {
+        ..=1 => format!("{named}."),
+        _ => format!("Measured on machines that are not to be compared: {named}."),
+    }
 }
 
 /// The first table: a ratio beside each well-known program, and where it is told.
@@ -74,8 +99,9 @@ fn beside_others(reports: &[Report<'_>]) -> String {
         let of_configurations = match it.configurations {
             1 => String::new(),
             configurations => {
-                let [least, greatest] =
-                    [it.least, it.greatest].map(|lead| words_of(lead, it.measure));
+                let [least, greatest] = [&it.least, &it.greatest].map(|(lead, label)| {
+                    format!("{} ({})", words_of(*lead, it.measure), escape(label))
+                });
                 format!("<small>{least} to {greatest}; {configurations} configurations</small>")
             }
         };

@@ -761,6 +761,30 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), before);
     }
 
+    /// Seen: `--resume` in a folder of packed samples began anew beside them, and the report had the
+    /// new ones alone. Cure: it is refused.
+    #[test]
+    fn packed_samples_are_not_resumed() {
+        let systems = [system()];
+        let mut run = run_of("web-rows", &systems);
+        run.effort.resume = true;
+        let home = tempfile::tempdir().unwrap();
+        let file = crate::store::samples_file(home.path(), "web-rows");
+        std::fs::create_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(file.with_extension("jsonl.gz"), "").unwrap();
+        let stop = AtomicBool::new(false);
+        let mut progress = |_: &Progress<'_>| ();
+        let mut setting = Setting {
+            testbed: None,
+            generator: Path::new("weft"),
+            stop: &stop,
+            progress: &mut progress,
+        };
+        let refused = run.all(&mut setting, &file);
+        assert!(matches!(refused, Err(RunError::Unfit(why)) if why.contains("gunzip")));
+        assert!(!file.exists());
+    }
+
     /// Seen: `--resume --budget 20m` went on for an hour. Cause: rounds that were there counted as
     /// rounds of this run, so that each seemed to take next to nothing.
     #[test]

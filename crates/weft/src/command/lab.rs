@@ -813,6 +813,29 @@ mod tests {
         assert!(why.ends_with("--out DIR puts them elsewhere"), "{why}");
     }
 
+    /// Seen: of a folder of an older version the experiment that has another name now was missing
+    /// from the report without a word, and samples of rt-churn were shown as those of rt-yield.
+    #[test]
+    fn samples_of_other_experiments() {
+        let home = tempfile::tempdir().unwrap();
+        let samples = home.path().join("samples");
+        fs::create_dir(&samples).unwrap();
+        for name in ["rt-yield.jsonl", "rt-older.jsonl.gz", "notes.txt"] {
+            fs::write(samples.join(name), "").unwrap();
+        }
+        assert_eq!(unknown_files(home.path()), ["rt-older.jsonl.gz"]);
+        let header = r#"{"run":{"experiment":"rt-churn","began_unix_s":1,"quick":true,
+            "repetitions":1,"seconds":1.0,"peak_per_s":null,"testbed":"","lacks":[],"systems":[],
+            "missing":[],"card":{"machine":"m","compute_ns":1.0,"memory_ns":1.0,
+            "system_call_ns":1.0,"switch_ns":1.0,"loopback_ns":1.0,"load_average":1.0}}}"#;
+        let line = header.replace('\n', "") + "\n";
+        fs::write(samples.join("rt-yield.jsonl"), line).unwrap();
+        let Err(Failure::Usage(why)) = recorded(home.path()) else {
+            panic!("they were read");
+        };
+        assert!(why.ends_with("rt-yield.jsonl has samples of rt-churn"), "{why}");
+    }
+
     #[test]
     fn list_fits_a_terminal() {
         let mut out = Vec::new();

@@ -96,6 +96,13 @@ fn the_lab_says_how_to_go_on() {
         "lab compare no such",
         "there is neither a build of weft nor a folder of results at 'no'",
     );
+    // Seen: with --limit nan nothing was ever worse, and --configurations was ignored.
+    for limit in ["0", "nan", "inf"] {
+        refused(&format!("lab compare no such --limit {limit}"), "a ratio of at least 1");
+    }
+    for flag in ["--quick", "--repeat 3", "--sample 1s", "--configurations 400", "--out x"] {
+        refused(&format!("lab compare . . {flag}"), "two results are compared as they are");
+    }
     // Seen: the column was as wide as most names, and longer ones pushed their words to the right.
     let list = run(&mut weft(&["lab", "list"])).out;
     let column = |line: &str| line.len() - line.split_once(' ').unwrap().1.trim_start().len();
@@ -113,6 +120,11 @@ fn the_lab_says_how_to_go_on() {
         2,
         "nothing was measured",
     );
+    // Seen: a folder that was misspelled was made, on another disk, and stayed there.
+    let none = folder.path().join("no/such");
+    let words = ["lab", "run", "file-table", "--out", results, "--scratch", none.to_str().unwrap()];
+    super::check(&mut weft(&words), 1, "no/such: ");
+    assert!(!none.exists());
     let servers = run(&mut weft(&["lab", "servers"])).out;
     for line in servers.lines().filter(|line| line.contains("built")) {
         assert!(line.contains("built at the first run, with") || line.contains("not built"));

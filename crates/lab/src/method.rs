@@ -311,8 +311,15 @@ impl Run<'_> {
 
     /// What is to be continued, if anything is. What cannot be is not thrown away.
     fn earlier(&self, setting: &Setting<'_>, file: &Path) -> Result<Option<Recorded>, RunError> {
-        if !self.effort.resume || !file.exists() {
+        if !self.effort.resume {
             return Ok(None);
+        }
+        let packed = file.with_extension("jsonl.gz");
+        if !file.exists() && packed.exists() {
+            let packed = packed.display();
+            return Err(RunError::Unfit(format!(
+                "--resume does not go on with packed samples: gunzip {packed}"
+            )));
         }
         let Some(earlier) = Recorded::read(file)? else {
             return Ok(None);

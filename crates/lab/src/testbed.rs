@@ -104,13 +104,15 @@ impl Testbed {
     /// `guard` is the command that runs [`guard()`] on the journal whose path is its last argument.
     ///
     /// # Errors
-    /// Too few cores, or a folder that cannot be written.
+    /// Too few cores, or a folder that is not there or cannot be written.
     pub fn take(scratch: &Path, guard: Option<Command>, own_network: bool) -> io::Result<Testbed> {
         let cores = two_cores()?;
         // What a server's first process leaves behind becomes ours: to be waited for, and counted.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let is_root = rustix::process::geteuid().is_root();
         let (mut journal, swept) = Journal::begin(&journals(is_root))?;
+        // A folder that is misspelled would be made, on another disk.
+        fs::metadata(scratch).map_err(with_path(scratch))?;
         let scratch = scratch.join(format!("weft-lab-{}", std::process::id()));
         journal.note_folder(&scratch)?;
         fs::create_dir_all(&scratch).map_err(with_path(&scratch))?;

@@ -356,9 +356,19 @@ fn report(
 fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failure> {
     let mut recorded = Vec::new();
     for experiment in CATALOG {
-        if let Some(one) = Recorded::read(&samples_file(folder, experiment.name))? {
-            recorded.push((*experiment, one));
+        let file = samples_file(folder, experiment.name);
+        let Some(one) = Recorded::read(&file)? else {
+            continue;
+        };
+        let of = &one.header.experiment;
+        if of != experiment.name {
+            let file = file.display();
+            return Err(Failure::Usage(format!("{file} has samples of {of}")));
         }
+        recorded.push((*experiment, one));
+    }
+    for file in unknown_files(folder) {
+        say(&format!("{file} is left out: this weft has no such experiment"));
     }
     if recorded.is_empty() {
         Err(Failure::Usage(format!(
@@ -368,6 +378,19 @@ fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failu
     } else {
         Ok(recorded)
     }
+}
+
+/// Files of samples of experiments that this weft does not have: those of another version.
+fn unknown_files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder.join("samples")).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_unknown = |name: &String| {
+        let experiment = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".jsonl");
+        experiment.is_some_and(|experiment| catalog::find(experiment).is_none())
+    };
+    let mut unknown: Vec<String> = names.filter(is_unknown).collect();
+    unknown.sort();
+    unknown
 }
 
 /// Fills a document, or all of a folder.
@@ -424,6 +447,13 @@ fn fill(document: &str, name: &str, text: &str) -> Option<String> {
 /// Compares what two runs found, experiment by experiment.
 fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
     const LIMIT: f64 = 1.2;
+    if compare.asks_for_samples() {
+        return Err(Failure::Usage(
+            "two results are compared as they are: --quick, --repeat, --sample, \
+             --configurations and --out are for builds"
+                .to_owned(),
+        ));
+    }
     let old = recorded(&compare.old)?;
     let new = recorded(&compare.new)?;
     let wanted = compare.experiments.as_deref().map(chosen).transpose()?;
@@ -539,7 +569,9 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
             let advice = match settings::layer::nearest(name, names) {
                 Some(near) => format!("did you mean {near}?"),
                 None => {
-                    "weft lab list names them; rt, web, cache and all stand for many".to_owned()
+                    "weft lab list names them; rt, web and so on stand for those that begin \
+                     so, and all for all of them"
+                        .to_owned()
                 }
             };
             return Err(Failure::Usage(format!("no experiment is called '{name}'; {advice}")));
@@ -708,6 +740,12 @@ impl Run {
 }
 
 impl Compare {
+    /// True if something was typed that says how samples are to be taken, and where they go.
+    fn asks_for_samples(&self) -> bool {
+        let Measuring { repetitions, sample, only, out, .. } = &self.measuring;
+        self.quick || repetitions.is_some() || sample.is_some() || !only.is_empty() || out.is_some()
+    }
+
     fn effort(&self) -> Effort {
         Effort {
             quick: self.quick,

@@ -94,7 +94,7 @@ pub(crate) struct Measuring {
     #[arg(
         long = "repeat", value_name = "N", value_parser = value_parser!(u32).range(1..=1000),
         help = "Samples of each configuration on each system [default: 5; with --quick 3; some \
-                experiments take more; of compare 9]"
+                experiments take more or fewer; of compare 9]"
     )]
     pub(super) repetitions: Option<u32>,
     /// Time for which a sample is measured.
@@ -209,6 +209,7 @@ pub(crate) struct Compare {
     #[arg(
         long,
         value_name = "RATIO",
+        value_parser = ratio,
         help = "The greatest ratio of the best samples [default: 1.02; of results 1.2]"
     )]
     pub(super) limit: Option<f64>,
@@ -217,6 +218,12 @@ pub(crate) struct Compare {
     pub(super) quick: bool,
     #[command(flatten)]
     pub(super) measuring: Measuring,
+}
+
+/// Reads a ratio that a loss may have.
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0);
+    ratio.ok_or_else(|| "want a ratio of at least 1, such as 1.05".to_owned())
 }
 
 /// Reads a name of a list, without the blanks around it.

@@ -59,7 +59,8 @@ fn expectations(rows: &Rows) -> Expectations {
 mod tests {
     use super::*;
 
-    /// Seen: the paper's 6,000 bytes were no configuration.
+    /// Seen: the paper's 6,000 bytes were no configuration; and at 1,500 bytes, where its figure is
+    /// best known, a goal of 1.5 stood in the place of its 2.6.
     #[test]
     fn packet_sizes_of_the_paper() {
         let paper = [
@@ -73,12 +74,7 @@ mod tests {
         ];
         for ((mtu, linux, rusty), asked) in paper.into_iter().zip(MTUS) {
             let times: f64 = rusty / linux;
-            let times = match mtu {
-                // This project's goal.
-                1500 => 1.5,
-                _ => (times * 10.0).round() / 10.0,
-            };
-            assert_eq!((mtu, times), *asked);
+            assert_eq!((mtu, (times * 10.0).round() / 10.0), *asked);
         }
         assert_eq!(MTUS.len(), paper.len());
     }

@@ -68,7 +68,7 @@ pub const OTHER_NAMES: &[(&str, &str, &str)] = &[
     ("cache-throughput", "cache-latency", "figure 1"),
     ("web-errors", "web-throughput", "figure 2"),
     ("dispatch-time", "dispatch-rate", "figure 2"),
-    ("web-cpu", "web-servers", "figure 1 and a table"),
+    ("web-cpu", "web-servers", "figures 1 and 3"),
 ];
 
 /// The experiments of this name, or of this family: `rt`, `web`, `cache`, `all`.

@@ -23,7 +23,7 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
         paper_seconds: 50.0,
         ..ServerWork::new(take)
     }),
-    figures: &[bars(0), bars(1)],
+    figures: &[bars(0), bars(1), bars(6)],
     expectations,
 };
 

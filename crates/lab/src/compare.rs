@@ -356,6 +356,23 @@ mod tests {
         assert_eq!(comparison.notes, ["the testbeds differ: both here; generator at b by ssh"]);
     }
 
+    /// Seen: two runs, one on a kernel whose system calls take four times as long, and no word of it:
+    /// the machine card, which is there for this, was in the reports alone.
+    #[test]
+    fn differing_cards_are_noted() {
+        let card = |system_call_ns| Card { system_call_ns, compute_ns: 1.0, ..Card::default() };
+        let mut comparison = Comparison::new(Compares::Runs, 1.2);
+        for (old, new) in [(119.0, 130.0), (119.0, 500.0), (120.0, 480.0)] {
+            comparison.cards.push([card(old), card(new)]);
+        }
+        let text = comparison.to_string();
+        let note = "note: the machine cards differ: system call 119 ns, now 480 ns\n";
+        assert!(text.contains(note), "{text}");
+        assert_eq!(text.matches("cards differ").count(), 1, "{text}");
+        comparison.limit = 5.0;
+        assert!(!comparison.to_string().contains("cards differ"));
+    }
+
     #[test]
     fn only_sure_differences_count() {
         let fast = [5.0, 5.1, 5.1, 5.1, 5.2].map(Some);

@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use crate::card::Card;
 use crate::measure::{Better, Measure};
 use crate::numbers::{SAMPLES_MIN, bootstrap, counted, median, with_unit};
 use crate::report::Report;
@@ -60,12 +61,14 @@ pub struct Comparison {
     pub limit: f64,
     /// Reservations about the figures.
     pub notes: Vec<String>,
+    /// The machine at the beginning of each experiment of two runs, before and now.
+    cards: Vec<[Card; 2]>,
 }
 
 impl Comparison {
     /// Without a line yet.
     pub fn new(compares: Compares, limit: f64) -> Comparison {
-        Comparison { compares, lines: Vec::new(), limit, notes: Vec::new() }
+        Comparison { compares, lines: Vec::new(), limit, notes: Vec::new(), cards: Vec::new() }
     }
 
     /// Adds an experiment with systems whose names begin with [`OLD`] and [`NEW`].
@@ -100,6 +103,25 @@ impl Comparison {
         let headers = [old, new].map(|report| &report.recorded.header);
         self.note_difference("machines", headers.map(|header| &*header.card.machine));
         self.note_difference("testbeds", headers.map(|header| &*header.testbed));
+        self.cards.push(headers.map(|header| header.card.clone()));
+    }
+
+    /// Costs of the machine cards that differ by more than the limit: medians of the experiments.
+    fn card_notes(&self) -> Vec<String> {
+        let cost = |side: usize, at: usize| {
+            let cards = self.cards.iter();
+            median(cards.map(|pair| pair[side].figures()[at].2).collect())
+        };
+        let figures = Card::default().figures().into_iter().enumerate();
+        let costs = figures.filter(|(_, (_, unit, _))| *unit == "ns");
+        let notes = costs.filter_map(|(at, (name, unit, _))| {
+            let old = cost(0, at);
+            let new = cost(1, at);
+            let differs = old.min(new) > 0.0 && old.max(new) > self.limit * old.min(new);
+            let [before, now] = [old, new].map(|cost| with_unit(cost, unit));
+            differs.then(|| format!("the machine cards differ: {name} {before}, now {now}"))
+        });
+        notes.collect()
     }
 
     fn note_difference(&mut self, what: &str, [old, new]: [&str; 2]) {
@@ -289,7 +311,7 @@ impl fmt::Display for Comparison {
             }
             writeln!(f)?;
         }
-        for note in &self.notes {
+        for note in self.notes.iter().chain(&self.card_notes()) {
             writeln!(f, "note: {note}")?;
         }
         let limit = self.limit;

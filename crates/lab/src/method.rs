@@ -696,6 +696,16 @@ mod tests {
         form.into_iter().next().unwrap()
     }
 
+    /// Seen: "80 % of the peak" at which nginx came to its limit. Cause: the peak, of which all rates
+    /// are parts, was one sample of a machine on which samples differ by a third.
+    #[test]
+    fn peak_is_the_middle_of_three() {
+        let mut rates = [5000.0, 9000.0, 6000.0, 1.0].into_iter();
+        let peak = middle_peak(|| Ok(rates.next()));
+        assert!(matches!(peak, Ok(Some(6000.0))), "{peak:?}");
+        assert!(matches!(middle_peak(|| Ok(None)), Ok(None)));
+    }
+
     /// Seen: a run of `cache-latency` took 8 samples again and kept 20 noisy ones, where a quarter
     /// of 70 may be taken again. Cause: the search for the peak was the first turn of a run of one
     /// configuration, and what may be repeated was counted then. Cure: configurations are counted

@@ -18,7 +18,7 @@ use crate::busy::Usage;
 use crate::card::{Card, cores};
 use crate::experiment::{Breadth, Experiment, Work};
 use crate::measure::{Configuration, Measure};
-use crate::numbers::SAMPLES_MIN;
+use crate::numbers::{SAMPLES_MIN, median};
 use crate::sample::{Noise, Output, Sample};
 use crate::store::{
     Header, Record, Recorded, RunEnd, Store, SystemLine, TurnResult, is_chosen, unix_s,
@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub const EXIT_ABSENT: u8 = 3;
 /// A sample that is disturbed by more is taken again.
 const NOISE_PERCENT_MAX: f64 = 8.0;
+/// Samples of the peak, by which configurations are scaled.
+const PEAK_SAMPLES: usize = 3;
 /// Greatest number of attempts at a sample.
 const ATTEMPTS_MAX: u32 = 3;
 /// Greatest share of repeated samples in a run, so that a busy machine cannot make it endless.
@@ -467,11 +469,11 @@ impl Run<'_> {
         let system = *system.unwrap_or(&self.systems[0]);
         let configuration = Configuration::new("as fast as it goes", "peak", []);
         self.tell(setting, &configuration, system);
-        match self.take(setting, &configuration, system) {
+        middle_peak(|| match self.take(setting, &configuration, system) {
             TurnResult::Sample(sample) => Ok(Measure::RATE.figure(&configuration, &sample.values)),
             TurnResult::Failed(why) => Err(RunError::Unfit(format!("{}: {why}", system.name))),
             _ => Ok(None),
-        }
+        })
     }
 
     fn header(&self, setting: &Setting<'_>, peak_per_s: Option<f64>) -> Header {
@@ -643,6 +645,20 @@ fn program(
 /// Time that a program may take. A configuration's own time counts.
 fn patience_of(configuration: &Configuration, milliseconds: u64) -> Duration {
     PATIENCE + Duration::from_millis(configuration.get("ms", milliseconds))
+}
+
+/// The middle one of some peaks, since all rates of a run are parts of it.
+fn middle_peak(
+    mut take: impl FnMut() -> Result<Option<f64>, RunError>,
+) -> Result<Option<f64>, RunError> {
+    let mut peaks = Vec::new();
+    for _ in 0..PEAK_SAMPLES {
+        let Some(peak) = take()? else {
+            return Ok(None);
+        };
+        peaks.push(peak);
+    }
+    Ok(Some(median(peaks)))
 }
 
 /// The first line that says why. A panic begins with an empty line, and one that names the thread,

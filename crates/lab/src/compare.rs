@@ -378,8 +378,8 @@ mod tests {
         assert_eq!(comparison.notes, ["the testbeds differ: both here; generator at b by ssh"]);
     }
 
-    /// Seen: two runs, one on a kernel whose system calls take four times as long, and no word of it:
-    /// the machine card, which is there for this, was in the reports alone.
+    /// Seen: two runs, one on a kernel whose system calls take four times as long, and no word of
+    /// it: the machine card, which is there for this, was in the reports alone.
     #[test]
     fn differing_cards_are_noted() {
         let card = |system_call_ns| Card { system_call_ns, compute_ns: 1.0, ..Card::default() };

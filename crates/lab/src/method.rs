@@ -712,8 +712,8 @@ mod tests {
         form.into_iter().next().unwrap()
     }
 
-    /// Seen: "80 % of the peak" at which nginx came to its limit. Cause: the peak, of which all rates
-    /// are parts, was one sample of a machine on which samples differ by a third.
+    /// Seen: "80 % of the peak" at which nginx came to its limit. Cause: the peak, of which all
+    /// rates are parts, was one sample of a machine on which samples differ by a third.
     #[test]
     fn peak_is_the_middle_of_three() {
         let mut rates = [5000.0, 9000.0, 6000.0, 1.0].into_iter();
@@ -794,8 +794,8 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), before);
     }
 
-    /// Seen: `--resume` in a folder of packed samples began anew beside them, and the report had the
-    /// new ones alone. Cure: it is refused.
+    /// Seen: `--resume` in a folder of packed samples began anew beside them, and the report had
+    /// the new ones alone. Cure: it is refused.
     #[test]
     fn packed_samples_are_not_resumed() {
         let systems = [system()];

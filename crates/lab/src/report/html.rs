@@ -378,8 +378,8 @@ mod tests {
         let recorded = Recorded { header, turns, ending: None };
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let page = html(&[Report::new(experiment, &recorded)]);
-        let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less (1 processor, many) to \
-                    3.00× less (1 processor, few); 2 configurations";
+        let line = "<td>weft beside tokio</td><td>1.50× less<small>1.50× less (1 processor, many) \
+                    to 3.00× less (1 processor, few); 2 configurations";
         let at = page.find(line).unwrap_or_else(|| panic!("{page}"));
         assert!(at < page.find("too few samples for a verdict").unwrap());
     }

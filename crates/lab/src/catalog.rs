@@ -324,19 +324,6 @@ mod tests {
         assert!(servers.figures.iter().any(is_share));
     }
 
-    /// Seen: LAP was expected to take less CPU per request than FDM, under a quota of which both
-    /// take all at every rate: 70.7 and 70.7 µs, which no change of either could have moved.
-    #[test]
-    fn no_cost_is_expected_of_a_busy_wait() {
-        let rate = find("dispatch-rate").unwrap();
-        let breadth = Breadth { quick: false, peak_per_s: None, cores: 2 };
-        let systems: Vec<_> = rate.systems.iter().map(|&system| system.to_owned()).collect();
-        let rows = Rows::new(&(rate.configurations)(&breadth), &systems);
-        let made = (rate.expectations)(&rows).into_iter().flatten();
-        let judged: BTreeSet<_> = made.map(|one| one.measure).collect();
-        assert!(!judged.contains("cpu_us"), "{judged:?}");
-    }
-
     /// Seen (in review): of weft's engines the pipeline was in no experiment.
     #[test]
     fn pipeline_on_request() {

@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use netstack::wire::Protocol;
 use netstack::wire::arp::ArpPacket;
-use netstack::wire::checksum::Sum;
+use netstack::wire::checksum::{Sum, table_of};
 use netstack::wire::ethernet::EthernetHeader;
 use netstack::wire::icmpv4::Icmpv4Message;
 use netstack::wire::icmpv6::Icmpv6Message;
@@ -112,6 +112,8 @@ fuzz_target!(|input: &[u8]| {
             let more = Sum::of_word(1);
             let pieces = Sum::of_pieces(&[front, middle, back]) + more;
             assert_eq!(pieces.checksum(), (Sum::of(&bytes) + more).checksum());
+            let slice = Sum::of_slice(&bytes, &table_of(&bytes), front.len()..bytes.len()) + more;
+            assert_eq!(slice.checksum(), (Sum::of(&bytes[front.len()..]) + more).checksum());
         }
     }
 });

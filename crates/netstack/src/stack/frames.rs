@@ -35,7 +35,6 @@ use crate::ip::{
 use crate::tcp::secret::FourTuple;
 use crate::tcp::{Happened, TcpConfig};
 use crate::time::Instant;
-use crate::wire::checksum::Sum;
 use crate::wire::ipv4::{self, PACKET_LEN_MAX};
 use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX, Segment};
 
@@ -376,8 +375,7 @@ impl<D: Device> Egress<'_, D> {
         };
         match offload {
             Offload::None => {
-                let sum = Sum::of_pieces(departure.pieces.as_slice());
-                tcp::write_checksum(header, written.pseudo_header, sum);
+                tcp::write_checksum(header, written.pseudo_header, departure.pieces.sum());
             }
             _ => tcp::write_partial_checksum(header, written.pseudo_header),
         }

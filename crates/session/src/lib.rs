@@ -43,6 +43,7 @@ mod host;
 mod log;
 mod network;
 mod outbox;
+mod page;
 pub mod replay;
 mod session;
 mod shards;
@@ -53,6 +54,7 @@ pub use host::{HostIndex, HostName, name_and_port};
 pub use log::{HeldLine, Log};
 pub use network::{IpNetwork, Networks, PrefixLen};
 pub use outbox::{Chunk, Outbox};
+pub use page::SharedPage;
 pub use session::{
     GiveUp, Next, NoWork, Now, Opening, Phase, Received, Session, TlsFacts, WORKS_MAX, Work,
     work_here,

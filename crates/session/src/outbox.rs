@@ -1,12 +1,15 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 
 use crate::file::FileRange;
 use crate::log::Log;
+use crate::page::SharedPage;
 
 /// Queue of replies: the session appends, the driver sends, in order.
 ///
@@ -41,7 +44,7 @@ pub struct Outbox {
 #[derive(Debug)]
 enum Part {
     Bytes { len: usize },
-    Shared(Bytes),
+    Shared(Bytes, Option<Arc<SharedPage>>),
     File(FileRange),
 }
 
@@ -57,8 +60,9 @@ struct ReplyEnd {
 pub enum Chunk<'a> {
     /// Bytes that the session wrote in place.
     Bytes(&'a [u8]),
-    /// Immutable bytes that others share: a cached file, a big value.
-    Shared(&'a Bytes),
+    /// Immutable bytes that others share: a cached file, a big value. The page that they are a part
+    /// of, if it has a place for a table.
+    Shared(&'a Bytes, Option<&'a Arc<SharedPage>>),
     /// A range of an open file.
     File(&'a FileRange),
 }
@@ -150,9 +154,21 @@ impl Outbox {
 
     /// Queues shared bytes without copying them.
     pub fn put_shared(&mut self, bytes: Bytes) {
+        self.put_part(bytes, None);
+    }
+
+    /// Queues a part of a page without copying it, and with the page's table.
+    ///
+    /// # Panics
+    /// If the page is shorter.
+    pub fn put_page(&mut self, page: &Arc<SharedPage>, range: Range<usize>) {
+        self.put_part(page.bytes().slice(range), Some(Arc::clone(page)));
+    }
+
+    fn put_part(&mut self, bytes: Bytes, page: Option<Arc<SharedPage>>) {
         if !bytes.is_empty() {
             self.queued_len += bytes.len() as u64;
-            self.parts.push_back(Part::Shared(bytes));
+            self.parts.push_back(Part::Shared(bytes, page));
         }
     }
 
@@ -236,7 +252,7 @@ impl Outbox {
                 at += len;
                 Chunk::Bytes(&self.bytes[at - len..at])
             }
-            Part::Shared(bytes) => Chunk::Shared(bytes),
+            Part::Shared(bytes, page) => Chunk::Shared(bytes, page.as_ref()),
             Part::File(range) => Chunk::File(range),
         })
     }
@@ -369,7 +385,7 @@ impl Part {
                 *bytes_consumed += taken as usize;
                 taken
             }
-            Part::Shared(bytes) => {
+            Part::Shared(bytes, _) => {
                 let taken = len.min(bytes.len() as u64);
                 bytes.advance(taken as usize);
                 taken
@@ -385,7 +401,7 @@ impl Part {
     fn is_empty(&self) -> bool {
         match self {
             Part::Bytes { len } => *len == 0,
-            Part::Shared(bytes) => bytes.is_empty(),
+            Part::Shared(bytes, _) => bytes.is_empty(),
             Part::File(range) => range.is_empty(),
         }
     }
@@ -413,7 +429,7 @@ impl fmt::Display for Chunk<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Chunk::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
-            Chunk::Shared(bytes) => write!(f, "{} shared bytes", bytes.len()),
+            Chunk::Shared(bytes, _) => write!(f, "{} shared bytes", bytes.len()),
             Chunk::File(range) => write!(f, "file bytes {:?}", range.range),
         }
     }
@@ -424,7 +440,6 @@ mod tests {
     use super::*;
     use crate::SharedFile;
     use crate::replay::Random;
-    use std::sync::Arc;
 
     fn file_range(len: u64) -> FileRange {
         let file = Arc::new(SharedFile::try_from(tempfile::tempfile().unwrap()).unwrap());
@@ -435,7 +450,7 @@ mod tests {
     fn text(out: &Outbox) -> String {
         let memory = out.chunks().map_while(|chunk| match chunk {
             Chunk::Bytes(bytes) => Some(bytes),
-            Chunk::Shared(bytes) => Some(&bytes[..]),
+            Chunk::Shared(bytes, _) => Some(&bytes[..]),
             Chunk::File(_) => None,
         });
         memory.map(String::from_utf8_lossy).collect()
@@ -468,6 +483,22 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_page_know_their_place() {
+        let page = Arc::new(SharedPage::new(Bytes::from_static(b"0123456789")));
+        let mut out = Outbox::new();
+        out.put_page(&page, 2..9);
+        out.put_page(&page, 9..9);
+        out.consume(3);
+        assert_eq!(text(&out), "5678");
+        match out.front() {
+            Some(Chunk::Shared(bytes, Some(page))) => assert_eq!(page.place_of(bytes), 5..9),
+            other => panic!("{other:?}"),
+        }
+        out.consume(4);
+        assert!(out.is_empty());
+    }
+
+    #[test]
     fn pipelining_does_not_grow_it() {
         // Seen: space was freed only when the outbox was empty, which a pipelining peer never lets
         // it be. Cure: sent bytes are freed once they are as many as the unsent ones.
@@ -487,7 +518,7 @@ mod tests {
         chunks
             .flat_map(|chunk| match chunk {
                 Chunk::Bytes(bytes) => bytes.to_vec(),
-                Chunk::Shared(bytes) => bytes.to_vec(),
+                Chunk::Shared(bytes, _) => bytes.to_vec(),
                 Chunk::File(range) => range.range.clone().map(|at| at as u8).collect(),
             })
             .collect()

@@ -192,7 +192,7 @@ pub fn queued(out: &Outbox) -> Vec<u8> {
     for chunk in out.chunks() {
         match chunk {
             Chunk::Bytes(bytes) => queued.extend_from_slice(bytes),
-            Chunk::Shared(bytes) => queued.extend_from_slice(bytes),
+            Chunk::Shared(bytes, _) => queued.extend_from_slice(bytes),
             Chunk::File(range) => drop(read(range, range.len(), &mut queued)),
         }
     }
@@ -344,7 +344,7 @@ impl Peer {
             let replied = &mut self.replayed.replied;
             let taken = match chunk {
                 Chunk::Bytes(bytes) => take_bytes(bytes, take, replied),
-                Chunk::Shared(bytes) => take_bytes(bytes, take, replied),
+                Chunk::Shared(bytes, _) => take_bytes(bytes, take, replied),
                 Chunk::File(range) => read(range, take(range.len()), replied),
             };
             out.consume(taken);

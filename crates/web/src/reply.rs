@@ -125,7 +125,7 @@ impl<'a> Replier<'a> {
         };
         self.put_lines(Status::Ok, asked, &entry.head_200, &[], copied);
         if asked.wants_body && copied.is_empty() {
-            self.put_body(&entry.body, 0..entry.len);
+            self.put_body(entry, 0..entry.len);
         }
         self.done(Status::Ok, asked, entry.len, Some(entry), None);
     }
@@ -139,7 +139,7 @@ impl<'a> Replier<'a> {
             stream.fields.extend_from_slice(fields);
         }
         if asked.wants_body {
-            self.put_body(&entry.body, 0..entry.len);
+            self.put_body(entry, 0..entry.len);
         }
         self.done(Status::Ok, asked, entry.len, Some(entry), None);
     }
@@ -151,7 +151,7 @@ impl<'a> Replier<'a> {
         push_content_range(entry, &range, &mut lines);
         print(&mut lines, format_args!("Content-Length: {}\r\n", range.end - range.start));
         self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
-        self.put_body(&entry.body, range.clone());
+        self.put_body(entry, range.clone());
         self.done(Status::PartialContent, asked, range.end - range.start, Some(entry), None);
     }
 
@@ -184,7 +184,7 @@ impl<'a> Replier<'a> {
         };
         for (head, range) in heads.iter().zip(ranges) {
             self.put_bytes(head);
-            self.put_piece(&entry.body, range.clone(), copied_len_max);
+            self.put_piece(entry, range.clone(), copied_len_max);
         }
         self.put_bytes(end.as_bytes());
         self.done(Status::PartialContent, asked, len, Some(entry), None);
@@ -413,8 +413,8 @@ impl<'a> Replier<'a> {
         if self.out.is_lean() { COPIED_LEN_MAX_LEAN } else { COPIED_LEN_MAX }
     }
 
-    fn put_body(&mut self, body: &Body, range: Range<u64>) {
-        self.put_piece(body, range, self.copied_len_max());
+    fn put_body(&mut self, entry: &Entry, range: Range<u64>) {
+        self.put_piece(entry, range, self.copied_len_max());
     }
 
     fn put_bytes(&mut self, bytes: &[u8]) {
@@ -431,13 +431,15 @@ impl<'a> Replier<'a> {
         }
     }
 
-    fn put_piece(&mut self, body: &Body, range: Range<u64>, copied_len_max: u64) {
-        match body {
+    fn put_piece(&mut self, entry: &Entry, range: Range<u64>, copied_len_max: u64) {
+        match &entry.body {
             Body::Memory(bytes) => {
                 let part = range.start as usize..range.end as usize;
                 // A stream waits for its windows, and its bytes are copied frame by frame.
                 if range.end - range.start <= copied_len_max && self.stream.is_none() {
                     self.out.put(&bytes[part]);
+                } else if let (Some(page), None) = (&entry.page, &self.stream) {
+                    self.out.put_page(page, part);
                 } else {
                     self.put_shared(bytes.slice(part));
                 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use session::replay::{Cutting, queued, run, test_now};
 use session::{
-    Chunk, GiveUp, Networks, Next, Outbox, Phase, PrefixLen, Received, Session as _, work_here,
+    Chunk, GiveUp, Networks, Next, Now, Outbox, Phase, PrefixLen, Received, Session as _, work_here,
 };
 use web::{
     CacheRule, ForwardedField, Handle, HeaderRule, LogFormat, Peer, Proxies, RateLimit,
@@ -50,12 +50,16 @@ impl World {
 
 /// Shows the session `input` and does its work until it wants something else.
 fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
+    receive_at(test_now(), session, input, out)
+}
+
+fn receive_at(now: Now, session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
     let mut used = 0;
     loop {
-        let received = session.receive(&input[used..], test_now(), out);
+        let received = session.receive(&input[used..], now, out);
         used += received.used;
         match received.next {
-            Next::Work => drop(work_here(session, test_now(), out)),
+            Next::Work => drop(work_here(session, now, out)),
             next => return Received { used, next },
         }
     }
@@ -371,6 +375,32 @@ fn short_part_copied_long_part_shared() {
         receive(&mut world.session(), get.as_bytes(), &mut out);
         assert!(out.queued_len() > last);
         assert_eq!(out.chunks().count(), pieces, "bytes up to {last}");
+    }
+}
+
+/// For a driver that makes tables of them; others get the bytes alone.
+#[test]
+fn a_long_part_comes_with_its_page() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("long.bin"), [7u8; 50_000]).unwrap();
+    for driver_tables in [false, true] {
+        let root = dir.path().to_owned();
+        let config = SiteConfig { root, driver_tables, ..SiteConfig::default() };
+        let site = Arc::new(Site::open(config).unwrap());
+        let handle = Arc::new(Handle::new(site, ServiceConfig::default()).unwrap());
+        let mut session = Session::new(handle, Peer::Unix);
+        // The file has been left alone by then.
+        let later = Duration::from_secs(10);
+        let now = Now::read();
+        let now = Now { monotonic: now.monotonic + later, since_epoch: now.since_epoch + later };
+        let mut out = Outbox::new();
+        let get = b"GET /long.bin HTTP/1.1\r\nHost: x\r\nRange: bytes=7-40000\r\n\r\n";
+        receive_at(now, &mut session, get, &mut out);
+        let place = out.chunks().last().and_then(|chunk| match chunk {
+            Chunk::Shared(bytes, page) => page.map(|page| page.place_of(bytes)),
+            other => panic!("{other}"),
+        });
+        assert_eq!(place, driver_tables.then_some(7..40_001));
     }
 }
 

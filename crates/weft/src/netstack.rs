@@ -25,6 +25,8 @@ pub(crate) struct NetstackChoice {
     pub(crate) gateways: Vec<IpAddr>,
     pub(crate) mtu: Option<usize>,
     pub(crate) congestion: CongestionControl,
+    /// Sum every payload when it is sent.
+    pub(crate) computes_checksums: bool,
 }
 
 /// Longest packet of IPv4.
@@ -54,6 +56,12 @@ impl NetstackChoice {
     /// A sentence with what to change.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.interface().map(drop)
+    }
+
+    /// True if tables of sums are kept beside files in memory: the device completes no checksum.
+    pub(crate) fn keeps_sums(&self) -> bool {
+        let kind = self.device.as_ref().map(|device| device.kind);
+        kind == Some(DeviceKind::Xdp) && !self.computes_checksums
     }
 
     fn interface(&self) -> Result<InterfaceConfig, String> {
@@ -266,6 +274,20 @@ mod tests {
     use crate::engine::choice;
 
     const NETSTACK: &str = "netstack:device=tap:weft0,address=10.9.0.2/24,address=fd00:9::2/64";
+
+    #[test]
+    fn sums_are_kept_for_a_device_without_offload() {
+        for (keys, keeps) in [
+            ("device=xdp:eth0", true),
+            ("device=xdp:eth0,checksums=precomputed", true),
+            ("device=xdp:eth0,checksums=computed", false),
+            ("device=tap:weft0", false),
+            ("device=packet:eth0,checksums=precomputed", false),
+        ] {
+            let choice = choice(&format!("netstack:{keys},address=10.9.0.2/24"));
+            assert_eq!(choice.netstack.keeps_sums(), keeps, "{keys}");
+        }
+    }
 
     #[test]
     fn missing_keys_are_named_with_an_example() {

@@ -204,7 +204,7 @@ impl TlsConnection {
         let mut len = 0;
         let memory = out.chunks().map_while(|chunk| match chunk {
             Chunk::Bytes(bytes) => Some(bytes),
-            Chunk::Shared(bytes) => Some(&bytes[..]),
+            Chunk::Shared(bytes, _) => Some(&bytes[..]),
             Chunk::File(_) => None,
         });
         for bytes in memory {

@@ -32,7 +32,7 @@ impl<'a> Gathered<'a> {
         for chunk in out.chunks() {
             let bytes = match chunk {
                 Chunk::Bytes(bytes) => bytes,
-                Chunk::Shared(bytes) => &bytes[..],
+                Chunk::Shared(bytes, _) => &bytes[..],
                 Chunk::File(_) => {
                     self.more_follows = true;
                     break;

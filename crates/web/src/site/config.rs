@@ -51,6 +51,9 @@ pub struct SiteConfig {
     /// Up to which length a file may be held in memory, in bytes. A driver that can have the kernel
     /// send longer ones from its page cache pays less for that than for a copy.
     pub memory_file_len_max: u64,
+    /// Give each file in memory, of up to 4 MiB, a place for a table that the driver makes of its
+    /// bytes ([`SharedPage`](session::SharedPage)). `memory_budget` includes it.
+    pub driver_tables: bool,
     /// Budget in bytes for files in the kernel's page cache (see
     /// [`FileRange::keep`](session::FileRange)). `None`: the memory that the machine and its
     /// cgroups leave, checked while running. Files over the budget are read with `O_DIRECT`, so
@@ -147,6 +150,7 @@ impl Default for SiteConfig {
             compress: Vec::new(),
             memory_budget: 64 << 20,
             memory_file_len_max: 64 << 10,
+            driver_tables: false,
             page_cache_budget: None,
             return_free_memory: None,
             open_files_max: 512,

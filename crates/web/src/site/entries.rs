@@ -3,7 +3,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use bytes::Bytes;
 use rustix::fs::FileType;
-use session::{FileStamp, SharedFile};
+use session::{FileStamp, SharedFile, SharedPage};
 
 use super::access::private;
 use super::entry::{Body, Entry};
@@ -335,7 +335,15 @@ impl Site {
             vary: varies.then_some("Accept-Encoding"),
             extra: &if is_moving { head::not_stored(&extra) } else { extra },
         };
-        Arc::new(head::entry(&description, body))
+        let page = match &body {
+            // One that is moving answers few requests.
+            Body::Memory(bytes) if !is_moving && self.config.driver_tables => {
+                let is_page = len <= SharedPage::LEN_MAX;
+                is_page.then(|| Arc::new(SharedPage::new(bytes.clone())))
+            }
+            _ => None,
+        };
+        Arc::new(Entry { page, ..head::entry(&description, body) })
     }
 
     pub(super) fn content_type(&self, path: &str) -> &str {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use session::SharedFile;
+use session::{SharedFile, SharedPage};
 
 use super::cors::Readers;
 
@@ -47,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) address_area: Option<usize>,
     /// The bytes.
     pub(crate) body: Body,
+    /// The bytes in memory with a place for the driver's table, if they have one.
+    pub(crate) page: Option<Arc<SharedPage>>,
 }
 
 impl Entry {

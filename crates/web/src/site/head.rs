@@ -169,6 +169,7 @@ pub(super) fn entry(description: &Description<'_>, body: Body) -> Entry {
         address_area: description.address_area,
         readers: description.readers,
         body,
+        page: None,
     }
 }
 

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use session::SharedPage;
+
 use super::budget::Budget;
 use super::config::SiteConfig;
 use super::entry::Entry;
@@ -18,6 +20,8 @@ pub(super) struct Holdings {
     pub(super) memory: Budget,
     /// Bytes in the page cache. A closed file keeps its place here.
     pub(super) pages: Budget,
+    /// Driver's tables count in memory as well.
+    has_tables: bool,
     files: Ring,
     files_max: usize,
     paths: Ring,
@@ -52,6 +56,7 @@ impl Holdings {
         Holdings {
             memory: Budget::new(config.memory_budget, config.paths_max),
             pages: Budget::new(page_cache_budget, PAGES_LEN_MAX),
+            has_tables: config.driver_tables,
             files: Ring::default(),
             files_max: config.open_files_max.max(1),
             paths: Ring::default(),
@@ -104,7 +109,15 @@ impl Holdings {
     /// Decides whether `len` bytes with this popularity would be held in memory; returns the
     /// victims.
     pub(super) fn consider(&mut self, len: u64, estimate: u8, sketch: &Sketch) -> Option<Vec<Id>> {
-        self.memory.consider(len + MEMORY_OVERHEAD, estimate, sketch)
+        let weight = self.weight(len);
+        self.memory.consider(weight, estimate, sketch)
+    }
+
+    /// Bytes of memory that a file of `len` bytes costs there.
+    fn weight(&self, len: u64) -> u64 {
+        let has_table = self.has_tables && len <= SharedPage::LEN_MAX;
+        let table_len = if has_table { SharedPage::table_len_max(len) } else { 0 };
+        len + table_len + MEMORY_OVERHEAD
     }
 
     /// Puts an entry with its bytes in memory into the table, if there still is room for it.
@@ -125,7 +138,8 @@ impl Holdings {
         if let Some(held) = current.in_memory(id.encoding) {
             return (Arc::clone(held), garbage);
         }
-        if !self.memory.admit(id, entry.len + MEMORY_OVERHEAD, victims) {
+        let weight = self.weight(entry.len);
+        if !self.memory.admit(id, weight, victims) {
             return (entry, garbage);
         }
         for &victim in victims {

@@ -237,6 +237,17 @@ const ENGINES: &[Engine] = &[
                     Ok(())
                 },
             },
+            Key {
+                name: "checksums",
+                values: "precomputed|computed",
+                default: "precomputed",
+                help: "with device=xdp: checksums of files in memory are made from a table that \
+                       is kept beside each; computed: from the bytes, whenever they are sent",
+                set: |choice, text| {
+                    choice.netstack.computes_checksums = text == "computed";
+                    Ok(())
+                },
+            },
         ],
     },
 ];

@@ -122,8 +122,8 @@ impl RetransmitBuffer {
                 Chunk::Bytes(bytes) => {
                     self.outbox(buffer_pool).put(&bytes[..bytes.len().min(space)]);
                 }
-                Chunk::Shared(bytes) => {
-                    self.hold(buffer_pool, bytes.slice(..bytes.len().min(space)));
+                Chunk::Shared(bytes, page) => {
+                    self.hold(buffer_pool, bytes.slice(..bytes.len().min(space)), page);
                 }
                 Chunk::File(_) => break,
             }
@@ -136,12 +136,16 @@ impl RetransmitBuffer {
     /// Adds bytes, whatever the limit.
     pub(super) fn put(&mut self, buffer_pool: &mut BufferPool, bytes: Bytes) {
         buffer_pool.add(bytes.len() as u64);
-        self.hold(buffer_pool, bytes);
+        self.hold(buffer_pool, bytes, None);
     }
 
-    fn hold(&mut self, buffer_pool: &mut BufferPool, bytes: Bytes) {
+    fn hold(&mut self, buffer_pool: &mut BufferPool, bytes: Bytes, page: Option<&Arc<SharedPage>>) {
         let out = self.outbox(buffer_pool);
-        if bytes.len() < SHARED_LEN_MIN { out.put(&bytes) } else { out.put_shared(bytes) }
+        match page {
+            _ if bytes.len() < SHARED_LEN_MIN => out.put(&bytes),
+            Some(page) => out.put_page(page, page.place_of(&bytes)),
+            None => out.put_shared(bytes),
+        }
     }
 
     fn outbox(&mut self, buffer_pool: &mut BufferPool) -> &mut Outbox {
@@ -173,14 +177,17 @@ impl RetransmitBuffer {
         let mut skipped = (offset - self.released) as usize;
         let mut left = len;
         for chunk in self.out.iter().flat_map(|out| out.chunks()) {
-            let bytes = match chunk {
-                Chunk::Bytes(bytes) => bytes,
-                Chunk::Shared(bytes) => bytes,
+            let (bytes, page) = match chunk {
+                Chunk::Bytes(bytes) => (bytes, None),
+                Chunk::Shared(bytes, page) => (&bytes[..], page),
                 Chunk::File(_) => unreachable!("files are read before"),
             };
             if let Some(bytes) = bytes.get(skipped..) {
                 let bytes = &bytes[..bytes.len().min(left)];
-                pieces.push(bytes);
+                match page {
+                    Some(page) if !bytes.is_empty() => pieces.push_summed(bytes, sum(page, bytes)),
+                    _ => pieces.push(bytes),
+                }
                 left -= bytes.len();
                 skipped = 0;
             } else {
@@ -191,6 +198,12 @@ impl RetransmitBuffer {
             }
         }
     }
+}
+
+/// The sum of a part of a page, by the page's table.
+fn sum(page: &SharedPage, part: &[u8]) -> Sum {
+    let table = page.table(checksum::table_of);
+    Sum::of_slice(page.bytes(), table, page.place_of(part))
 }
 
 #[cfg(test)]
@@ -266,6 +279,49 @@ mod tests {
         let mut pieces = Pieces::default();
         retransmit.gather(1, 40_000, &mut pieces);
         assert_eq!(pieces.as_slice()[0].as_ptr(), page[1..].as_ptr());
+    }
+
+    /// Segments begin in the head, within the page, and in the head behind it; what is acknowledged
+    /// ends within the page, at an odd place.
+    #[test]
+    fn segments_of_a_page_have_its_sums() {
+        let (mut buffer_pool, mut retransmit, mut out) =
+            (BufferPool::default(), RetransmitBuffer::default(), Outbox::new());
+        let page = Arc::new(SharedPage::new(pattern(90_000).into()));
+        out.put(b"an odd head");
+        out.put_page(&page, 1001..80_000);
+        out.put(b"and the next one");
+        let len = retransmit.take(&mut buffer_pool, CWND, &out);
+        let more = Sum::of_word(1);
+        for released in [0, 5, 11, 12, 30_003] {
+            retransmit.release(&mut buffer_pool, released);
+            for offset in (released..len).step_by(1447) {
+                let len = ((len - offset) as usize).min(1448);
+                let mut pieces = Pieces::default();
+                retransmit.gather(offset, len, &mut pieces);
+                let bytes = pieces.as_slice().concat();
+                let right = (Sum::of(&bytes) + more).checksum();
+                assert_eq!((pieces.sum() + more).checksum(), right, "{offset}, {released}");
+            }
+        }
+        page.table(|_| panic!("no table was made"));
+    }
+
+    #[test]
+    fn a_page_that_is_cut_or_short_is_whole() {
+        let (mut buffer_pool, mut retransmit, mut out) =
+            (BufferPool::default(), RetransmitBuffer::default(), Outbox::new());
+        let all = pattern(2 << 20);
+        let page = Arc::new(SharedPage::new(all.clone().into()));
+        out.put_page(&page, 7..SHARED_LEN_MIN);
+        out.put_page(&page, 1000..all.len());
+        let sent = [&all[7..SHARED_LEN_MIN], &all[1000..]].concat();
+        let len = retransmit.take(&mut buffer_pool, CWND, &out);
+        assert_eq!(len, UNACKED_LEN_USUAL);
+        for offset in [0, 5000, SHARED_LEN_MIN as u64 - 8, len - 9000] {
+            let (bytes, _) = gathered(&retransmit, offset, 9000);
+            assert!(bytes == sent[offset as usize..][..9000], "{offset}");
+        }
     }
 
     #[test]

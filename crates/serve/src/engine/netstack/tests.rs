@@ -18,6 +18,7 @@ use ::netstack::time::Instant as NetInstant;
 use ::netstack::wire::ethernet::EthernetAddress;
 use session::{
     Echo, FileRange, Networks, Next, Now, Opening, Outbox, Phase, PrefixLen, Received, SharedFile,
+    SharedPage,
 };
 
 use super::*;
@@ -597,6 +598,42 @@ impl Session for Sender {
         self.has_worked = true;
         Next::Flush
     }
+}
+
+/// Answers each request with a head and the bytes of a page from an odd one on.
+struct PageSender(Arc<SharedPage>);
+
+impl Session for PageSender {
+    type Work = Call;
+
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Outbox) -> Received {
+        if !input.is_empty() {
+            out.put(b"head");
+            out.put_page(&self.0, 1..self.0.bytes().len());
+        }
+        Received { used: input.len(), next: Next::Receive(Phase::Idle) }
+    }
+}
+
+/// The device completes no checksum, so the client drops each segment whose sum is wrong. What is
+/// lost is sent again in other segments.
+#[test]
+fn checksums_of_a_page_are_by_its_table() {
+    const LEN: usize = 600_001;
+    let loss = Impairment { loss: 0.03, ..Impairment::NONE };
+    let page = Arc::new(SharedPage::new(pattern(LEN).into()));
+    let wanted = [&b"head"[..], &pattern(LEN)[1..]].concat();
+    for link in [Impairment::NONE, loss] {
+        let own = Arc::clone(&page);
+        let mut world = World::over(link, Limits::default(), move || PageSender(Arc::clone(&own)));
+        let client = world.connect();
+        for _ in 0..3 {
+            world.write(client, b"x");
+            assert!(world.read(client, wanted.len()) == wanted, "other bytes");
+        }
+        assert_eq!(world.client.interface().counters().0.checksums, 0);
+    }
+    page.table(|_| panic!("no table was made"));
 }
 
 /// 3 % of the frames are lost each way, so retransmit buffers are asked for the same bytes again.

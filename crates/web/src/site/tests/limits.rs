@@ -33,6 +33,28 @@ fn memory_and_files_stay_in_limits() {
     assert!(world.count("site_files_closed_total") > 0);
 }
 
+#[test]
+fn memory_budget_includes_tables_of_the_driver() {
+    const LEN: u64 = 64_000;
+    let weight = LEN + holdings::MEMORY_OVERHEAD;
+    for (driver_tables, held) in [(false, 4), (true, 3)] {
+        let mut world = World::with(&[], |config| {
+            config.memory_budget = 4 * weight;
+            config.driver_tables = driver_tables;
+            config.precompressed = false;
+        });
+        (0..4).for_each(|n| world.write(&format!("f{n}"), &"x".repeat(LEN as usize)));
+        world.settle();
+        let entries: Vec<_> = (0..4).map(|n| world.entry(&path_of(n))).collect();
+        let in_memory = entries.iter().filter(|entry| is_in_memory(entry));
+        assert_eq!(in_memory.count(), held);
+        let pages = entries.iter().filter_map(|entry| entry.page.as_ref());
+        assert!(pages.clone().all(|page| page.bytes().len() as u64 == LEN));
+        assert_eq!(pages.count(), if driver_tables { held } else { 0 });
+        assert!(world.count("site_memory_bytes") <= 4 * weight);
+    }
+}
+
 /// In a memory group that others fill, and leave again.
 ///
 /// Seen (at load 20): fewer bytes at the end. Cause: it took 16 s to write the files, so some were

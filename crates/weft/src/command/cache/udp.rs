@@ -50,7 +50,7 @@ fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
         for chunk in out.chunks() {
             match chunk {
                 Chunk::Bytes(bytes) => reply.extend_from_slice(bytes),
-                Chunk::Shared(bytes) => reply.extend_from_slice(bytes),
+                Chunk::Shared(bytes, _) => reply.extend_from_slice(bytes),
                 Chunk::File(_) => unreachable!("a cache sends no files"),
             }
         }

@@ -70,7 +70,7 @@ impl Overheard {
                 Chunk::Bytes(bytes) => {
                     answered.each(bytes, value_len_of_reply, |line| self.say(">", line));
                 }
-                Chunk::Shared(bytes) => answered.pass(bytes.len() as u64),
+                Chunk::Shared(bytes, _) => answered.pass(bytes.len() as u64),
                 Chunk::File(_) => unreachable!("a cache sends no files"),
             }
         }

@@ -338,6 +338,7 @@ pub(super) fn open_hosts(
         let budget = config.memory_budget_bytes;
         let site_config = SiteConfig {
             memory_file_len_max: memory_file_max_bytes(config),
+            driver_tables: config.common.engine.netstack.keeps_sums(),
             memory_budget: budget.unwrap_or(limits.memory_budget_bytes),
             open_files_max: limits.open_files_max,
             return_free_memory: Some(serve::give_free_memory_back),

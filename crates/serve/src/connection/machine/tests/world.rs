@@ -454,7 +454,7 @@ impl World {
                 for chunk in out.chunks() {
                     let bytes = match chunk {
                         Chunk::Bytes(bytes) => bytes,
-                        Chunk::Shared(bytes) => &bytes[..],
+                        Chunk::Shared(bytes, _) => &bytes[..],
                         Chunk::File(_) => break,
                     };
                     taken.extend_from_slice(&bytes[..bytes.len().min(self.window - taken.len())]);

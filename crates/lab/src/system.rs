@@ -375,6 +375,7 @@ pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
     ),
     ("weft thread", ServerProtocol::Web, "--engine thread"),
     ("weft netstack xdp", ServerProtocol::Web, NETSTACK_XDP),
+    ("weft netstack xdp computed", ServerProtocol::Web, NETSTACK_XDP_COMPUTED),
     ("weft netstack packet", ServerProtocol::Web, NETSTACK_PACKET),
     ("weft netstack tap", ServerProtocol::Web, NETSTACK_TAP),
     ("weft cache", ServerProtocol::Cache, MANY),
@@ -390,6 +391,8 @@ const PIPELINE: &str = "weft pipeline";
 pub const ON_REQUEST: &[&str] = &[PIPELINE, "static-web-server", "miniserve"];
 
 const NETSTACK_XDP: &str = "--engine netstack:device=xdp:{interface},address={host}/24";
+const NETSTACK_XDP_COMPUTED: &str =
+    "--engine netstack:device=xdp:{interface},address={host}/24,checksums=computed";
 const NETSTACK_PACKET: &str = "--engine netstack:device=packet:{interface},address={host}/24";
 const NETSTACK_TAP: &str = "--engine netstack:device=tap:{interface},address={host}/24";
 

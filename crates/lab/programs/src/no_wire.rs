@@ -8,12 +8,15 @@
 //!
 //!   idle=N    beside N others that are open and say nothing
 //!   close=1   each connection is opened, carries one such pair, and is closed by the near end
+//!   pages=1   the far end answers with a page; counted are its segments
+//!   pages=2   the same, and the page's sums are precomputed
 //! ```
 //!
 //! Shards alone, which hand segments to each other, are in the netstack's example `rate`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::time::{Duration, Instant as Clock};
 
 use lab::Output;
@@ -21,9 +24,10 @@ use netstack::Netstack;
 use netstack::device::{Capabilities, mem};
 use netstack::ip::{IpConfig, Prefix};
 use netstack::stack::frames::BURST_FRAMES_MAX;
-use netstack::stack::{Backlog, FlowId, ShardLimits};
+use netstack::stack::{Backlog, FlowId, Pieces, ShardLimits, Writer};
 use netstack::tcp::{Connection, Happened, TcpConfig};
 use netstack::time::Instant;
+use netstack::wire::checksum::{Sum, table_of};
 use netstack::wire::ethernet::EthernetAddress;
 
 use super::{Parameters, sample, status};
@@ -32,6 +36,12 @@ use super::{Parameters, sample, status};
 const AT_ONCE: usize = 100;
 const MESSAGE_LEN: usize = 64;
 const MTU: usize = 1500;
+/// Payload of a full segment: the MTU less IP's and TCP's headers, with a timestamp.
+const SEGMENT_LEN: usize = MTU - 20 - 32;
+/// About the mean of the papers' pages, in full segments.
+const PAGE_LEN: usize = 90 * SEGMENT_LEN;
+/// Longer than pages take.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Two frames of each connection fit into each direction of the pair.
 const FRAMES_MAX: usize = 4 * AT_ONCE;
 const NEAR: u8 = 1;
@@ -46,7 +56,15 @@ pub(super) fn run(parameters: &Parameters) -> Result<Output, String> {
 
 fn measure(parameters: &Parameters) -> io::Result<Output> {
     let time = Duration::from_millis(parameters.get("ms", 1000));
-    let mut hosts = Hosts::new()?;
+    let page = match parameters.get("pages", 0) {
+        0 => Page::default(),
+        pages => Page::new(pages > 1),
+    };
+    let mut hosts = Hosts::new(page)?;
+    if hosts.page.is_there() {
+        let flows = hosts.open(AT_ONCE)?;
+        return repeat(time, || hosts.fetch(&flows));
+    }
     if parameters.get("close", 0) != 0 {
         return repeat(time, || hosts.visit());
     }
@@ -67,9 +85,48 @@ fn repeat(time: Duration, mut once: impl FnMut() -> io::Result<usize>) -> io::Re
     Ok(sample(done, began.elapsed()))
 }
 
+/// The far end's answer: the same bytes again and again, or what was asked if there are none.
+#[derive(Default)]
+struct Page {
+    bytes: Vec<u8>,
+    /// Its sums, if they are precomputed.
+    table: Option<Box<[u16]>>,
+}
+
+impl Page {
+    fn new(has_table: bool) -> Page {
+        let bytes: Vec<u8> = (0..PAGE_LEN).map(|at| (at / 7) as u8).collect();
+        let table = has_table.then(|| table_of(&bytes));
+        Page { bytes, table }
+    }
+
+    fn is_there(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    fn push<'a>(&'a self, range: Range<usize>, pieces: &mut Pieces<'a>) {
+        let bytes = &self.bytes[range.clone()];
+        match &self.table {
+            Some(table) => pieces.push_summed(bytes, Sum::of_slice(&self.bytes, table, range)),
+            None => pieces.push(bytes),
+        }
+    }
+}
+
+impl Writer for Page {
+    fn gather<'a>(&'a self, _: FlowId, offset: u64, len: usize, pieces: &mut Pieces<'a>) {
+        let start = (offset % PAGE_LEN as u64) as usize;
+        let end = (start + len).min(PAGE_LEN);
+        self.push(start..end, pieces);
+        // The next page's beginning.
+        self.push(0..start + len - end, pieces);
+    }
+}
+
 struct Hosts {
     near: Netstack<mem::Mem>,
     far: Netstack<mem::Mem>,
+    page: Page,
     began: Clock,
     /// Time of this turn, read once in each.
     now: Instant,
@@ -78,14 +135,15 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new() -> io::Result<Hosts> {
+    fn new(page: Page) -> io::Result<Hosts> {
         let (near, far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
         let near = host(near, NEAR);
         let mut far = host(far, FAR);
         for port in PORTS {
             far.shard().listen(port, Backlog::default());
         }
-        let mut hosts = Hosts { near, far, began: Clock::now(), now: Instant::START, opened: 0 };
+        let began = Clock::now();
+        let mut hosts = Hosts { near, far, page, began, now: Instant::START, opened: 0 };
         // One alone, which finds the neighbour: of several SYNs that wait for it, one is kept.
         hosts.open(1)?;
         Ok(hosts)
@@ -123,6 +181,32 @@ impl Hosts {
             answered += usize::from(shard.read(id, &mut room) > 0);
         }
         expect_all("requests were answered", answered, flows.len())
+    }
+
+    /// A page on each. Returns the number of segments that they are.
+    fn fetch(&mut self, flows: &[FlowId]) -> io::Result<usize> {
+        for &id in flows {
+            self.near.shard().write(id, &[7; MESSAGE_LEN]);
+        }
+        let all = flows.len() * PAGE_LEN;
+        let mut room = [0; 16 * 1024];
+        let mut came = 0;
+        let asked = Clock::now();
+        while came < all && asked.elapsed() < PATIENCE {
+            self.turn()?;
+            let shard = self.near.shard();
+            while let Some((id, _)) = shard.next_event() {
+                loop {
+                    let len = shard.read(id, &mut room);
+                    if len == 0 {
+                        break;
+                    }
+                    came += len;
+                }
+            }
+        }
+        expect_all("bytes of pages came", came, all)?;
+        Ok(all / SEGMENT_LEN)
     }
 
     /// Connections that are opened, carry a request and its answer, and are closed. Returns how
@@ -164,12 +248,13 @@ impl Hosts {
         self.near.transmit(self.now, &())?;
         let there = receive(&mut self.far, self.now)?;
         self.serve();
-        self.far.transmit(self.now, &())?;
+        self.far.transmit(self.now, &self.page)?;
         Ok(there + receive(&mut self.near, self.now)?)
     }
 
-    /// The far end sends back what has come, and closes what its peer has closed.
+    /// The far end sends back what has come, or a page for it, and closes what its peer has closed.
     fn serve(&mut self) {
+        let sends_pages = self.page.is_there();
         let shard = self.far.shard();
         let now = self.now;
         for port in PORTS {
@@ -178,7 +263,9 @@ impl Hosts {
         let mut room = [0; MESSAGE_LEN];
         while let Some((id, _)) = shard.next_event() {
             let len = shard.read(id, &mut room);
-            if len > 0 {
+            if len > 0 && sends_pages {
+                shard.queue(id, PAGE_LEN as u64);
+            } else if len > 0 {
                 shard.write(id, &room[..len]);
             }
             if shard.connection(id).is_some_and(Connection::is_peer_closed) {
@@ -234,7 +321,7 @@ mod tests {
 
     #[test]
     fn requests_and_visits() {
-        let mut hosts = Hosts::new().unwrap();
+        let mut hosts = Hosts::new(Page::default()).unwrap();
         let flows = hosts.open(AT_ONCE).unwrap();
         assert_eq!(hosts.open(250).unwrap().len(), 250);
         let open = 2 * (1 + AT_ONCE + 250);
@@ -243,6 +330,18 @@ mod tests {
             assert_eq!(hosts.ask(&flows).unwrap(), AT_ONCE);
             assert_eq!(hosts.visit().unwrap(), AT_ONCE);
             assert_eq!(hosts.flows_len(), open);
+        }
+    }
+    /// The near end drops segments with wrong sums.
+    #[test]
+    fn pages_with_and_without_a_table() {
+        for has_table in [false, true] {
+            let mut hosts = Hosts::new(Page::new(has_table)).unwrap();
+            let flows = hosts.open(10).unwrap();
+            for _ in 0..3 {
+                assert_eq!(hosts.fetch(&flows).unwrap(), 10 * 90);
+            }
+            assert_eq!(hosts.near.interface().counters().0.checksums, 0);
         }
     }
 }

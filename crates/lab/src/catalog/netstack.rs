@@ -12,6 +12,8 @@ use crate::catalog::prelude::*;
 /// The server on the kernel's TCP/IP.
 const KERNEL: &str = "weft event";
 const XDP: &str = "weft netstack xdp";
+/// Without precomputed checksums.
+const XDP_COMPUTED: &str = "weft netstack xdp computed";
 const PACKET: &str = "weft netstack packet";
 const TAP: &str = "weft netstack tap";
 

@@ -4,7 +4,7 @@ use crate::catalog::prelude::*;
 
 pub(in crate::catalog) const NO_WIRE: Experiment = Experiment {
     name: "netstack-no-wire",
-    about: "small requests, and connections, between two netstacks in memory, beside idle ones",
+    about: "requests, connections and pages between two netstacks in memory, beside idle ones",
     page: page!("netstack-no-wire"),
     measures: &[RATE, Measure::NANOS, BYTES],
     configurations,
@@ -17,7 +17,7 @@ pub(in crate::catalog) const NO_WIRE: Experiment = Experiment {
 /// Two of them.
 const NETSTACK: &str = "weft netstack";
 
-/// Pairs, or connections.
+/// Pairs, connections, or segments.
 const RATE: Measure = Measure {
     title: "rate",
     of: Some(|_, values| Some(values.get("ops")? / values.get("seconds")?)),
@@ -42,13 +42,17 @@ const CROWD: &str = "pairs, 100,000 idle";
 const PAIRS: [(&str, u64); 4] =
     [(ALONE, 0), ("pairs, 100 idle", 100), ("pairs, 10,000 idle", 10_000), (CROWD, 100_000)];
 const CONNECTIONS: &str = "connections";
+const SUMMED: &str = "segments of pages";
+const PRECOMPUTED: &str = "segments of pages, sums precomputed";
 
 fn configurations(_: &Breadth) -> Vec<Configuration> {
     let configuration =
         |label, what| Configuration::new(label, "no-wire", [("processors", 1), what]);
     let pairs = PAIRS.map(|(label, idle)| configuration(label, ("idle", idle)));
     let connections = configuration(CONNECTIONS, ("close", 1));
-    pairs.into_iter().chain([connections]).collect()
+    let pages = [(SUMMED, 1), (PRECOMPUTED, 2)];
+    let pages = pages.map(|(label, pages)| configuration(label, ("pages", pages)));
+    pairs.into_iter().chain([connections]).chain(pages).collect()
 }
 
 fn expectations(rows: &Rows) -> Expectations {
@@ -59,7 +63,8 @@ fn expectations(rows: &Rows) -> Expectations {
     let crowds = PAIRS[1..].iter();
     let does_not_grow = crowds.map(|(label, _)| cost.within(label, ALONE, NETSTACK, 1.1));
     let memory = rows.by(&BYTES).at_most(CROWD, NETSTACK, 1024.0);
-    [pairs, connections, memory].into_iter().chain(does_not_grow).collect()
+    let pages = cost.within(PRECOMPUTED, SUMMED, NETSTACK, 1.0);
+    [pairs, connections, memory, pages].into_iter().chain(does_not_grow).collect()
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
 //! Servers that close, fall silent or answer by half.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::plan::{Arrivals, Burst, SessionPlan, Sessions, Workload};
+use load::plan::{Arrivals, Burst, Io, SessionPlan, Sessions, Workload};
 use load::verdict::VerdictRow;
 use load::{Outcome, Plan, Tally};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use crate::world::{
     Then, expect_no_error, for_a_time, http_of, http_plan, http_server, over_both, over_both_until,
-    reply, reply_and_end, send,
+    reply, reply_and_end, run, send,
 };
 
 /// Every connection ends after its first reply, unannounced. The next request is lost with it.
@@ -232,4 +232,32 @@ fn silent_server_times_out() {
         let errors = outcome.total.errors;
         assert_eq!(errors.client_timeout, outcome.total.intended, "{errors:?}");
     });
+}
+
+/// Seen: `-n 10` against a server that had died ran on until --duration, which is an hour then.
+/// Cause: in a closed loop only requests counted, and without a connection there are none. Cure: a
+/// connection that cannot be opened counts as one.
+#[test]
+fn failed_connections_end_a_counted_run() {
+    for io in [Io::Auto, Io::Epoll] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // It is there for the first connection alone, with which the run begins.
+        let once = thread::spawn(move || drop(listener.accept()));
+        let plan = Plan {
+            io,
+            requests_max: Some(10),
+            duration: Duration::from_secs(10),
+            ..http_plan(address, &["/"])
+        };
+        let outcome = run(&plan);
+        once.join().unwrap();
+        assert!(outcome.elapsed < plan.duration, "it ran to the end of its time");
+        assert!(!outcome.stopped_early);
+        let errors = outcome.total.errors.total();
+        assert!((10..20).contains(&errors), "{:?}", outcome.total.errors);
+        let verdict = outcome.verdict();
+        assert_eq!(verdict.row, VerdictRow::NoReplies);
+        assert!(!verdict.warnings.iter().any(|said| said.contains("before the time was over")));
+    }
 }

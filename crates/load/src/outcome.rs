@@ -350,6 +350,11 @@ impl Tally {
         self.classes.iter().map(|class| class.service_ns.len()).sum()
     }
 
+    /// Number of good replies and errors.
+    pub(crate) fn ended(&self) -> u64 {
+        self.replies() + self.errors.total()
+    }
+
     /// Complete replies, right or wrong, by the first digit of the status; a cache's by its words.
     pub fn replies_by_status(&self) -> [(&'static str, u64); 5] {
         let is_cache = self.classes.iter().any(|class| class.name == "get");

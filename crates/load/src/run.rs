@@ -387,7 +387,8 @@ fn finish(
         total.add_later(&record.tally);
     }
     let offered = schedule::expected(&plan.arrivals, warm_up, warm_up + elapsed);
-    let made = total.intended.max(total.sent);
+    // Each ends as a reply or an error; some were never sent, as no connection could be opened.
+    let made = total.intended.max(total.sent).max(total.ended());
     Outcome {
         began: began + warm_up,
         elapsed,

@@ -429,7 +429,8 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
         ));
     }
     let asked = total.sent.max(total.intended);
-    if let Some(wanted) = outcome.asked.requests_max.filter(|max| asked < *max) {
+    let is_short = |max: &u64| asked.max(total.ended()) < *max;
+    if let Some(wanted) = outcome.asked.requests_max.filter(is_short) {
         warnings.push(format!(
             "only {} of {} were sent before the time was over",
             count_of(asked),

@@ -353,6 +353,11 @@ impl<'p> Worker<'p> {
         opens_on_demand(self.plan)
     }
 
+    /// True if a closed connection is opened again.
+    fn has_more_to_ask(&self) -> bool {
+        !self.is_ending && (self.is_open_loop() || self.left > 0)
+    }
+
     fn is_over(&self) -> bool {
         let timeout_ns = self.plan.request_timeout.as_nanos() as u64;
         let is_idle = self.in_flight_total == 0 && self.backlog.is_empty() && self.connecting == 0;
@@ -453,13 +458,14 @@ impl<'p> Worker<'p> {
         if slot >= self.active {
             return self.trickle(slot);
         }
+        let has_more = self.has_more_to_ask();
         let connection = &mut self.connections[slot as usize];
         if let Some(session) = &mut connection.session {
             session.due_ns = due_ns;
         }
         let is_in_session = connection.session.is_some();
         match connection.state {
-            ConnectionState::Closed if is_in_session || !self.is_ending => self.connect(slot),
+            ConnectionState::Closed if is_in_session || has_more => self.connect(slot),
             ConnectionState::Open if is_in_session => self.continue_session(slot, due_ns),
             _ => {}
         }

@@ -103,7 +103,13 @@ impl Worker<'_> {
     /// Closes a connection, or the attempt at one, after an error that counts for each of its
     /// requests.
     pub(super) fn fail(&mut self, slot: u32, count: impl Fn(&mut Tally)) {
+        let is_open_loop = self.is_open_loop();
         let connection = &mut self.connections[slot as usize];
+        if connection.state != ConnectionState::Open && slot < self.active && !is_open_loop {
+            // In place of the request that it was for, so that a run of a number of requests ends
+            // without a server too. In an open loop that request has arrived already.
+            self.left = self.left.saturating_sub(1);
+        }
         connection.has_failed = true;
         connection.session = None;
         connection.queued_ns = None;
@@ -166,7 +172,7 @@ impl Worker<'_> {
                 Some(intended_ns) => self.assign(slot, intended_ns),
                 None => self.mark_free(slot),
             }
-        } else if !self.is_ending {
+        } else if self.has_more_to_ask() {
             if connection.has_failed { self.retry_later(slot) } else { self.connect(slot) }
         }
     }

@@ -104,6 +104,44 @@ fn a_run_in_which_nothing_came_says_why() {
     assert!(why.unwrap().contains("no request was due"));
 }
 
+/// Seen: of a cache that answered SERVER_ERROR `weft load cache` said "check the path, or set the
+/// expected statuses with --expect", and of one that closed its connections "use --close". It has
+/// no path and no such flags. Cause: the advice was that of HTTP.
+#[test]
+fn advice_on_a_cache_is_about_caches() {
+    let of_cache: [(ErrorClass, &str); 3] = [
+        (|errors| &mut errors.unexpected_status, "refuses commands"),
+        (|errors| &mut errors.short_reply, "during a reply or in place of one"),
+        (|errors| &mut errors.wrong_bytes, "value"),
+    ];
+    for (class, words) in of_cache {
+        let mut outcome = sample(&["get", "set"], 1, 0);
+        outcome.total.errors = only(class, 9);
+        says(&outcome, VerdictRow::NoReplies, words);
+        let said = outcome.verdict().sentence;
+        for of_http in ["path", "body", "--expect", "--close"] {
+            assert!(!said.contains(of_http), "{said}");
+        }
+    }
+}
+
+/// Seen: of a server that sent two replies to each request, and whose first ones were right, a run
+/// said that it did not speak the protocol; of one that demanded a client's certificate, that it
+/// closed during a handshake; of a wrong --source, that no ports were left.
+#[test]
+fn advice_names_each_usual_cause() {
+    let cases: [(ErrorClass, &str); 3] = [
+        (|errors| &mut errors.bad_reply, "nothing asked for"),
+        (|errors| &mut errors.tls, "client certificate"),
+        (|errors| &mut errors.address_unavailable, "no address of this machine"),
+    ];
+    for (class, words) in cases {
+        says(&empty(only(class, 9)), VerdictRow::NoReplies, words);
+    }
+    let some = failed(only(|errors| &mut errors.address_unavailable, 1));
+    says(&some, VerdictRow::Exhausted, "no address of this machine");
+}
+
 #[test]
 fn wrong_replies_fail_the_run() {
     let mut missing = empty(only(|errors| &mut errors.unexpected_status, 70));

@@ -282,6 +282,14 @@ counts! {
 
 /// Lines of names of errors, and what to do about them: `NAMES = ADVICE`.
 const ADVICE: &str = include_str!("outcome/advice.txt");
+/// Lines for a cache, which go before the others.
+const CACHE_ADVICE: &str = include_str!("outcome/cache_advice.txt");
+
+fn advice_on(name: &str, lines: &'static str) -> Option<&'static str> {
+    let mut advice = lines.lines().filter_map(|line| line.split_once(" = "));
+    let found = advice.find(|(names, _)| names.split(' ').any(|known| known == name));
+    found.map(|(_, hint)| hint)
+}
 
 impl Errors {
     /// Replies that arrived and are wrong.
@@ -289,8 +297,8 @@ impl Errors {
         self.bad_reply + self.unexpected_status + self.wrong_bytes + self.missing_value
     }
 
-    /// Most frequent of [`Errors::wrong_replies`], with advice.
-    pub(crate) fn wrong_sentence(&self) -> String {
+    /// Most frequent of [`Errors::wrong_replies`], with advice; see [`Errors::sentence`].
+    pub(crate) fn wrong_sentence(&self, is_cache: bool) -> String {
         let wrong = Errors {
             bad_reply: self.bad_reply,
             unexpected_status: self.unexpected_status,
@@ -298,16 +306,16 @@ impl Errors {
             missing_value: self.missing_value,
             ..Errors::default()
         };
-        wrong.sentence()
+        wrong.sentence(is_cache)
     }
 
-    /// Most frequent class, with advice.
-    pub(crate) fn sentence(&self) -> String {
+    /// Most frequent class, with advice. `is_cache`: the server is a cache.
+    pub(crate) fn sentence(&self, is_cache: bool) -> String {
         let most = self.named().into_iter().max_by_key(|(_, count)| *count);
         let (name, count) = most.expect("there are some");
-        let mut advice = ADVICE.lines().filter_map(|line| line.split_once(" = "));
-        let found = advice.find(|(names, _)| names.split(' ').any(|known| known == name));
-        let hint = found.map_or("the network or the system failed", |(_, hint)| hint);
+        let of_cache = advice_on(name, CACHE_ADVICE).filter(|_| is_cache);
+        let hint = of_cache.or_else(|| advice_on(name, ADVICE));
+        let hint = hint.unwrap_or("the network or the system failed");
         let count = count_of(count);
         let name = name.replace('_', " ");
         format!("{count} × {name}; {hint}")
@@ -350,6 +358,11 @@ impl Tally {
         self.classes.iter().map(|class| class.service_ns.len()).sum()
     }
 
+    /// True if the requests were a cache's commands.
+    pub(crate) fn is_of_cache(&self) -> bool {
+        self.classes.iter().any(|class| class.name == "get")
+    }
+
     /// Number of good replies and errors.
     pub(crate) fn ended(&self) -> u64 {
         self.replies() + self.errors.total()
@@ -357,8 +370,7 @@ impl Tally {
 
     /// Complete replies, right or wrong, by the first digit of the status; a cache's by its words.
     pub fn replies_by_status(&self) -> [(&'static str, u64); 5] {
-        let is_cache = self.classes.iter().any(|class| class.name == "get");
-        let names = if is_cache {
+        let names = if self.is_of_cache() {
             ["1xx", "good", "3xx", "CLIENT_ERROR", "SERVER_ERROR"]
         } else {
             ["1xx", "2xx", "3xx", "4xx", "5xx"]
@@ -446,7 +458,7 @@ mod tests {
     #[test]
     fn advice_is_about_errors_that_there_are() {
         let known = Errors::default().named().map(|(name, _)| name);
-        for line in ADVICE.lines() {
+        for line in ADVICE.lines().chain(CACHE_ADVICE.lines()) {
             let (names, advice) = line.split_once(" = ").unwrap();
             assert!(names.split(' ').all(|name| known.contains(&name)), "{line}");
             assert!(!advice.is_empty());

@@ -180,11 +180,12 @@ impl Outcome {
 fn no_replies(outcome: &Outcome) -> Option<String> {
     let total = &outcome.total;
     let errors = &total.errors;
+    let sentence = || errors.sentence(total.is_of_cache());
     if outcome.asked.kind == Kind::Idle {
         let opened = total.opened + total.idle_open + total.idle_closed;
         return (opened == 0).then(|| match errors.total() {
             0 => "no connection was opened in this time".to_owned(),
-            _ => format!("no connection was opened: {}", errors.sentence()),
+            _ => format!("no connection was opened: {}", sentence()),
         });
     }
     if total.replies() > 0 {
@@ -200,7 +201,7 @@ fn no_replies(outcome: &Outcome) -> Option<String> {
             outcome.elapsed.as_secs_f64(),
             counted(total.sent, "request")
         ),
-        _ => format!("no good reply arrived: {}{}", errors.sentence(), statuses(outcome)),
+        _ => format!("no good reply arrived: {}{}", sentence(), statuses(outcome)),
     })
 }
 
@@ -212,7 +213,7 @@ fn wrong_replies(outcome: &Outcome) -> Option<String> {
             "{} of {} were wrong: {}{}",
             count_of(wrong),
             counted(all, "reply"),
-            outcome.total.errors.wrong_sentence(),
+            outcome.total.errors.wrong_sentence(outcome.total.is_of_cache()),
             statuses(outcome)
         )
     })
@@ -243,7 +244,8 @@ fn exhausted(outcome: &Outcome) -> Option<String> {
     match (errors.fd_unavailable, errors.address_unavailable) {
         (0, 0) => None,
         (0, ports) => Some(format!(
-            "ports ran out {}; add addresses (--source), or widen net.ipv4.ip_local_port_range",
+            "ports ran out {}; add addresses (--source), or widen net.ipv4.ip_local_port_range; or a \
+             --source is no address of this machine",
             counted(ports, "time")
         )),
         (descriptors, _) => Some(format!(
@@ -325,7 +327,8 @@ fn failing(outcome: &Outcome) -> Option<String> {
     let all = outcome.total.replies() + outcome.total.idle_open + errors.total();
     let failed_share = failed as f64 / all.max(1) as f64;
     (failed_share > FAILED_SHARE_MAX).then(|| {
-        format!("{:.1} % of the requests failed: {}", failed_share * 100.0, errors.sentence())
+        let sentence = errors.sentence(outcome.total.is_of_cache());
+        format!("{:.1} % of the requests failed: {sentence}", failed_share * 100.0)
     })
 }
 

@@ -2,11 +2,12 @@
 
 extern crate weftwork_load as load;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use load::Plan;
 use load::plan::{Io, Tls, TlsVersion};
@@ -83,7 +84,7 @@ fn replies_of_every_length_arrive() {
             verify,
             depth,
             requests_max: Some(24),
-            duration: std::time::Duration::from_secs(60),
+            duration: Duration::from_secs(60),
             ..plan(secure.server.address, &paths, tls)
         };
         over_both(&plan, |outcome| {
@@ -108,7 +109,7 @@ fn later_connections_resume_unless_told_not_to() {
             http_of(&mut plan).requests_per_connection = Some(1);
             plan.connections = 1;
             plan.requests_max = Some(20);
-            plan.duration = std::time::Duration::from_secs(60);
+            plan.duration = Duration::from_secs(60);
             over_both(&plan, |outcome| {
                 expect_no_error(outcome);
                 let resumed = outcome.total.resumed;
@@ -179,4 +180,32 @@ fn cut_replies_are_short() {
     let plan = plan(secure.server.address, &["/cut"], tls(None));
     let outcome = run(&plan);
     assert!(outcome.total.errors.short_reply > 0, "{:?}", outcome.total.errors);
+}
+
+/// Seen: a server that sent its side of the handshake byte by byte kept a run from its beginning for
+/// as long as it liked; of a silent one it was said that a "Resource" was "temporarily unavailable".
+/// Cause: each read had --connect-timeout, not the handshake. Cure: the handshake has it.
+#[test]
+fn slow_handshake_ends_with_connect_timeout() {
+    // The begin of a long record.
+    const RECORD: [u8; 5] = [22, 3, 3, 0x3f, 0xff];
+    let slow = server(|mut stream, _| {
+        let began = Instant::now();
+        let _ = stream.write_all(&RECORD);
+        while began.elapsed() < Duration::from_secs(20) && stream.write_all(&[2]).is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let silent = server(|mut stream, _| {
+        let _ = io::copy(&mut stream, &mut io::sink());
+    });
+    for address in [slow.address, silent.address] {
+        let connect_timeout = Duration::from_millis(300);
+        let plan = Plan { connect_timeout, ..plan(address, &["/1"], tls(None)) };
+        let began = Instant::now();
+        let error = load::run(&plan, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("no handshake within 300ms"), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(15), "{said}");
+    }
 }

@@ -189,7 +189,7 @@ fn probe(targets: &[LoadTarget], limit: Duration, tls: Option<&TlsClient>) -> Ra
         }
         let stream = socket::blocking_stream(target, limit, limit).map_err(unreachable)?;
         if let Some(client) = tls {
-            let tried = client.try_on(stream);
+            let tried = client.try_on(stream, limit);
             let said =
                 tried.map_err(|reason| LoadError(format!("TLS with {target} failed: {reason}")))?;
             agreed = format!(", {said}");

@@ -70,15 +70,18 @@ impl TlsClient {
         connection
     }
 
-    /// Carries out a handshake on a blocking connection. Returns what was agreed on, or why it
-    /// failed.
-    pub(crate) fn try_on(&self, mut stream: impl Read + Write) -> Result<String, String> {
+    /// Carries out a handshake on a blocking connection, of which a read takes at most `limit` too.
+    /// Returns what was agreed on, or why it failed.
+    pub(crate) fn try_on(
+        &self,
+        stream: impl Read + Write,
+        limit: Duration,
+    ) -> Result<String, String> {
+        let mut stream = Timed { stream, ends: Instant::now() + limit };
         let mut connection = self.connection();
         while connection.is_handshaking() {
-            connection.complete_io(&mut stream).map_err(|error| {
-                let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-                inner.map_or_else(|| error.to_string(), why)
-            })?;
+            let done = connection.complete_io(&mut stream);
+            done.map_err(|error| why_no_handshake(&error, limit))?;
         }
         let is_http2 = self.config.alpn_protocols.iter().any(|it| it == HTTP2);
         if is_http2 && connection.alpn_protocol() != Some(HTTP2) {
@@ -128,6 +131,39 @@ fn config(tls: &Tls) -> Result<ClientConfig, rustls::Error> {
     Ok(config)
 }
 
+/// Stream that ends at a time, however slowly its bytes come.
+struct Timed<S> {
+    stream: S,
+    ends: Instant,
+}
+
+impl<S: Read> Read for Timed<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if Instant::now() >= self.ends {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.read(buffer)
+    }
+}
+
+impl<S: Write> Write for Timed<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn why_no_handshake(error: &io::Error, limit: Duration) -> String {
+    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+        return format!("no handshake within {limit:?}; check the port, or use http://");
+    }
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    inner.map_or_else(|| error.to_string(), why)
+}
+
 /// Reason of a failed handshake, with what helps.
 fn why(error: &rustls::Error) -> String {
     let (said, helps) = match error {
@@ -156,6 +192,15 @@ fn why(error: &rustls::Error) -> String {
         rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => (
             "the server has no certificate for this name".to_owned(),
             "use its name in the URL, and --connect-to for its address",
+        ),
+        rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => {
+            ("the server does not speak this version of TLS".to_owned(), "see --tls-version")
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::HandshakeFailure | AlertDescription::CertificateRequired,
+        ) => (
+            "the server refused the handshake".to_owned(),
+            "it may demand a client certificate, which weft load has not, or another cipher",
         ),
         other => return other.to_string(),
     };

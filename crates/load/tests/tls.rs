@@ -3,7 +3,7 @@
 extern crate weftwork_load as load;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,7 +24,8 @@ struct Secure {
     certificate: Vec<u8>,
 }
 
-/// Serves a body of `/COUNT` bytes over TLS; a request for `/cut` ends the connection without one.
+/// Serves a body of `/COUNT` bytes over TLS. A request for `/cut` ends the connection without one;
+/// that for `/notified` and `/torn` ends with the reply's body: of TLS alone, and of TCP alone.
 fn secure_server() -> Secure {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
@@ -46,6 +47,9 @@ fn secure_server() -> Secure {
                 path = rest.split(' ').next().unwrap().to_owned();
             } else if line == "\r\n" {
                 requests.fetch_add(1, Ordering::SeqCst);
+                if path == "notified" || path == "torn" {
+                    return end_with_body(lines.get_mut(), path == "notified");
+                }
                 let Ok(len) = path.parse::<usize>() else {
                     return; // To be cut.
                 };
@@ -59,6 +63,20 @@ fn secure_server() -> Secure {
         }
     });
     Secure { server, certificate: certificate.to_vec() }
+}
+
+/// Sends a body that ends with the connection: of TLS (RFC 8446 6.1), or only of TCP.
+fn end_with_body(stream: &mut StreamOwned<ServerConnection, TcpStream>, is_notified: bool) {
+    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello");
+    if is_notified {
+        stream.conn.send_close_notify();
+    }
+    let _ = stream.flush();
+    if !is_notified {
+        let _ = stream.sock.shutdown(Shutdown::Write);
+    }
+    // TCP stays open until the other side has closed.
+    let _ = io::copy(&mut stream.sock, &mut io::sink());
 }
 
 fn tls(authorities: Option<Vec<Vec<u8>>>) -> Tls {
@@ -208,4 +226,22 @@ fn slow_handshake_ends_with_connect_timeout() {
         assert!(said.contains("no handshake within 300ms"), "{said}");
         assert!(began.elapsed() < Duration::from_secs(15), "{said}");
     }
+}
+
+/// Seen: a server that ended TLS and waited for the client's end, as RFC 5246 7.2.1 had it, was
+/// measured with that wait, or timed out. Cause: only the end of TCP was one. Cure: close_notify is
+/// the end of what arrives.
+#[test]
+fn close_notify_ends_a_reply() {
+    let secure = secure_server();
+    let plan = Plan {
+        requests_max: Some(4),
+        request_timeout: Duration::from_secs(20),
+        duration: Duration::from_secs(60),
+        ..plan(secure.server.address, &["/notified"], tls(None))
+    };
+    over_both(&plan, |outcome| {
+        expect_no_error(outcome);
+        assert_eq!(outcome.total.replies(), 4);
+    });
 }

@@ -443,17 +443,23 @@ impl TlsBackend {
         let Some(connection) = &mut entry.connection else {
             return; // It was closed.
         };
-        if result <= 0 {
-            entry.end = Some(result);
-        } else if decrypt(connection, self.under.input(slot, result as usize), &mut entry.plain)
-            .is_err()
-        {
-            entry.end = Some(NO_TLS);
-        } else if connection.is_handshaking() {
+        entry.end = match result {
+            ..=0 => Some(result),
+            _ => {
+                let input = self.under.input(slot, result as usize);
+                match decrypt(connection, input, &mut entry.plain) {
+                    Err(_) => Some(NO_TLS),
+                    // Nothing follows, even if TCP stays open (RFC 8446 6.1).
+                    Ok(has_closed) => has_closed.then_some(0),
+                }
+            }
+        };
+        let is_handshaking = connection.is_handshaking();
+        if is_handshaking && entry.end.is_none() {
             self.flush(slot);
             return self.receive_below(slot);
         }
-        if entry.began.is_some() && entry.end.is_none() {
+        if entry.began.is_some() && !is_handshaking && entry.end.is_none_or(|end| end == 0) {
             self.connected(slot);
         } else if let (Some(_), Some(end)) = (entry.began.take(), entry.end) {
             // The peer closed, or was no peer for TLS.
@@ -499,15 +505,17 @@ impl TlsBackend {
     }
 }
 
-/// Decrypts received bytes and appends them to `plain`.
+/// Decrypts received bytes and appends them to `plain`. Returns true if the peer has said that
+/// nothing follows.
 fn decrypt(
     connection: &mut ClientConnection,
     mut bytes: &[u8],
     plain: &mut Vec<u8>,
-) -> Result<(), rustls::Error> {
+) -> Result<bool, rustls::Error> {
+    let mut has_closed = false;
     while !bytes.is_empty() {
         let taken = connection.read_tls(&mut bytes);
-        connection.process_new_packets()?;
+        has_closed = connection.process_new_packets()?.peer_has_closed();
         let len_before = plain.len();
         let mut reader = connection.reader();
         while let Ok(piece @ [_, ..]) = reader.fill_buf() {
@@ -516,8 +524,8 @@ fn decrypt(
             reader.consume(len);
         }
         match taken {
-            // The peer has said that nothing follows.
-            Ok(0) => return Ok(()),
+            // The rest is not read behind the peer's close_notify.
+            Ok(0) => return Ok(has_closed),
             // Its buffer is full until the plain bytes are taken out.
             Err(error) if plain.len() == len_before => {
                 return Err(rustls::Error::General(error.to_string()));
@@ -525,5 +533,5 @@ fn decrypt(
             _ => {}
         }
     }
-    Ok(())
+    Ok(has_closed)
 }

@@ -245,3 +245,21 @@ fn close_notify_ends_a_reply() {
         assert_eq!(outcome.total.replies(), 4);
     });
 }
+
+/// Seen: of a server that died in the middle of a reply without a length, the piece that had come
+/// was a good reply. Cause: the end of TCP ended it. Cure: over TLS only close_notify does (RFC 9112
+/// 9.8); a process that dies sends none.
+#[test]
+fn reply_torn_by_tcp_is_short() {
+    let secure = secure_server();
+    let plan = Plan {
+        requests_max: Some(4),
+        request_timeout: Duration::from_secs(20),
+        duration: Duration::from_secs(60),
+        ..plan(secure.server.address, &["/torn"], tls(None))
+    };
+    over_both(&plan, |outcome| {
+        assert_eq!(outcome.total.errors.short_reply, 4, "{:?}", outcome.total.errors);
+        assert_eq!(outcome.total.replies(), 0);
+    });
+}

@@ -142,6 +142,12 @@ impl Backend {
         }
     }
 
+    /// True if the peer's end of TCP came without one of TLS, by which alone a reply may end (RFC
+    /// 9112 9.8).
+    pub(crate) fn is_torn(&self, slot: u32) -> bool {
+        matches!(self, Backend::Tls(tls) if tls.is_torn(slot))
+    }
+
     /// Cancels all operations of the slot; each still completes.
     pub(crate) fn cancel(&mut self, slot: u32) {
         either!(self, ring => ring.cancel(slot), tls => tls.cancel(slot), it => it.slots.cancel(slot));

@@ -279,6 +279,8 @@ struct TlsSlot {
     is_receiving: bool,
     /// Result to end with once all decrypted bytes are shown: 0 at the end of input, or an error.
     end: Option<i32>,
+    /// True if TCP ended, and TLS had not.
+    is_torn: bool,
 }
 
 impl TlsBackend {
@@ -338,6 +340,11 @@ impl TlsBackend {
 
     pub(crate) fn is_busy(&self, slot: u32) -> bool {
         self.under.is_busy(slot)
+    }
+
+    /// True if TCP ended, and TLS had not.
+    pub(crate) fn is_torn(&self, slot: u32) -> bool {
+        self.slots[slot as usize].is_torn
     }
 
     pub(crate) fn cancel(&mut self, slot: u32) {
@@ -443,6 +450,7 @@ impl TlsBackend {
         let Some(connection) = &mut entry.connection else {
             return; // It was closed.
         };
+        entry.is_torn = result == 0;
         entry.end = match result {
             ..=0 => Some(result),
             _ => {

@@ -258,8 +258,9 @@ impl Worker<'_> {
     }
 
     pub(super) fn peer_closed(&mut self, slot: u32) {
+        let is_torn = self.backend.is_torn(slot);
         let connection = &mut self.connections[slot as usize];
-        if let Some(reply) = connection.reader.closed() {
+        if !is_torn && let Some(reply) = connection.reader.closed() {
             self.parsed(slot, Read::Reply(reply));
             return;
         }

@@ -1,5 +1,6 @@
 //! Servers that close, fall silent or answer by half.
 
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use crate::world::{
     Then, expect_no_error, for_a_time, http_of, http_plan, http_server, over_both, over_both_until,
-    reply, reply_and_end, run, send,
+    reply, reply_and_end, run, send, server,
 };
 
 /// Every connection ends after its first reply, unannounced. The next request is lost with it.
@@ -260,4 +261,31 @@ fn failed_connections_end_a_counted_run() {
         assert_eq!(verdict.row, VerdictRow::NoReplies);
         assert!(!verdict.warnings.iter().any(|said| said.contains("before the time was over")));
     }
+}
+
+/// Seen: a server that answered requests without reading their bodies made the generator keep each
+/// of them, 5 GB per second of bodies of 10 MB. Cause: a reply makes place for the next request,
+/// whether or not the last one was sent. Cure: what waits to be sent has a limit.
+#[test]
+fn replies_to_unread_requests_are_bad() {
+    const BODY_BYTES: usize = 1_000_000;
+    let server = server(|mut stream, _| {
+        let _ = stream.read(&mut [0]);
+        for _ in 0..200 {
+            if send(&mut stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") == Then::Close {
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let mut plan = Plan { connections: 1, ..http_plan(server.address, &["/"]) };
+    http_of(&mut plan).method = "POST".to_owned();
+    http_of(&mut plan).body = vec![b'x'; BODY_BYTES].into();
+    over_both(&plan, |outcome| {
+        let total = &outcome.total;
+        assert!(total.errors.bad_reply > 0, "{:?}", total.errors);
+        // Some of it is in the kernel.
+        let each_bytes = total.sent_bytes / total.opened;
+        assert!(each_bytes < 30 * BODY_BYTES as u64, "{each_bytes} bytes on a connection");
+    });
 }

@@ -159,3 +159,30 @@ impl<S> IndexMut<u32> for Slots<S> {
         &mut self.slots[slot as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: over epoll a run with --depth 2 and bodies of 8 MB, against a server that read them
+    /// slowly, held every byte that it had ever sent: 240 MB after 30 requests. Cause: the output
+    /// was cleared only when all of it was sent, and the next request always came before. Cure: a
+    /// request that is appended drops what was sent.
+    #[test]
+    fn sent_bytes_are_dropped() {
+        let mut slots: Slots<()> = Slots::new(1);
+        let request = |number: u32| number.to_be_bytes().repeat(250);
+        slots.output(0).extend(request(0));
+        for number in 1..1000 {
+            slots.output(0).extend(request(number));
+            slots[0].advance(1000);
+            assert_eq!(slots[0].unsent(), request(number));
+            let held = slots[0].out.len();
+            assert!(held <= 3000, "{held} bytes after {number} requests");
+        }
+        slots[0].advance(999);
+        assert_eq!(slots[0].unsent(), [231]);
+        slots[0].advance(1);
+        assert_eq!(slots.output(0).len(), 0);
+    }
+}

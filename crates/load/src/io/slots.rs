@@ -53,7 +53,9 @@ impl<S: Default> Slots<S> {
 
     pub(crate) fn output(&mut self, slot: u32) -> &mut Vec<u8> {
         self.set_dirty(slot);
-        &mut self[slot].out
+        let entry = &mut self[slot];
+        entry.drop_sent();
+        &mut entry.out
     }
 
     /// Queues the slot for sending if it has unsent bytes.
@@ -134,6 +136,15 @@ impl<S> Slot<S> {
     /// Bytes to send next.
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.out[self.sent_bytes..]
+    }
+
+    /// Drops what was sent, if it is more than what has to be moved for it: the output may never be
+    /// all sent.
+    fn drop_sent(&mut self) {
+        if self.sent_bytes > self.out.len() / 2 {
+            self.out.drain(..self.sent_bytes);
+            self.sent_bytes = 0;
+        }
     }
 
     /// Notes that `bytes` bytes were sent.

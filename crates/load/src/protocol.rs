@@ -372,6 +372,14 @@ impl Reader {
         }
     }
 
+    /// Bytes of a request that are not written yet: the peer's window is too small.
+    pub(crate) fn waiting_bytes(&self, request: RequestTag) -> usize {
+        match self {
+            Reader::Http2(connection) => connection.waiting_bytes(request.stream),
+            _ => 0,
+        }
+    }
+
     /// Number of requests that the peer lets be in flight.
     pub(crate) fn in_flight_max(&self) -> u32 {
         match self {

@@ -44,6 +44,8 @@ const WAIT_MAX_NS: u64 = 50_000_000;
 /// overslept, within these bounds. A sleeping processor wakes late, and a virtual one very late.
 const SPIN_MIN_NS: u64 = 60_000;
 const SPIN_MAX_NS: u64 = 250_000;
+/// Unsent bytes beside requests, such as acknowledgements; more is a server that does not read.
+const UNSENT_BESIDE_BYTES: usize = 1 << 20;
 /// Number of scans for time-outs within one time-out.
 const SCANS_PER_TIMEOUT: u64 = 16;
 
@@ -94,6 +96,8 @@ pub(crate) struct Worker<'p> {
     opening_gap_ns: u64,
     connecting: u32,
     in_flight_total: u64,
+    /// Length of the longest request.
+    longest_bytes: usize,
     /// Number of requests that may still be begun.
     left: u64,
     next_script: usize,
@@ -250,6 +254,7 @@ impl<'p> Worker<'p> {
             opening_gap_ns: rate.map_or(0, |rate| (1e9 / rate) as u64),
             connecting: 0,
             in_flight_total: 0,
+            longest_bytes: 0,
             left: plan.requests_max.map_or(u64::MAX, |max| share.of_many(max)),
             next_script: share.thread as usize,
             random: Random::stream(plan.seed, u64::from(share.thread) + 2_000),

@@ -173,8 +173,12 @@ impl Http2Connection {
 
     /// True if a request's body waits for a window of the server.
     pub(crate) fn is_waiting(&self, stream: u32) -> bool {
-        let position = self.position(stream);
-        position.is_some_and(|at| self.streams[at].unsent > 0)
+        self.waiting_bytes(stream) > 0
+    }
+
+    /// Rest of a request's body, which waits for a window of the server.
+    pub(crate) fn waiting_bytes(&self, stream: u32) -> usize {
+        self.position(stream).map_or(0, |at| self.streams[at].unsent)
     }
 
     pub(crate) fn take_limits(&mut self) -> ServerLimits {

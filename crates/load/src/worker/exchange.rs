@@ -1,6 +1,6 @@
 //! Requests on an open connection, and their replies.
 
-use super::{ConnectionState, InFlight, Reading, Worker};
+use super::{ConnectionState, InFlight, Reading, UNSENT_BESIDE_BYTES, Worker};
 use crate::outcome::record;
 use crate::protocol::{Protocol, Read, Reader, Reply, RequestTag};
 
@@ -40,7 +40,9 @@ impl Worker<'_> {
         let connection = &mut self.connections[slot as usize];
         let reader = &mut connection.reader;
         let tag = self.protocol.write_request(page, &mut self.random, reader, out);
-        self.tally.sent_bytes += (out.len() - before) as u64;
+        let written = out.len() - before;
+        self.longest_bytes = self.longest_bytes.max(written + reader.waiting_bytes(tag));
+        self.tally.sent_bytes += written as u64;
         self.tally.sent += 1;
         self.in_flight_total += 1;
         self.did_send = true;
@@ -216,6 +218,9 @@ impl Worker<'_> {
     }
 
     pub(super) fn after_replies(&mut self, slot: u32) {
+        if self.is_unread(slot) {
+            return self.fail(slot, |tally| tally.errors.bad_reply += 1);
+        }
         let connection = &self.connections[slot as usize];
         if connection.in_flight.is_empty() && connection.reader.is_leaving() {
             return self.closed_between(slot);
@@ -233,6 +238,19 @@ impl Worker<'_> {
         if self.connections[slot as usize].state == ConnectionState::Open {
             self.ensure_receive(slot);
         }
+    }
+
+    /// True if more waits to be sent than requests can be in flight: the server replies to what it
+    /// does not read, and the output would grow with every reply.
+    fn is_unread(&self, slot: u32) -> bool {
+        // A send ends when all of its requests are sent: answered ones may still be in it, and as
+        // many new ones behind them. One more may have been answered early. Sessions are finite.
+        let requests = (self.plan.depth as usize).saturating_add(1).saturating_mul(2);
+        let bytes = requests.saturating_mul(self.longest_bytes);
+        // TLS and frames add to them.
+        let most = bytes.saturating_add(bytes / 8).saturating_add(UNSENT_BESIDE_BYTES);
+        let has_session = self.connections[slot as usize].session.is_some();
+        !has_session && self.backend.unsent(slot) > most
     }
 
     /// Returns the unanswered requests, from the `first` on, of a connection whose end was

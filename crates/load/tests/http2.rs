@@ -300,6 +300,27 @@ fn stuck_stream_leaves_the_others() {
     }
 }
 
+/// Seen: of a server that took back its streams (SETTINGS_MAX_CONCURRENT_STREAMS 0) after the first
+/// replies, a closed loop said "errors none", and with -n it did not end. Cause: no request was in
+/// flight, so none timed out. Cure: a connection that allows none for as long is given up.
+#[test]
+fn connections_without_streams_time_out() {
+    let server = frames_server(&[], |stream| {
+        let none = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 0]);
+        Some([reply(stream), none].concat())
+    });
+    let plan = Plan { request_timeout: Duration::from_millis(100), ..plan(&server, 2) };
+    over_both_until(
+        &plan,
+        |tally| tally.errors.client_timeout > 0,
+        |outcome| {
+            let errors = outcome.total.errors;
+            assert_eq!(errors.total(), errors.client_timeout, "{errors:?}");
+            assert!(outcome.total.replies() > 0);
+        },
+    );
+}
+
 #[test]
 fn windows_that_stay_shut_time_out() {
     let server = frames_server(&[0, 4, 0, 0, 0, 0], |_| Some(Vec::new()));

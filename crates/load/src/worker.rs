@@ -498,10 +498,12 @@ impl<'p> Worker<'p> {
                 (ConnectionState::Open, Some(request)) => {
                     self.now_ns >= request.sent_ns.saturating_add(request_ns)
                 }
+                (ConnectionState::Open, None) => self.has_waited_for_streams(number, request_ns),
                 _ => false,
             };
             let is_open = slot.state == ConnectionState::Open;
-            if is_late && is_open && self.plan.http2 {
+            let has_requests = !slot.in_flight.is_empty();
+            if is_late && is_open && has_requests && self.plan.http2 {
                 self.time_out_streams(number);
             } else if is_late && is_open && self.is_udp {
                 self.time_out_datagram(number);

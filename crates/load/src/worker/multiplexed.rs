@@ -119,6 +119,20 @@ impl Worker<'_> {
         self.answer(slot);
     }
 
+    /// True if nothing was in flight on an open connection for this time although there is more to
+    /// ask: the server allows no stream.
+    pub(super) fn has_waited_for_streams(&self, slot: u32, timeout_ns: u64) -> bool {
+        let connection = &self.connections[slot as usize];
+        let has_request = match connection.session {
+            Some(_) => connection.wake_ns == 0,
+            None => !self.is_open_loop() && self.has_more_to_ask(),
+        };
+        self.plan.http2
+            && slot < self.active
+            && has_request
+            && self.now_ns >= connection.heard_ns.saturating_add(timeout_ns)
+    }
+
     /// Sends the frames that answer what was read, and the requests that are due.
     fn answer(&mut self, slot: u32) {
         if let Reader::Http2(streams) = &mut self.connections[slot as usize].reader

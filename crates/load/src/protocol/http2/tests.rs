@@ -241,6 +241,21 @@ fn endless_frames_end() {
     }
 }
 
+/// Seen: a server that reset a stream which had ended, again and again, kept the generator busy until
+/// the time-out of the next request. Cause: these frames were not counted.
+#[test]
+fn endless_resets_end() {
+    let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);
+    let (mut connection, _) = connection(&blocks, 2);
+    let begun = events(&mut connection, &blocks, &[&settings(&[]), &ok(1, END)]);
+    assert_eq!(begun, "1:200:0");
+    let reset = frame(frame::RST_STREAM, 0, 1, &[0, 0, 0, 8]);
+    let count = (0..BESIDE_BYTES_MAX)
+        .find(|_| !events(&mut connection, &blocks, &[&reset]).is_empty())
+        .expect("they end");
+    assert!(count > 1000, "{count} may come");
+}
+
 /// Seen: 248 KB of references to one long field were 1 GB to parse, for 30 s. Cause: only the
 /// encoded length had a limit. Cure: the decoded one has one too.
 #[test]

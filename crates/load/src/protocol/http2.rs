@@ -424,8 +424,10 @@ impl Http2Connection {
     fn reset_by_server(&mut self, stream: u32, payload: &[u8]) -> Parsed<Option<Event>> {
         expect(payload.len() == 4 && self.was_opened(stream))?;
         let code = frame::number_at(payload, 0);
-        let event = Event::Reset { stream, is_refused: code == Some(frame::REFUSED_STREAM) };
-        Ok(self.remove(stream).then_some(event))
+        if !self.remove(stream) {
+            return self.take_beside(frame::HEAD_BYTES + payload.len()).map(|()| None);
+        }
+        Ok(Some(Event::Reset { stream, is_refused: code == Some(frame::REFUSED_STREAM) }))
     }
 
     /// Gives up a stream.

@@ -4,7 +4,7 @@ extern crate weftwork_fiber as fiber;
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 use fiber::net::{TcpListener, TcpStream, pipe};
@@ -133,6 +133,38 @@ fn fiber_that_ignores_cancel_is_left() {
         let outcome = runtime.shutdown_with(soon, soon);
         assert_eq!(outcome, Shutdown { cancelled: 1, left: 1 });
     });
+}
+
+/// Seen (in review): `shutdown` never came back, whatever its patience, and nor did `run`, where a
+/// fiber blocked its thread or computed without an end. Cause: each processor's thread was joined,
+/// and nothing can take the thread from such a fiber. Cure: the thread is left behind with it, and
+/// ends by itself if the fiber ever gives it away.
+#[test]
+fn blocking_fiber_is_left() {
+    let _alone = alone();
+    // Descriptors that stay open from the first runtime on.
+    fiber::run(|| ());
+    for backend in [BackendChoice::Uring, BackendChoice::Epoll] {
+        let descriptors = open_descriptors();
+        let runtime = Runtime::builder().processors(2).backend(backend).start().unwrap();
+        let (begun, is_begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let blocked = runtime.spawn(move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        });
+        is_begun.recv().unwrap();
+        let (told, tells) = mpsc::channel();
+        let soon = Duration::from_millis(20);
+        let shut_down = move || told.send(runtime.shutdown_with(soon, soon));
+        let ending = std::thread::spawn(shut_down);
+        let outcome = tells.recv_timeout(patience::PATIENCE);
+        drop(release);
+        assert_eq!(outcome, Ok(Shutdown { cancelled: 1, left: 1 }), "{backend:?}");
+        ending.join().unwrap().unwrap();
+        blocked.join().unwrap();
+        patience::until("the thread has ended", || open_descriptors() == descriptors);
+    }
 }
 
 #[test]

@@ -91,7 +91,8 @@ impl fmt::Debug for Inspector {
 }
 
 /// Runs `f` in a fiber of a new runtime with as many processors as the machine offers, and returns
-/// what it returns. Fibers that are still there then are left behind.
+/// what it returns. Fibers that are still there then are left behind; for one that keeps its
+/// processor, it waits for two seconds.
 ///
 /// ```
 /// let sum = weftwork_fiber::run(|| {
@@ -267,6 +268,10 @@ impl Runtime {
     /// as it is, so nothing that it borrows or owns is touched. The thread that it ran on stays
     /// too, asleep, because the fiber may have lent a `thread_local!` of it;
     /// [`resources`](crate::resources()) counts these threads.
+    ///
+    /// Nothing can take its thread from a fiber that blocks it, or computes without an end. It has
+    /// two seconds more to give it away; then both are left behind, and the fiber goes on until it
+    /// waits or finishes.
     pub fn shutdown_with(mut self, patience: Duration, grace: Duration) -> Shutdown {
         if !self.cluster.process.is_here() {
             let left = self.fiber_count();

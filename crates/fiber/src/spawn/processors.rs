@@ -30,9 +30,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::base::lock::lock;
 use crate::sched::cluster::{Cluster, FREE, Message, ProcessorShared, RETIRING, RUNNING, stopped};
@@ -222,24 +223,54 @@ impl Cluster {
         Ok(Retirement { cluster: Arc::clone(self), index, gone })
     }
 
-    /// Stops the processors, and waits for their threads, but for the caller's own.
+    /// Stops the processors, and waits for their threads, but for the caller's own and for those
+    /// that a fiber keeps for longer than [`KEPT_MAX`].
     pub(crate) fn stop_and_join(&self) {
         self.stop();
         // A call that is adding one holds the lock; one that comes later finds that the cluster
         // stops.
-        let members: Vec<_> = lock(&self.processor_threads.members).drain(..).flatten().collect();
+        let members: Vec<_> = lock(&self.processor_threads.members).drain(..).collect();
         let this = thread::current().id();
-        for ProcessorThread { thread, stays, .. } in members {
+        let until = Instant::now() + KEPT_MAX;
+        for (place, member) in self.processors.iter().zip(members) {
+            let Some(ProcessorThread { thread, stays, .. }) = member else {
+                continue;
+            };
             // One of its own fibers stops it: this processor ends when that fiber suspends or
             // finishes.
             if thread.thread().id() == this {
                 continue;
             }
             // What does not stay drops the other end, whether it returns or panics.
-            if stays.recv().is_err() {
+            if wait_for_end(place, &stays, until) == Err(RecvTimeoutError::Disconnected) {
                 // A processor that panicked has said so on standard error.
                 let _ = thread.join();
             }
+        }
+    }
+}
+
+/// Time that fibers have, when the cluster stops, to give their processors away. Nothing takes the
+/// thread from one that blocks it or computes: it is left behind with its fiber, and ends by itself
+/// if it can.
+const KEPT_MAX: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at a processor that has had that time and runs no fiber.
+const END_LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until the thread of a processor stays (`Ok`) or ends (`Disconnected`); `Timeout` if a
+/// fiber keeps it.
+fn wait_for_end(
+    place: &ProcessorShared,
+    stays: &mpsc::Receiver<()>,
+    until: Instant,
+) -> Result<(), RecvTimeoutError> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match stays.recv_timeout(left.max(END_LOOK)) {
+            // It is closing its ring, which has an end, or waits for a CPU.
+            Err(RecvTimeoutError::Timeout) if place.running.get() == 0 => {}
+            ended => return ended,
         }
     }
 }

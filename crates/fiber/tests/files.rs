@@ -8,6 +8,7 @@ mod refused;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ contract! {
     synced_files_are_whole
     direct_reads_and_writes
     errors_are_those_of_std
+    file_beyond_memory_is_an_error
     many_fibers_write_one_file
 }
 
@@ -322,6 +324,19 @@ fn errors_are_those_of_std() {
         let file = File::create(&nothing).unwrap();
         assert!(file.read_at(&mut [0; 4], 0).is_err(), "not open for reading");
     });
+}
+
+/// Seen (in review): reading a sparse file that is longer than the memory, or `/proc/kcore`, ended
+/// the process. Cause: memory for all that the file says it has was asked for in a way that cannot
+/// fail. Cure: it is asked for as std asks for it.
+fn file_beyond_memory_is_an_error() {
+    let sparse = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&sparse, 1 << 62).unwrap();
+    let path = format!("/proc/self/fd/{}", sparse.as_raw_fd());
+    let expected = std::fs::read(&path).unwrap_err().kind();
+    assert_eq!(expected, ErrorKind::OutOfMemory);
+    assert_eq!(fs::read(&path).unwrap_err().kind(), expected);
+    assert_eq!(fs::read_to_string(&path).unwrap_err().kind(), expected);
 }
 
 fn many_fibers_write_one_file() {

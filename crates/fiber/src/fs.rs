@@ -56,11 +56,13 @@ use crate::io::path::{IoPath, io_path};
 /// The whole content of a file.
 ///
 /// # Errors
-/// What opening or reading reports.
+/// What opening or reading reports; `OutOfMemory` if it is longer than the memory.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let len = usize::try_from(file.len()?).unwrap_or(0);
-    let mut content = Vec::with_capacity(len + 1);
+    let mut content = Vec::new();
+    // A file may say that it has more than there is memory. One more, to see the end.
+    content.try_reserve_exact(len.saturating_add(1))?;
     (&file).read_to_end(&mut content)?;
     Ok(content)
 }

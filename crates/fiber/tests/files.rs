@@ -9,7 +9,7 @@ mod refused;
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -292,6 +292,66 @@ fn a_read_that_brings_nothing_is_no_end() {
         });
     });
     assert_eq!(runtime.shutdown(Duration::from_secs(60)), 0);
+}
+
+/// Seen (neon 11446): "Operation canceled (os error 125)" of almost all calls on files, where no
+/// thread could be started any more (`ulimit -u`, `pids.max`), and now and then when signals came.
+/// Cause: what would block runs in a thread of the ring's, and the kernel gives it up when it has
+/// none. Cure: the call is made as without a ring.
+#[test]
+fn no_thread_for_the_ring() {
+    const DIRECTORY: &str = "DIRECTORY_WITHOUT_THREADS";
+    let Some(directory) = std::env::var_os(DIRECTORY) else {
+        return in_directory(|directory| {
+            std::fs::set_permissions(directory, PermissionsExt::from_mode(0o777)).unwrap();
+            let program = std::env::current_exe().unwrap();
+            let mut child = std::process::Command::new(program);
+            child.args(["--exact", "no_thread_for_the_ring", "--nocapture", "--test-threads=1"]);
+            let output = child.env(DIRECTORY, directory).output().unwrap();
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{:?}: {message}", output.status);
+        });
+    };
+    let runtimes = [fiber::BackendChoice::Uring, fiber::BackendChoice::Epoll]
+        .map(|choice| fiber::Runtime::builder().processors(1).backend(choice).start().unwrap());
+    // Names from here on, because those above may not be its user's to look into.
+    std::env::set_current_dir(directory).unwrap();
+    start_no_more_threads();
+    for runtime in runtimes {
+        runtime.run(use_files);
+        assert_eq!(runtime.shutdown(Duration::from_secs(60)), 0);
+    }
+}
+
+/// From now on this process starts no thread. The limit is not for root.
+fn start_no_more_threads() {
+    const NOBODY: libc::uid_t = 65534;
+    let limits = rustix::process::Rlimit { current: Some(1), maximum: Some(1) };
+    rustix::process::setrlimit(rustix::process::Resource::Nproc, limits).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // SAFETY: takes no pointers.
+        assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+    }
+    std::thread::Builder::new().spawn(|| ()).unwrap_err();
+}
+
+fn use_files() {
+    fs::create_dir("made").unwrap();
+    fs::write("made/file", "weft").unwrap();
+    fs::rename("made/file", "made/other").unwrap();
+    File::open("made/other").unwrap().sync_all().unwrap();
+    assert_eq!(fs::read_to_string("made/other").unwrap(), "weft");
+    assert_eq!(fs::metadata("made/other").unwrap().len(), 4);
+    fs::remove_file("made/other").unwrap();
+    fs::remove_dir("made").unwrap();
+    // A connection that has to wait for room in the queue of its listener.
+    let listener = std::os::unix::net::UnixListener::bind("socket").unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _queued = std::os::unix::net::UnixStream::connect("socket").unwrap();
+    let connect = || fiber::net::UnixStream::connect("socket");
+    let refused = fiber::timeout(Duration::from_millis(20), connect).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TimedOut, "{refused}");
+    std::fs::remove_file("socket").unwrap();
 }
 
 fn direct_reads_and_writes() {

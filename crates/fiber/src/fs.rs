@@ -5,8 +5,8 @@
 //! `O_DIRECT` ones always; the rest runs in the kernel's own worker threads, which
 //! IORING_REGISTER_IOWQ_MAX_WORKERS bounds). With epoll, which cannot wait for files, they go to
 //! the [`offload`] threads, except reads that the page cache answers. What the ring has no
-//! operation for (listing, copying, truncating) goes there in any case. On a plain thread it all
-//! just blocks.
+//! operation for (listing, copying, truncating) goes there in any case, and so does what it has no
+//! worker thread for, because no more may be started. On a plain thread it all just blocks.
 //!
 //! Buffers and names are lent to the kernel for the time of the call and no longer: an operation
 //! whose fiber is cancelled, or whose deadline has passed, is cancelled *and awaited*. A disk
@@ -51,7 +51,6 @@ use io_uring::opcode;
 
 use crate::fs::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
-use crate::io::path::{IoPath, io_path};
 
 /// The whole content of a file.
 ///
@@ -100,11 +99,12 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
 /// What `rename(2)` reports.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    if io_path() != IoPath::Uring {
-        return offload(|| std::fs::rename(from, to));
+    let (old, new) = (c_path(from)?, c_path(to)?);
+    let entry = opcode::RenameAt::new(HERE, old.as_ptr(), HERE, new.as_ptr()).build();
+    match by_ring(&entry) {
+        Some(renamed) => renamed.map(drop),
+        None => offload(|| std::fs::rename(from, to)),
     }
-    let (from, to) = (c_path(from)?, c_path(to)?);
-    by_ring(&opcode::RenameAt::new(HERE, from.as_ptr(), HERE, to.as_ptr()).build()).map(drop)
 }
 
 /// Removes a file.
@@ -113,11 +113,11 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
 /// What `unlink(2)` reports.
 pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    if io_path() != IoPath::Uring {
-        return offload(|| std::fs::remove_file(path));
+    let name = c_path(path)?;
+    match by_ring(&opcode::UnlinkAt::new(HERE, name.as_ptr()).build()) {
+        Some(removed) => removed.map(drop),
+        None => offload(|| std::fs::remove_file(path)),
     }
-    let path = c_path(path)?;
-    by_ring(&opcode::UnlinkAt::new(HERE, path.as_ptr()).build()).map(drop)
 }
 
 /// Target of a symbolic link, one step.

@@ -11,7 +11,6 @@ use io_uring::opcode;
 use super::metadata::{Metadata, metadata, symlink_metadata};
 use super::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
-use crate::io::path::{IoPath, io_path};
 
 /// Entries per trip to an offload thread.
 const ENTRIES_PER_TRIP: usize = 256;
@@ -53,12 +52,12 @@ pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
 /// What `mkdir(2)` reports.
 pub fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    if io_path() != IoPath::Uring {
-        return offload(|| std::fs::create_dir(path));
+    let name = c_path(path)?;
+    let make = opcode::MkDirAt::new(HERE, name.as_ptr());
+    match by_ring(&make.mode(0o777).build()) {
+        Some(made) => made.map(drop),
+        None => offload(|| std::fs::create_dir(path)),
     }
-    let path = c_path(path)?;
-    let make = opcode::MkDirAt::new(HERE, path.as_ptr());
-    by_ring(&make.mode(0o777).build()).map(drop)
 }
 
 /// Makes a directory and those above it that are missing. That there is one already is no error.
@@ -95,12 +94,12 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// What `rmdir(2)` reports.
 pub fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    if io_path() != IoPath::Uring {
-        return offload(|| std::fs::remove_dir(path));
+    let name = c_path(path)?;
+    let remove = opcode::UnlinkAt::new(HERE, name.as_ptr());
+    match by_ring(&remove.flags(libc::AT_REMOVEDIR).build()) {
+        Some(removed) => removed.map(drop),
+        None => offload(|| std::fs::remove_dir(path)),
     }
-    let path = c_path(path)?;
-    let remove = opcode::UnlinkAt::new(HERE, path.as_ptr());
-    by_ring(&remove.flags(libc::AT_REMOVEDIR).build()).map(drop)
 }
 
 /// Removes a directory and all that is in it; symbolic links are removed, not followed. One

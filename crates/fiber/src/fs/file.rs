@@ -14,7 +14,6 @@ use super::ring_call::{HERE, by_ring, c_path};
 use crate::backend::ring_len;
 use crate::base::by_reference;
 use crate::io::offload::offload;
-use crate::io::path::{IoPath, io_path};
 
 /// An open file, as [`std::fs::File`]. Reading and writing at an offset needs no seek, and many
 /// fibers may do it at once; [`Read`] and [`Write`] go on where they ended, as ever.
@@ -144,10 +143,10 @@ impl File {
     /// # Errors
     /// What `fsync(2)` reports. After an error it is unknown what is on the disk.
     pub fn sync_all(&self) -> io::Result<()> {
-        if io_path() != IoPath::Uring {
-            return offload(|| Ok(rustix::fs::fsync(&self.fd)?));
+        match by_ring(&opcode::Fsync::new(self.ring_fd()).build()) {
+            Some(synced) => synced.map(drop),
+            None => offload(|| Ok(rustix::fs::fsync(&self.fd)?)),
         }
-        by_ring(&opcode::Fsync::new(self.ring_fd()).build()).map(drop)
     }
 
     /// Waits until the content is on the disk, and of the metadata what reading it needs.
@@ -155,11 +154,11 @@ impl File {
     /// # Errors
     /// As [`sync_all`](File::sync_all).
     pub fn sync_data(&self) -> io::Result<()> {
-        if io_path() != IoPath::Uring {
-            return offload(|| Ok(rustix::fs::fdatasync(&self.fd)?));
-        }
         let flags = io_uring::types::FsyncFlags::DATASYNC;
-        by_ring(&opcode::Fsync::new(self.ring_fd()).flags(flags).build()).map(drop)
+        match by_ring(&opcode::Fsync::new(self.ring_fd()).flags(flags).build()) {
+            Some(synced) => synced.map(drop),
+            None => offload(|| Ok(rustix::fs::fdatasync(&self.fd)?)),
+        }
     }
 
     /// Cuts the file, or extends it with zeros, to `len` bytes.
@@ -254,23 +253,32 @@ impl OpenOptions {
     /// What `open(2)` reports; `InvalidInput` if the options do not go together, as `std` has it.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let path = path.as_ref();
-        if io_path() != IoPath::Uring {
-            let options = self.as_std();
-            return offload(|| options.open(path)).map(File::from);
-        }
-        let (path, flags) = (c_path(path)?, self.flags()?);
-        let open = opcode::OpenAt::new(HERE, path.as_ptr());
-        let open = open.flags(flags).mode(self.mode).build();
-        let fd = match by_ring(&open) {
-            // The ring tries first with O_NONBLOCK: a FIFO that has no reader. fifo(7)
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-                by_ring(&open.flags(squeue::Flags::ASYNC))?
+        match self.open_by_ring(path)? {
+            Some(fd) => Ok(File { fd }),
+            None => {
+                let options = self.as_std();
+                offload(|| options.open(path)).map(File::from)
             }
-            opened => opened?,
+        }
+    }
+
+    /// `None` if it is to be opened another way.
+    fn open_by_ring(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
+        let (name, flags) = (c_path(path)?, self.flags()?);
+        let open = opcode::OpenAt::new(HERE, name.as_ptr());
+        let open = open.flags(flags).mode(self.mode).build();
+        let opened = match by_ring(&open) {
+            // The ring tries first with O_NONBLOCK: a FIFO that has no reader. fifo(7)
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ENXIO) => {
+                by_ring(&open.flags(squeue::Flags::ASYNC))
+            }
+            opened => opened,
+        };
+        let Some(opened) = opened else {
+            return Ok(None);
         };
         // SAFETY: the kernel has just made this descriptor for us.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        Ok(File { fd })
+        Ok(Some(unsafe { OwnedFd::from_raw_fd(opened? as i32) }))
     }
 
     fn as_std(&self) -> std::fs::OpenOptions {
@@ -324,8 +332,8 @@ impl OpenOptions {
 /// descriptors unless buffer, length and offset are aligned.
 pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     check_offset(offset)?;
-    if io_path() == IoPath::Uring {
-        return read_by_ring(file, buffer, offset);
+    if let Some(read) = read_by_ring(file, buffer, offset) {
+        return read;
     }
     // RWF_NOWAIT waits for no lock, but with O_DIRECT for the disk (seen on Linux 6.18).
     let is_direct = rustix::fs::fcntl_getfl(file)?.contains(OFlags::DIRECT);
@@ -350,21 +358,25 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
 /// descriptors unless buffer, length and offset are aligned.
 pub fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
     check_offset(offset)?;
-    if io_path() == IoPath::Uring {
-        return write_by_ring(file, bytes, offset);
+    if let Some(written) = write_by_ring(file, bytes, offset) {
+        return written;
     }
     // Even with room in the page cache it may have to wait for the journal, or for dirty pages to
     // be written.
     Ok(offload(|| rustix::io::pwrite(file, bytes, offset))?)
 }
 
-fn read_by_ring(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+fn read_by_ring(
+    file: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    offset: u64,
+) -> Option<io::Result<usize>> {
     let len = ring_len(buffer.len());
     let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), len);
     by_ring(&read.offset(offset).build())
 }
 
-fn write_by_ring(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
+fn write_by_ring(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Option<io::Result<usize>> {
     let len = ring_len(bytes.len());
     let write = opcode::Write::new(Fd(file.as_raw_fd()), bytes.as_ptr(), len);
     by_ring(&write.offset(offset).build())
@@ -381,18 +393,18 @@ pub(crate) fn check_offset(offset: u64) -> io::Result<()> {
 
 impl Read for &File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match io_path() {
-            IoPath::Uring => read_by_ring(self.as_fd(), buffer, AT_POSITION),
-            _ => Ok(offload(|| rustix::io::read(&self.fd, buffer))?),
+        match read_by_ring(self.as_fd(), buffer, AT_POSITION) {
+            Some(read) => read,
+            None => Ok(offload(|| rustix::io::read(&self.fd, buffer))?),
         }
     }
 }
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match io_path() {
-            IoPath::Uring => write_by_ring(self.as_fd(), bytes, AT_POSITION),
-            _ => Ok(offload(|| rustix::io::write(&self.fd, bytes))?),
+        match write_by_ring(self.as_fd(), bytes, AT_POSITION) {
+            Some(written) => written,
+            None => Ok(offload(|| rustix::io::write(&self.fd, bytes))?),
         }
     }
 

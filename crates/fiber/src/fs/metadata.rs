@@ -12,7 +12,6 @@ use io_uring::{opcode, types::Fd};
 
 use super::ring_call::{HERE, by_ring, c_path};
 use crate::io::offload::offload;
-use crate::io::path::{IoPath, io_path};
 
 /// Metadata of a file, as [`std::fs::Metadata`].
 #[derive(Clone)]
@@ -41,17 +40,19 @@ pub(super) fn of_file(file: BorrowedFd<'_>) -> io::Result<Metadata> {
 }
 
 fn look(directory: Fd, path: &CStr, flags: i32) -> io::Result<Metadata> {
-    if io_path() != IoPath::Uring {
-        return offload(|| look_now(directory, path, flags));
-    }
     let mut found = MaybeUninit::<libc::statx>::uninit();
     let entry = opcode::Statx::new(directory, path.as_ptr(), found.as_mut_ptr().cast())
         .flags(flags)
         .mask(libc::STATX_BASIC_STATS | libc::STATX_BTIME)
         .build();
-    by_ring(&entry)?;
-    // SAFETY: the kernel has filled it: the operation succeeded.
-    Ok(Metadata(unsafe { found.assume_init() }))
+    match by_ring(&entry) {
+        Some(looked) => {
+            looked?;
+            // SAFETY: the kernel has filled it: the operation succeeded.
+            Ok(Metadata(unsafe { found.assume_init() }))
+        }
+        None => offload(|| look_now(directory, path, flags)),
+    }
 }
 
 fn look_now(directory: Fd, path: &CStr, flags: i32) -> io::Result<Metadata> {

@@ -74,6 +74,13 @@ fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
     (fd, operation)
 }
 
+/// True if the kernel gave an operation up by itself: it would block, and no thread could be
+/// started for it. There are too many (`RLIMIT_NPROC`, `pids.max`), or signals came at each
+/// attempt. Nothing has been done then, or of a write a part, which is done again.
+pub(crate) fn has_no_thread(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECANCELED)
+}
+
 /// Result of a completed operation, for the fiber that waited.
 pub(crate) fn outcome(op: &Op, completion: Completion) -> io::Result<Completion> {
     match completion.result {

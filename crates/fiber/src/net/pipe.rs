@@ -12,7 +12,7 @@ use super::socket::Socket;
 use crate::backend::{Interest, ring_len};
 use crate::base::by_reference;
 use crate::io::path::{IoPath, io_path};
-use crate::io::ring::operate;
+use crate::io::ring::{has_no_thread, operate};
 
 /// Bytes are taken from where the stream is: `(off_t) -1` (io_uring_enter(2)).
 const AT_POSITION: u64 = u64::MAX;
@@ -26,6 +26,7 @@ impl Socket {
                 let read = opcode::Read::new(self.ring_fd()?, buffer.as_mut_ptr(), len);
                 match operate(read.offset(AT_POSITION).build(), deadline) {
                     Ok(completion) => return completion.into_result(),
+                    Err(error) if has_no_thread(&error) => break,
                     Err(error) => self.retry(error, Interest::Read, deadline)?,
                 }
             }
@@ -44,6 +45,7 @@ impl Socket {
                 let write = opcode::Write::new(self.ring_fd()?, bytes.as_ptr(), len);
                 match operate(write.offset(AT_POSITION).build(), deadline) {
                     Ok(completion) => return completion.into_result(),
+                    Err(error) if has_no_thread(&error) => break,
                     Err(error) => self.retry(error, Interest::Write, deadline)?,
                 }
             }

@@ -28,7 +28,7 @@ use crate::io::lent::LentBuffer;
 use crate::io::op::{Op, sleep};
 use crate::io::path::{IoPath, io_path};
 use crate::io::ready::{wait_ready, wait_ready_plain, waited};
-use crate::io::ring::{operate, outcome};
+use crate::io::ring::{has_no_thread, operate, outcome};
 use crate::io::{op, ready, ring};
 use crate::sched::block::give_way;
 use crate::sched::processor::{self, Processor};
@@ -150,8 +150,12 @@ impl Socket {
         let socket = Socket::with_mode(fd, false, kind);
         if io_path() == IoPath::Uring {
             let (pointer, len) = (address.as_ptr().cast(), address.addr_len());
-            operate(opcode::Connect::new(socket.ring_fd()?, pointer, len).build(), None)?;
-            return Ok(socket);
+            let connect = opcode::Connect::new(socket.ring_fd()?, pointer, len).build();
+            match operate(connect, None) {
+                // To wait beside the full queue of a Unix listener.
+                Err(error) if has_no_thread(&error) => {}
+                connected => return connected.map(|_| socket),
+            }
         }
         if address.address_family() == AddressFamily::UNIX {
             socket.connect_to_unix(address)?;

@@ -200,12 +200,12 @@ fn cut_replies_are_short() {
     assert!(outcome.total.errors.short_reply > 0, "{:?}", outcome.total.errors);
 }
 
-/// Seen: a server that sent its side of the handshake byte by byte kept a run from its beginning for
-/// as long as it liked; of a silent one it was said that a "Resource" was "temporarily unavailable".
-/// Cause: each read had --connect-timeout, not the handshake. Cure: the handshake has it.
+/// Seen: a server that sent its side of the handshake byte by byte kept a run from its beginning
+/// for as long as it liked; of a silent one it was said that a "Resource" was "temporarily
+/// unavailable". Cause: each read had --connect-timeout. Cure: the handshake has it.
 #[test]
 fn slow_handshake_ends_with_connect_timeout() {
-    // The begin of a long record.
+    // Head of a long record.
     const RECORD: [u8; 5] = [22, 3, 3, 0x3f, 0xff];
     let slow = server(|mut stream, _| {
         let began = Instant::now();
@@ -247,8 +247,8 @@ fn close_notify_ends_a_reply() {
 }
 
 /// Seen: of a server that died in the middle of a reply without a length, the piece that had come
-/// was a good reply. Cause: the end of TCP ended it. Cure: over TLS only close_notify does (RFC 9112
-/// 9.8); a process that dies sends none.
+/// was a good reply. Cause: the end of TCP ended it. Cure: over TLS only close_notify does (RFC
+/// 9112 9.8); a process that dies sends none.
 #[test]
 fn reply_torn_by_tcp_is_short() {
     let secure = secure_server();

@@ -241,8 +241,8 @@ fn endless_frames_end() {
     }
 }
 
-/// Seen: a server that reset a stream which had ended, again and again, kept the generator busy until
-/// the time-out of the next request. Cause: these frames were not counted.
+/// Seen: a server that reset a stream which had ended, again and again, kept the generator busy
+/// until the time-out of the next request. Cause: these frames were not counted.
 #[test]
 fn endless_resets_end() {
     let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);

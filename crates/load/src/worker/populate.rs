@@ -199,14 +199,33 @@ mod tests {
         }
     }
 
+    /// A server that takes every byte, and whose answer comes one byte for each read, without a
+    /// pause and without an end.
+    struct Endless<'a> {
+        reads: &'a Cell<usize>,
+    }
+
+    impl Read for Endless<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.reads.set(self.reads.get() + 1);
+            buffer[0] = b'x';
+            Ok(1)
+        }
+    }
+
+    impl Write for Endless<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Sets two keys; `is_stopped` is told how often was read.
-    fn set_two(
-        said: &[u8],
-        timeout: Duration,
-        is_stopped: impl Fn(usize) -> bool,
-    ) -> io::Result<()> {
+    fn commands() -> Commands {
         let plan = Cache {
             protocol: CacheProtocol::Text,
             set_percent: 0.0,
@@ -220,10 +239,18 @@ mod tests {
             exptime_s: 0,
             populate: true,
         };
+        Commands::new(&plan, 1, 0)
+    }
+
+    /// Sets two keys; `is_stopped` is told how often was read.
+    fn set_two(
+        said: &[u8],
+        timeout: Duration,
+        is_stopped: impl Fn(usize) -> bool,
+    ) -> io::Result<()> {
         let reads = Cell::new(0);
         let server = Slow { said, is_pausing: false, reads: &reads };
-        let commands = Commands::new(&plan, 1, 0);
-        set_all(&commands, 0..2, server, timeout, || is_stopped(reads.get()))
+        set_all(&commands(), 0..2, server, timeout, || is_stopped(reads.get()))
     }
 
     fn error(said: &[u8], timeout: Duration) -> String {
@@ -241,6 +268,20 @@ mod tests {
     #[test]
     fn stop_within_an_answer() {
         set_two(b"STO", LONG, |reads| reads >= 3).unwrap();
+    }
+
+    /// Seen: the same of a server that sent a byte every 20 ms. Cause: the search for the end of
+    /// the line returned only when a read gave up, after 100 ms. Cure: each read is looked at.
+    #[test]
+    fn stop_within_an_answer_that_never_pauses() {
+        let reads = Cell::new(0);
+        let server = || Endless { reads: &reads };
+        set_all(&commands(), 0..2, server(), LONG, || reads.get() >= 3).unwrap();
+        assert!(reads.get() < 10, "{} reads", reads.get());
+        reads.set(0);
+        let late = set_all(&commands(), 0..2, server(), Duration::ZERO, || false).unwrap_err();
+        assert!(late.to_string().contains("did not answer a set within 0ns"), "{late}");
+        assert!(reads.get() < 10, "{} reads", reads.get());
     }
 
     #[test]

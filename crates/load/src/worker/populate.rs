@@ -3,6 +3,8 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
+use memchr::memchr;
+
 use crate::protocol::memcached::Commands;
 
 /// Commands per round trip; their replies must fit into the socket buffers.
@@ -106,13 +108,18 @@ impl<S: Read + Write, F: Fn() -> bool> Populator<S, F> {
         let line = &mut self.line;
         line.clear();
         while line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX {
-            let most = (LINE_BYTES_MAX - line.len()) as u64;
-            match self.stream.by_ref().take(most).read_until(b'\n', line) {
-                Ok(0) => {
+            // One read at a time: bytes that come slowly must not keep it from a stop.
+            match self.stream.fill_buf() {
+                Ok([]) => {
                     let what = "the server closed the connection instead of answering a set";
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
                 }
-                Ok(_) => {}
+                Ok(arrived) => {
+                    let arrived = &arrived[..arrived.len().min(LINE_BYTES_MAX - line.len())];
+                    let used = memchr(b'\n', arrived).map_or(arrived.len(), |at| at + 1);
+                    line.extend_from_slice(&arrived[..used]);
+                    self.stream.consume(used);
+                }
                 Err(error) if is_to_be_repeated(&error) => {}
                 Err(error) => return Err(error),
             }

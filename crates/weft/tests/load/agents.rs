@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
-use super::{command, hello, json, load, load_to, said, telling_server};
+use super::{command, hello, json, load, load_says, load_to, said, telling_server};
 
 /// The words of an agent, for each of three.
 fn agents(common: &str) -> [String; 3] {
@@ -31,6 +31,21 @@ fn several_agents_are_one_generator() {
     assert_eq!(seen["generator"]["threads"], 3, "all three are in the outcome");
     for member in [second, third] {
         assert!(member.stdout.is_empty(), "only rank 0 speaks");
+    }
+}
+
+/// Seen: of `-c 1` for two agents one said "--connections must be above 0", and `-n 1` sent two
+/// requests. Cause: a share was checked as a whole is, or was at least one. Cure: refused before.
+#[test]
+fn each_agent_needs_a_share() {
+    let url = hello();
+    let common = format!("http {url} -d 100ms --agents 4 --rank 0 --rendezvous 127.0.1.200:9");
+    for (words, why) in [
+        ("-c 3", "4 agents need at least 4 --connections"),
+        ("-c 7 -t 2", "4 agents need at least 8 --connections"),
+        ("-c 8 -n 3", "4 agents need at least 4 --requests"),
+    ] {
+        load_says(2, &format!("{common} {words}"), why);
     }
 }
 

@@ -65,10 +65,27 @@ fn run_load(load: Result<Load<'_>, String>, place: Option<Membership>) -> Result
     }
     let mut how = how(&plan);
     if let Some(place) = &place {
+        check_shares(&plan, place.size)?;
         how = format!("{how}, {} agents", place.size);
     }
     let heading = Heading { target, how };
     campaign::carry_out(common, &plan, &heading, place)
+}
+
+/// Refuses a plan in which an agent would have no share.
+fn check_shares(plan: &Plan, agents: u32) -> Result<(), Failure> {
+    let is_idle = matches!(plan.workload, Workload::Idle);
+    let connections = if is_idle { plan.idle.connections } else { plan.connections };
+    // Each of an agent's threads has a connection, but for idle ones.
+    let needed = if is_idle { agents } else { agents.saturating_mul(plan.threads) };
+    if connections < needed {
+        let why = format!("{agents} agents need at least {needed} --connections");
+        return Err(Failure::Usage(why));
+    }
+    if plan.requests_max.is_some_and(|max| max < u64::from(agents)) {
+        return Err(Failure::Usage(format!("{agents} agents need at least {agents} --requests")));
+    }
+    Ok(())
 }
 
 /// Description of the load, in words.

@@ -43,6 +43,7 @@ contract! {
     what_comes_to_a_descriptor_that_other_code_reads_is_not_missed
     vectored_writes_keep_their_order
     unix_sockets_work_alike
+    timeouts_are_the_sockets
     connect_to_a_closed_port_is_refused
     a_busy_stream_does_not_starve_others
     a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others
@@ -538,6 +539,27 @@ fn unix_sockets_work_alike() {
     a.write_all(b"pair").unwrap();
     let mut got = [0; 4];
     b.read_exact(&mut got).unwrap();
+}
+
+/// Seen (in review): a read had no end, though its stream had been given a time-out: by way of a
+/// clone, or as a stream of std. Cause: each handle had time-outs of its own. Cure: clones share
+/// them, as std has it, and those of a socket of std are taken over.
+fn timeouts_are_the_sockets() {
+    let soon = Some(Duration::from_millis(10));
+    let (near, _far) = pair();
+    let mut clone = near.try_clone().unwrap();
+    near.set_read_timeout(soon).unwrap();
+    assert_eq!((clone.read_timeout(), clone.write_timeout()), (soon, None));
+    assert_eq!(clone.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+    drop(near);
+    clone.try_clone().unwrap().set_read_timeout(None).unwrap();
+    assert_eq!(clone.read_timeout(), None);
+    // In whole seconds, because the kernel rounds them.
+    let later = Some(Duration::from_secs(5));
+    let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+    near.set_write_timeout(later).unwrap();
+    let near = UnixStream::from(near);
+    assert_eq!((near.read_timeout(), near.write_timeout()), (None, later));
 }
 
 fn connect_to_a_closed_port_is_refused() {

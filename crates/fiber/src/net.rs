@@ -204,7 +204,7 @@ macro_rules! stream {
 macro_rules! handle {
     ($name:ident, $std:ty, $kind:ident) => {
         impl $name {
-            /// A second handle to the same socket.
+            /// A second handle to the same socket, which shares its time-outs.
             ///
             /// # Errors
             /// What `dup(2)` reports.
@@ -257,8 +257,11 @@ macro_rules! handle {
         crate::net::descriptor!($name, $kind);
 
         impl From<$std> for $name {
+            /// Takes its time-outs over as well.
             fn from(socket: $std) -> $name {
-                std::os::fd::OwnedFd::from(socket).into()
+                let taken = $name::from(std::os::fd::OwnedFd::from(socket));
+                taken.socket.take_timeouts_over();
+                taken
             }
         }
     };

@@ -15,6 +15,7 @@ use io_uring::opcode;
 use io_uring::squeue::{self, Flags};
 use io_uring::types::Fd;
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny,
 };
@@ -76,27 +77,28 @@ pub(crate) struct Socket {
     /// The open file did not block in the beginning.
     began_nonblocking: bool,
     /// Made when it is first needed: most of a server's connections need none.
-    mode: OnceLock<Arc<Mode>>,
+    shared: OnceLock<Arc<OpenFile>>,
     /// No buffer was to be had for the last receive between two steps: the next one waits without.
     waits_without: AtomicBool,
+}
+
+/// State of the open file, which clones share.
+///
+/// A ring's recv and send wait for sockets in either blocking mode, its recvmsg and read only for
+/// files that block (io_uring_enter(2)); calls without a flag of their own (`sendfile(2)`,
+/// `read(2)`) must not find a file that blocks.
+#[derive(Debug, Default)]
+struct OpenFile {
+    is_nonblocking: AtomicBool,
+    /// Calls under way that must not block. The lock is held while the mode is changed.
+    calls: Mutex<usize>,
     /// Nanoseconds; 0 is none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
 }
 
-/// Blocking mode of the open file, which duplicates of the descriptor share. A ring's recv and send
-/// wait for sockets in either mode, its recvmsg and read only for files that block
-/// (io_uring_enter(2)); calls without a flag of their own (`sendfile(2)`, `read(2)`) must not find
-/// a file that blocks.
-#[derive(Debug, Default)]
-struct Mode {
-    is_nonblocking: AtomicBool,
-    /// Calls under way that must not block. The lock is held while the mode is changed.
-    calls: Mutex<usize>,
-}
-
 /// While it is there, the file does not block.
-pub(super) struct Nonblocking<'a>(&'a Mode);
+pub(super) struct Nonblocking<'a>(&'a OpenFile);
 
 impl Drop for Nonblocking<'_> {
     fn drop(&mut self) {
@@ -125,18 +127,16 @@ impl Socket {
             kind,
             id: next_id(),
             began_nonblocking: nonblocking,
-            mode: OnceLock::new(),
+            shared: OnceLock::new(),
             waits_without: AtomicBool::new(false),
-            read_timeout: AtomicU64::new(0),
-            write_timeout: AtomicU64::new(0),
         }
     }
 
-    fn mode(&self) -> &Arc<Mode> {
-        self.mode.get_or_init(|| {
-            Arc::new(Mode {
+    fn shared(&self) -> &Arc<OpenFile> {
+        self.shared.get_or_init(|| {
+            Arc::new(OpenFile {
                 is_nonblocking: AtomicBool::new(self.began_nonblocking),
-                ..Mode::default()
+                ..OpenFile::default()
             })
         })
     }
@@ -703,12 +703,12 @@ impl Socket {
     /// fiber or thread is in a call that must not: the entry then fails with EAGAIN, and
     /// [`retry`](Socket::retry) waits.
     pub(super) fn blocking_fd(&self) -> io::Result<Fd> {
-        let mode = self.mode();
-        if mode.is_nonblocking.load(Ordering::Relaxed) {
-            let calls = lock(&mode.calls);
+        let shared = self.shared();
+        if shared.is_nonblocking.load(Ordering::Relaxed) {
+            let calls = lock(&shared.calls);
             if *calls == 0 {
                 rustix::io::ioctl_fionbio(&self.fd, false)?;
-                mode.is_nonblocking.store(false, Ordering::Relaxed);
+                shared.is_nonblocking.store(false, Ordering::Relaxed);
             }
         }
         Ok(Fd(self.fd.as_raw_fd()))
@@ -716,14 +716,14 @@ impl Socket {
 
     /// Sees to it that a call does not block, until the guard goes.
     pub(super) fn nonblocking(&self) -> Result<Nonblocking<'_>, Errno> {
-        let mode = self.mode();
-        let mut calls = lock(&mode.calls);
-        if !mode.is_nonblocking.load(Ordering::Relaxed) {
+        let shared = self.shared();
+        let mut calls = lock(&shared.calls);
+        if !shared.is_nonblocking.load(Ordering::Relaxed) {
             rustix::io::ioctl_fionbio(&self.fd, true)?;
-            mode.is_nonblocking.store(true, Ordering::Relaxed);
+            shared.is_nonblocking.store(true, Ordering::Relaxed);
         }
         *calls += 1;
-        Ok(Nonblocking(mode))
+        Ok(Nonblocking(shared))
     }
 
     pub(super) fn shutdown(&self, how: std::net::Shutdown) -> io::Result<()> {
@@ -746,19 +746,24 @@ impl Socket {
         }
         let nanos =
             timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        self.timeout_cell(interest).store(nanos, Ordering::Relaxed);
+        self.shared().timeout(interest).store(nanos, Ordering::Relaxed);
         Ok(())
     }
 
     pub(super) fn timeout(&self, interest: Interest) -> Option<Duration> {
-        let nanos = self.timeout_cell(interest).load(Ordering::Relaxed);
+        let nanos = self.shared.get()?.timeout(interest).load(Ordering::Relaxed);
         (nanos != 0).then(|| Duration::from_nanos(nanos))
     }
 
-    fn timeout_cell(&self, interest: Interest) -> &AtomicU64 {
-        match interest {
-            Interest::Read => &self.read_timeout,
-            Interest::Write | Interest::Either => &self.write_timeout,
+    /// Takes the time-outs over that the kernel has of a socket of std's. It heeds them only in
+    /// calls that block.
+    pub(super) fn take_timeouts_over(&self) {
+        let both = [(Interest::Read, Timeout::Recv), (Interest::Write, Timeout::Send)];
+        for (interest, option) in both {
+            if let Ok(Some(timeout)) = rustix::net::sockopt::socket_timeout(&self.fd, option) {
+                // It is above zero, so it is taken.
+                let _ = self.set_timeout(interest, Some(timeout));
+            }
         }
     }
 
@@ -772,9 +777,18 @@ impl Socket {
 
     pub(super) fn try_clone(&self) -> io::Result<Socket> {
         let clone = Socket::with_mode(self.fd.try_clone()?, false, self.kind);
-        let mode = Arc::clone(self.mode());
-        clone.mode.set(mode).expect("it has none yet");
+        let shared = Arc::clone(self.shared());
+        clone.shared.set(shared).expect("it has none yet");
         Ok(clone)
+    }
+}
+
+impl OpenFile {
+    fn timeout(&self, interest: Interest) -> &AtomicU64 {
+        match interest {
+            Interest::Read => &self.read_timeout,
+            Interest::Write | Interest::Either => &self.write_timeout,
+        }
     }
 }
 
@@ -790,7 +804,7 @@ pub struct Source<'a>(pub(crate) &'a Socket);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let is_shared = (self.mode.get()).is_some_and(|mode| Arc::strong_count(mode) > 1);
+        let is_shared = (self.shared.get()).is_some_and(|shared| Arc::strong_count(shared) > 1);
         let leave = if is_shared { Epoll::remove } else { Epoll::forget };
         self.with_epoll(leave);
     }

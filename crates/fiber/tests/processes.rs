@@ -27,6 +27,7 @@ contract! {
     a_wait_holds_no_processor
     a_wait_past_the_deadline_leaves_the_child_alive
     output_ends_when_told
+    output_captures_what_is_not_set
     a_killed_child_says_so
     a_child_that_cannot_start_is_an_error
     a_child_inherits_nothing_of_the_runtime
@@ -166,6 +167,41 @@ fn output_ends_when_told() {
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
     let ended = cancelled.join().unwrap();
     assert!(ended.as_ref().is_err_and(fiber::is_cancellation), "{ended:?}");
+}
+
+/// Seen (in review): `output` captured a stream that was set to something else, as std's does not,
+/// and the next child of the command had pipes too. Cause: it set both streams, for good. Cure: it
+/// sets those that are not set, for this child.
+fn output_captures_what_is_not_set() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo out; echo error >&2"]).stderr(Stdio::null());
+    let output = command.output().unwrap();
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b""[..]));
+    let mut quiet = Command::new("true");
+    assert!(quiet.output().unwrap().status.success());
+    let mut child = quiet.spawn().unwrap();
+    assert!(child.stdin.is_none() && child.stdout.is_none() && child.stderr.is_none());
+    assert!(child.wait().unwrap().success());
+}
+
+/// Seen (in review): a child that reads waited in `output` for the input of its parent, and took
+/// it. Cause: its standard input was inherited. Cure: it is empty unless it is set, as with std.
+#[test]
+fn output_leaves_the_input_of_the_parent() {
+    const READS: &str = "CHILD_READS";
+    if std::env::var_os(READS).is_some() {
+        let runtime = fiber::Runtime::builder().processors(1).start().unwrap();
+        let output = runtime.run(|| Command::new("cat").output()).unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        return;
+    }
+    let mut parent = std::process::Command::new(std::env::current_exe().unwrap());
+    parent.args(["--exact", "output_leaves_the_input_of_the_parent", "--test-threads=1"]);
+    parent.env(READS, "1").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut parent = parent.spawn().unwrap();
+    // A child that does not read leaves no one to write to.
+    let _ = parent.stdin.take().unwrap().write_all(b"not for the child");
+    assert!(parent.wait().unwrap().success());
 }
 
 fn a_killed_child_says_so() {

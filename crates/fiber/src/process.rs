@@ -49,6 +49,15 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(64);
 #[derive(Debug)]
 pub struct Command {
     inner: std::process::Command,
+    is_set: StreamsSet,
+}
+
+/// Standard streams that have been set, as far as is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamsSet {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
 }
 
 /// A child process, as [`std::process::Child`]. Dropping it neither kills it nor waits for it.
@@ -68,7 +77,7 @@ impl Command {
     /// Starts `program`, which is looked up in `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         let inner = std::process::Command::new(program);
-        Command { inner }
+        Command { inner, is_set: StreamsSet::default() }
     }
 
     /// Adds an argument.
@@ -110,24 +119,44 @@ impl Command {
     /// Sets its standard input.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
         self.inner.stdin(stdin);
+        self.is_set.stdin = true;
         self
     }
 
     /// Sets its standard output.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
         self.inner.stdout(stdout);
+        self.is_set.stdout = true;
         self
     }
 
     /// Sets its standard error.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
         self.inner.stderr(stderr);
+        self.is_set.stderr = true;
         self
     }
 
-    /// The command of the standard library, for what this one does not pass on.
+    /// The command of the standard library, for what this one does not pass on. Standard streams
+    /// are set here: [`output`](Command::output) does not see which are set there, takes standard
+    /// input to be, and captures the others.
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
+        self.is_set.stdin = true;
         &mut self.inner
+    }
+
+    /// Sets the standard streams that the user has not set.
+    fn set_others(&mut self, stdin: Stdio, outputs: fn() -> Stdio) {
+        let StreamsSet { stdin: has_stdin, stdout: has_stdout, stderr: has_stderr } = self.is_set;
+        if !has_stdin {
+            self.inner.stdin(stdin);
+        }
+        if !has_stdout {
+            self.inner.stdout(outputs());
+        }
+        if !has_stderr {
+            self.inner.stderr(outputs());
+        }
     }
 
     /// Starts the child, on an offload thread: looking up and loading a program reads from disks.
@@ -161,21 +190,24 @@ impl Command {
         self.spawn()?.wait()
     }
 
-    /// Runs the child to its end and returns what it wrote. It reads nothing unless `stdin` is set.
+    /// Runs the child to its end and returns what it wrote, unless its streams are set otherwise.
+    /// It reads nothing unless `stdin` is set.
     ///
     /// # Errors
     /// As [`spawn`](Command::spawn) and [`Child::wait_with_output`].
     pub fn output(&mut self) -> io::Result<Output> {
-        self.inner.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = self.spawn()?;
-        drop(child.stdin.take());
-        child.wait_with_output()
+        self.set_others(Stdio::null(), Stdio::piped);
+        let spawned = self.spawn();
+        // The next child has the streams that it would have had.
+        self.set_others(Stdio::inherit(), Stdio::inherit);
+        spawned?.wait_with_output()
     }
 }
 
 impl From<std::process::Command> for Command {
+    /// Its standard streams are as after [`as_std_mut`](Command::as_std_mut).
     fn from(inner: std::process::Command) -> Command {
-        Command { inner }
+        Command { inner, is_set: StreamsSet { stdin: true, ..StreamsSet::default() } }
     }
 }
 

@@ -19,14 +19,14 @@ cmd_test() {
     run cargo test --workspace "$@"
 }
 
-#: quick                what to run by hand before a commit, 3 minutes once built: fmt, clippy, tidy, all unit tests
+#: quick                checks before each commit: fmt, clippy, tidy, unit tests; 3 minutes once built
 cmd_quick() {
     cmd_fmt
     run cargo clippy --workspace --all-targets -- -D warnings
     run cargo test --workspace --lib --bins --test tidy
 }
 
-#: fmt                  check the format (cargo fmt --all mends it)
+#: fmt                  check the format (cargo fmt --all fixes it)
 cmd_fmt() {
     run cargo fmt --all --check
 }
@@ -46,10 +46,10 @@ cmd_docs() {
     RUSTDOCFLAGS="-D warnings" run cargo doc --workspace --no-deps
 }
 
-#: tidy                 crate arrows, links, golden files, line rules: what style a program can check
+#: tidy                 style rules that a program can check: crate dependencies, links, golden files, lines
 cmd_tidy() {
-    # --workspace, so that it is the program of `test`: the dependencies of one package alone have other features, and
-    # would be built again.
+    # --workspace reuses the build of `test`: one package alone resolves other features, and its dependencies would be
+    # rebuilt.
     run cargo test --workspace --test tidy
 }
 
@@ -70,7 +70,7 @@ cmd_site() {
     mkdir -p "$(dirname "$site")"
     cp -R examples/site "$site"
     while IFS= read -r -d '' file; do
-        # -n: no name and no time inside, so that the same site gives the same bytes.
+        # -n omits name and time, so the same site gives the same bytes.
         gzip -9 -n -k "$file"
         brotli -q 11 -k "$file"
         zstd -q -19 -k "$file"
@@ -82,46 +82,46 @@ cmd_site() {
 
 #: models               model-check the lock-free parts with loom: every order of their steps, within bounds
 cmd_models() {
-    # A build of its own: with --cfg loom the crates are others. Without link-time optimisation, which takes longer than
-    # the models. Sums that overflow fail, as in a debug build.
+    # A separate build, because --cfg loom changes the crates. No LTO: it takes longer than the models. Overflow checks
+    # are on, as in a debug build.
     RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true \
         CARGO_TARGET_DIR=$target/loom \
         run cargo test --package weftwork-fiber --package weftwork-cache --lib --release "$@" models
 }
 
-#: asan                 the fiber crate's tests under AddressSanitizer, which follows its switches of stacks
+#: asan                 the fiber crate's tests under AddressSanitizer, with stack switches announced to it
 cmd_asan() {
     local triple seconds=100 program name
     triple="$(uname -m)-unknown-linux-gnu"
     local -a build=(cargo test --package weftwork-fiber --features sanitizer --target "$triple" --lib --tests)
-    # RUSTC_BOOTSTRAP: sanitizers are a flag of nightly compilers, and of ours if told so.
+    # RUSTC_BOOTSTRAP makes a stable compiler accept -Zsanitizer.
     local -x RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR=$target/asan
     run "${build[@]}" --no-run
     [[ ${1-} == --no-run ]] && return
-    # Leaks are not looked for: a runtime that stops leaves the fibers behind that did not end, as it promises, and the
-    # memory of stacks is not searched for pointers.
+    # No leak detection: a stopped runtime leaves unfinished fibers behind, by design, and the sanitizer does not search
+    # their stacks for pointers.
     local options=detect_leaks=0
     for program in $("${build[@]}" --no-run --message-format=json 2>/dev/null \
         | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
         name=$(basename "$program")
-        # It limits the address space, of which the sanitizer takes terabytes.
+        # Its tests limit the address space; the sanitizer reserves terabytes.
         [[ $name == memory-* ]] && continue
-        # It counts instructions of the crate, one at a time; the sanitizer's would be counted as well.
+        # Its tests count the crate's instructions; the sanitizer adds its own.
         [[ $name == cost-* ]] && continue
         local own=$options
-        # Its promises are about who handles SIGSEGV.
+        # The runtime's own handler of SIGSEGV is under test.
         [[ $name == fatal-* ]] && own=$options:handle_segv=0
         ASAN_OPTIONS=$own run timeout --kill-after=5 "$seconds" "$program" --quiet \
             || die "$name failed under AddressSanitizer, or did not end in $seconds s"
     done
 }
 
-#: valgrind             the fiber crate under memcheck, on epoll: it is told of the stacks, and must find nothing
+#: valgrind             the fiber crate's tests on epoll under memcheck, which is told of the stacks; reports are errors
 cmd_valgrind() {
     local seconds=90 test program
     need valgrind valgrind
-    # rustix's own system calls look for the vDSO, which valgrind hides. And 3.19 holds its one lock while io_uring_enter
-    # sleeps, so nothing else would run. The two that are skipped have hundreds of connections, which takes it minutes.
+    # rustix's own system calls look for the vDSO, which valgrind hides. valgrind 3.19 holds its one lock while
+    # io_uring_enter sleeps, so epoll only. The two skipped tests have hundreds of connections and take minutes.
     export RUSTFLAGS="--cfg rustix_use_libc" CARGO_TARGET_DIR=$target/valgrind
     for test in migration stackless datagrams; do
         program=$(cargo test --package weftwork-fiber --test "$test" --no-run --message-format=json 2>/dev/null \
@@ -148,12 +148,12 @@ cmd_fuzz() {
     for (( ; running > 0; running--)); do
         wait -n || failed=1
     done
-    # Again behind all others' output: the last lines must tell what failed.
+    # Repeat the failures below the output of all targets: the last lines are the ones that are read.
     ((failed == 0)) || grep -aE 'panicked at|^==.*ERROR|^error|^Base64|found something' target/fuzz-*.log | cut -c1-400
     return "$failed"
 }
 
-#: soak [SECONDS]       the netstack's simulations with seeds that no run had, each for SECONDS (300)
+#: soak [SECONDS]       the netstack's simulations with new seeds, each for SECONDS (300)
 cmd_soak() {
     local seconds=${1:-300} seeds=1000 test program first end
     for test in two_hosts full_stack hostile; do
@@ -181,13 +181,13 @@ cmd_system() {
         gcc gcc go golang-go faketime faketime certbot certbot lego lego testssl testssl.sh hexdump bsdextrautils \
         dig dnsutils pyflakes3 pyflakes3 srun slurm-wlm ssh openssh-client sshd openssh-server
     cmd_memcached
-    # pip builds what it has no wheel for.
+    # For packages without a wheel, which pip builds from source.
     [[ -e /usr/include/libmemcached/memcached.h ]] || apt_get install libmemcached-dev zlib1g-dev python3-venv python3-dev
     if [[ ! -x $target/python/bin/kubernetes-validate ]]; then
         python3 -m venv "$target/python"
         run "$target/python/bin/pip" --quiet install kubernetes-validate==1.37.0
     fi
-    # A misspelled name is found now, and not in the middle of the suite.
+    # Find a misspelled name before the suite runs.
     run pyflakes3 tests/system
     system_builds
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || apt_get install postgresql
@@ -201,13 +201,13 @@ cmd_system() {
 
 #: memcached            build the memcached of Debian's unstable release, with its proxy: `weft cache` is compared with it (root)
 cmd_memcached() {
-    # Stable releases have one that is years old.
+    # Debian's stable releases have a version that is years old.
     [[ -x $memcached/memcached ]] && "$memcached/memcached" --help | grep proxy_config >/dev/null && return
     need make make
     [[ -e /usr/include/event.h ]] || apt_get install libevent-dev
     local folder mirror
     folder=$(mktemp -d)
-    # From where the machine has its packages, with lists of its own: nothing else is to come from there.
+    # The machine's own mirror, with separate package lists, so that nothing else is installed from unstable.
     mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' | sed -n 1p)
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" >"$folder/sources.list"
     mkdir -p "$folder/lists/partial" "$memcached"
@@ -230,7 +230,7 @@ cmd_libraries() {
         --manifest-path examples/libraries/Cargo.toml
 }
 
-#: deb [PROFILE]        the Debian package, of the release binary or of another profile's, and its debug information, in target/debian
+#: deb [PROFILE]        the Debian package of PROFILE's binary (release) and its debug symbols, in target/debian
 cmd_deb() {
     local profile=${1:-release}
     # The manifest names this folder.
@@ -252,12 +252,12 @@ cmd_deb() {
 cmd_static() {
     local triple profile=${1:-release}
     triple="$(uname -m)-unknown-linux-gnu"
-    # A target that is named, so that build scripts and macros are linked as ever.
+    # With an explicit target, the flag does not apply to build scripts and macros.
     RUSTFLAGS="-C target-feature=+crt-static" installed "$profile" --target "$triple"
 }
 
-#: same [ARGS]          two builds in two folders are the same bytes (slow); ARGS are profile, package and program, by
-#:                      themselves release, weftwork and weft
+#: same [ARGS]          check that builds in two folders have the same bytes (slow); ARGS: profile, package and program
+#:                      (release weftwork weft)
 cmd_same() {
     local profile=${1:-release} package=${2:-weftwork} program=${3:-weft} folder hash first='' root output
     output=${profile/#dev/debug}
@@ -274,7 +274,7 @@ cmd_same() {
                 run cargo build --locked --profile "$profile" --package "$package" --no-default-features
             fi
         )
-        # strip seeks, so not into a pipe.
+        # strip seeks in its output, which therefore cannot be a pipe.
         strip --strip-all "$root/target/$output/$program"
         hash=$(sha256sum <"$root/target/$output/$program")
         rm -rf "$(dirname "$root")"
@@ -284,13 +284,13 @@ cmd_same() {
     done
 }
 
-#: supply               licences, sources and versions of what is linked (cargo deny, whose compilation takes minutes)
+#: supply               check licences, sources and versions of dependencies (cargo deny, which takes minutes to build)
 cmd_supply() {
     need_cargo cargo-deny 0.20.2
     PATH="$(realpath "$tools")/bin:$PATH" run cargo deny --locked check licenses bans sources
 }
 
-#: book                 the project's web page, of README and docs by mdBook: target/book/html
+#: book                 the project's web page from README and docs (mdBook), in target/book/html
 cmd_book() {
     need python3 python3
     need_cargo mdbook 0.5.4 --no-default-features --features search
@@ -304,11 +304,11 @@ cmd_bom() {
     PATH="$(realpath "$tools")/bin:$PATH" run cargo cyclonedx --manifest-path crates/weft/Cargo.toml --no-default-features --format json \
         --target "$(uname -m)-unknown-linux-gnu" --override-filename weft.cdx
     mv crates/weft/weft.cdx.json "$target/weft.cdx.json"
-    # It writes one beside each crate of the workspace.
+    # cargo cyclonedx writes one beside each crate of the workspace.
     find crates -name weft.cdx.json -delete
 }
 
-#: smallest             everything compiles with the smallest versions of what it asks for
+#: smallest             check that everything compiles with the oldest versions that the manifests allow
 cmd_smallest() {
     local folder
     folder=$(mktemp -d)
@@ -316,14 +316,14 @@ cmd_smallest() {
     mkdir -p "$target"
     export CARGO_TARGET_DIR
     CARGO_TARGET_DIR=$(realpath "$target")/smallest
-    # A flag of nightly compilers, and of ours if told so; but crates that look for one must not find it.
+    # RUSTC_BOOTSTRAP makes a stable cargo accept -Z. The check runs without it, because crates would detect a nightly.
     (cd "$folder/weftwork" && RUSTC_BOOTSTRAP=1 run cargo -Z direct-minimal-versions generate-lockfile \
         && run cargo check --workspace --all-targets)
     rm -rf "$folder"
 }
 
-#: crates               every crate's package is made; all of them compile from what is in the packages, and a newcomer's
-#:                      program compiles with fiber of a registry that has them
+#: crates               package every crate, compile all from the packages, and build a newcomer's program with fiber
+#:                      from a registry of these packages
 cmd_crates() {
     local folder=$target/package/unpacked package name registry
     need python3 python3
@@ -341,10 +341,10 @@ cmd_crates() {
             printf '%s = { path = "%s" }\n' "${name%-[0-9]*}" "$name"
         done
     } >"$folder/Cargo.toml"
-    # The versions of the workspace, so that its dependencies are compiled already.
+    # The workspace's versions, whose dependencies are compiled already.
     cp Cargo.lock "$folder/"
     run cargo check --manifest-path "$folder/Cargo.toml" --target-dir "$target" --workspace
-    # Cargo keeps what it had from an address, so other packages have another one.
+    # Cargo caches a registry by its address, so changed packages need a new address.
     registry=$(realpath "$target")/registry/$(cat "$target"/package/*.crate | sha256sum | cut -c 1-16)
     rm -rf "$target/registry"
     run python3 tools/tutorial.py "$target/package" "$registry"
@@ -353,19 +353,19 @@ cmd_crates() {
     run cargo build --manifest-path "$registry/tutorial/Cargo.toml" --target-dir "$target"
 }
 
-#: debian_root          a clean system of this Debian, in which the package is tried (root)
+#: debian_root          a clean root file system of this Debian release, for testing the package (root)
 cmd_debian_root() {
     local root=$target/debian-root mirror
     [[ -e $root/usr/bin/curl ]] && return
     need mmdebstrap mmdebstrap
-    # From where the machine has its packages.
+    # The machine's own mirror.
     mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' | sed -n 1p)
     rm -rf "$root"
     run mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,curl \
         "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root" "$mirror"
 }
 
-#: lab [ARGS]           the laboratory's servers beside other people's (root); ARGS as for weft lab run (web cache generator)
+#: lab [ARGS]           run experiments of the laboratory (root); ARGS as for weft lab run (web cache generator)
 cmd_lab() {
     [[ $(id -u) == 0 ]] || die "servers are measured as root: in a network of their own, ahead of everything else"
     need nginx nginx-light
@@ -378,7 +378,7 @@ cmd_lab() {
     run "$target/release/weft" lab run "$@"
 }
 
-#: ahead                builds what later steps of CI run
+#: ahead                build the programs of later CI steps
 cmd_ahead() {
     cmd_models --no-run
     cmd_asan --no-run
@@ -386,7 +386,7 @@ cmd_ahead() {
     system_builds
 }
 
-#: all                  what CI runs (.ci/run) and supply, with 60 s of fuzzing for each target
+#: all                  the steps of CI (.ci/run) and supply, with 60 s of fuzzing per target
 cmd_all() {
     cmd_test
     cmd_fmt
@@ -415,8 +415,8 @@ die() {
     exit 1
 }
 
-# need COMMAND PACKAGE…: installs each PACKAGE with apt-get whose COMMAND is missing, all at once, and fails when that fails:
-# a check that cannot run has not passed.
+# need COMMAND PACKAGE…: installs every PACKAGE whose COMMAND is missing, in one call of apt-get, or fails: a check
+# that cannot run has not passed.
 need() {
     local -a missing=() pairs=("$@")
     while (($#)); do
@@ -425,7 +425,7 @@ need() {
     done
     ((${#missing[@]})) || return 0
     say "installing ${missing[*]}"
-    command -v apt-get >/dev/null || die "${missing[*]}: missing, and there is no apt-get: install and start again"
+    command -v apt-get >/dev/null || die "missing packages: ${missing[*]}; there is no apt-get, so install them by hand"
     [[ $(id -u) == 0 ]] || die "missing packages (as root: apt-get install ${missing[*]})"
     if ! apt_get install "${missing[@]}"; then
         apt_get update && apt_get install "${missing[@]}" || die "not installed: ${missing[*]}"
@@ -437,7 +437,7 @@ need() {
     done
 }
 
-# need_cargo NAME VERSION [ARGS]: a program of the registry, compiled once, without optimisation, which it does not need.
+# need_cargo NAME VERSION [ARGS]: installs a program of the registry, once, built without optimisation.
 need_cargo() {
     [[ -x $tools/bin/$1 ]] && return
     CARGO_PROFILE_DEV_DEBUG=0 run cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" "$1" --version "${@:2}"
@@ -447,9 +447,9 @@ apt_get() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" </dev/null
 }
 
-# installed PROFILE [ARGS]: the command as packages have it, without its laboratory. A release is optimised as one program,
-# and functions that are the same are there once (lld can, rustc's own linker on x86-64; a backtrace may have the twin's
-# name). It is smaller, and as fast.
+# installed PROFILE [ARGS]: builds the command as packages have it, without the laboratory. A release has fat LTO and
+# identical code folding (by lld, rustc's own linker on x86-64): smaller and as fast, but a backtrace may name another
+# function with the same code.
 installed() {
     local profile=$1
     local -a build=(--locked --profile "$profile" --package weftwork --bin weft --no-default-features "${@:2}")
@@ -461,10 +461,10 @@ installed() {
 }
 
 system_builds() {
-    # The binary that is installed, in all but two things: see the profile, and `installed`.
+    # The installed binary, but for two differences: see profile `checked`, and `installed`.
     run cargo build --profile checked --package weftwork --no-default-features
-    # Hosts on the devices of crate netstack; and what docs/your-own-server.md builds, for the netstack. All packages are
-    # named, so that the features of what they share are those of the binary, and nothing of it is built again.
+    # Hosts on netstack devices, and the server of docs/your-own-server.md for the netstack. All packages are named, so
+    # that shared dependencies have the binary's features and are not built again.
     run cargo build --profile checked --package weftwork --no-default-features \
         --package weftwork-netstack --package weftwork-serve --example answer --example ask --example line
     # The laboratory, which measures that binary.
@@ -475,7 +475,7 @@ fuzz_targets() {
     sed -n '/^\[\[bin\]\]/,/^$/s/^name = "\(.*\)"/\1/p' fuzz/Cargo.toml
 }
 
-# fuzz_one TARGET SECONDS: prints all of it at its end, apart from what others print.
+# fuzz_one TARGET SECONDS: prints the output at the end, so that the targets' outputs do not mix.
 fuzz_one() {
     local corpus=$PWD/target/fuzz-corpus/$1 log=$PWD/target/fuzz-$1.log status=0
     mkdir -p "$corpus"

@@ -43,7 +43,7 @@ pub struct Membership {
     pub job: String,
 }
 
-// Below the ports that systems hand out by themselves (ip_local_port_range, ip(7)).
+// Below the ephemeral ports (ip_local_port_range, ip(7)).
 const PORT_FIRST: u32 = 20_000;
 const PORTS: u32 = 10_000;
 /// Maximum number of agents; more is a typing error.

@@ -36,7 +36,7 @@ pub(crate) enum Protocol {
 pub(crate) enum RenderedRequests {
     Http(Arc<[http::RenderedRequest]>),
     Http2(Arc<http2::Blocks>),
-    /// They are not HTTP.
+    /// No HTTP requests.
     None,
 }
 

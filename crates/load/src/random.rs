@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_seed_never_change() {
-        // File sets on disk were made of these: another generator would not know their checksums.
+        // Existing file sets were made from these numbers; others would not match their checksums.
         let mut random = Random::new(42);
         assert_eq!(random.bits(), 15_021_278_609_987_233_951);
         let mut bytes = [0; 4];
@@ -125,7 +125,7 @@ mod tests {
             let sum: u64 = drawn.iter().map(|&tries| u64::from(tries)).sum();
             let ratio = sum as f64 / COUNT as f64 / f64::from(mean);
             assert!((0.98..1.02).contains(&ratio), "{ratio} of {mean}");
-            // Of those that have come so far, one in `mean` ends there.
+            // One in `mean` of those that remain ends there.
             for at in [1, mean] {
                 let here = drawn.iter().filter(|&&tries| tries == at).count() as f64;
                 let later = drawn.iter().filter(|&&tries| tries >= at).count() as f64;

@@ -142,7 +142,7 @@ fn input_bytes(plan: &Plan) -> usize {
     if plan.is_udp() {
         return INPUT_DATAGRAM_BYTES;
     }
-    // Frames of HTTP/2 are too short to discard them apart.
+    // Frames of HTTP/2 are too short to be discarded separately.
     match (plan.verify || plan.http2, plan.depth) {
         (true, _) => INPUT_WHOLE_BYTES,
         (false, 2..) => INPUT_DEEP_BYTES,
@@ -150,11 +150,11 @@ fn input_bytes(plan: &Plan) -> usize {
     }
 }
 
-/// Interval at which the wait for the first connections looks at the wish to stop.
+/// Interval at which the wait for the first connections checks for a stop.
 const STOP_CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// Probes on a thread of its own, which is left alone once `stop` is true: the connection to a host
-/// that does not answer ends with its time-out only.
+/// Probes on a thread of its own, which is abandoned once `stop` is true: a connection to a host
+/// that does not answer ends only with its time-out.
 fn probe_until(stop: &AtomicBool, plan: &Plan, tls: Option<&TlsClient>) -> Ran<String> {
     let targets = plan.targets.clone();
     let limit = plan.connect_timeout;
@@ -169,7 +169,7 @@ fn probe_until(stop: &AtomicBool, plan: &Plan, tls: Option<&TlsClient>) -> Ran<S
     loop {
         match receiver.recv_timeout(STOP_CHECK_EVERY) {
             Ok(probed) => return probed,
-            // What follows ends at once, with nothing counted.
+            // The rest of the run ends at once, with nothing counted.
             Err(_) if stop.load(Ordering::Relaxed) => return Ok(String::new()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => panic!("the probe panicked"),

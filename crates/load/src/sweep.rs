@@ -393,7 +393,7 @@ mod tests {
         p99_max: Duration::from_millis(10),
     };
 
-    /// A server that keeps up to a capacity, and behind it answers at that rate, late.
+    /// A server that keeps up to a capacity; beyond it, it answers at that rate, late.
     struct Server {
         capacity_per_s: f64,
         generator_capacity_per_s: f64,

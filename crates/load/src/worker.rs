@@ -287,7 +287,7 @@ impl<'p> Worker<'p> {
             (0..self.active).for_each(|slot| self.connections[slot as usize].is_free_listed = true);
             self.opening.start = self.active;
         }
-        self.is_ending = true; // Nothing is asked yet.
+        self.is_ending = true; // Send no requests yet.
         while (!self.opening.is_empty() || self.connecting > 0) && !overseer.is_stopped() {
             self.update_clock();
             self.open_due();
@@ -315,7 +315,7 @@ impl<'p> Worker<'p> {
             self.run_once()?;
         }
         if !overseer.is_stopped() {
-            // Unanswered one whole time-out after the end.
+            // A request of the last moment times out one whole time-out after the end.
             let connecting =
                 self.connections.iter().filter(|slot| slot.queued_ns.is_some()).count() as u64;
             let unanswered = self.in_flight_total + self.backlog.len() as u64 + connecting;
@@ -369,8 +369,8 @@ impl<'p> Worker<'p> {
         if self.left == 0 && is_idle {
             return true;
         }
-        // A closed loop waits for its last replies too; one that never comes would be in no figure
-        // otherwise.
+        // A closed loop awaits its last replies too; otherwise a reply that never comes would not
+        // be counted.
         let is_done = if self.is_open_loop() {
             is_idle && self.next_arrival_ns >= self.times.end_ns
         } else {

@@ -13,7 +13,7 @@ use load::verdict::VerdictRow;
 use load::{Errors, Plan};
 use world::{cache_of, cache_plan, cache_server, expect_no_error, over_both};
 
-/// Number of requests that yields some of each kind.
+/// Enough requests for some of each kind.
 fn some_hundred(plan: Plan) -> Plan {
     Plan { requests_max: Some(400), duration: Duration::from_secs(60), ..plan }
 }
@@ -55,15 +55,15 @@ fn keys_that_nobody_stored_are_misses() {
 }
 
 /// Seen: caches that answered 60,000 requests per second over 15,360 connections used 2 % of their
-/// core. Cause: who reads their CPU time while it is measured was told of a beginning before keys
-/// were stored and connections opened. Cure: measuring begins when the run's clock does.
+/// core. Cause: the measurement of their CPU time began before keys were stored and connections
+/// opened. Cure: it begins with the run's clock.
 #[test]
 fn measuring_starts_after_populate() {
     let last = Arc::new(Mutex::new(SystemTime::UNIX_EPOCH));
     let stored = Arc::clone(&last);
     let server = cache_server(move |_| *stored.lock().unwrap() = SystemTime::now());
     let mut plan = Plan { warm_up: Duration::ZERO, ..cache_plan(server.address) };
-    // So all that is stored is stored before.
+    // No sets, so that all keys are stored before the run.
     cache_of(&mut plan).set_percent = 0.0;
     over_both(&plan, |outcome| {
         expect_no_error(outcome);
@@ -116,7 +116,7 @@ fn open_loop_answers_gets_and_sets() {
     });
 }
 
-/// Answers every line with these words.
+/// A server that answers every line with these words.
 fn saying(words: &'static [u8]) -> world::Server {
     world::server(move |mut stream, _| {
         use std::io::{BufRead, BufReader, Write};
@@ -129,8 +129,8 @@ fn saying(words: &'static [u8]) -> world::Server {
     })
 }
 
-/// Seen: a cache that answered every get with an error, or with the reply to a set, was a cache
-/// without a fault that has nothing. Cause: every line that ends a reply was a good reply.
+/// Seen: a cache that answered every get with an error, or with the reply to a set, passed as one
+/// without items. Cause: every line that ends a reply counted as a good reply.
 #[test]
 fn wrong_answers_to_a_get() {
     let unexpected = |errors: Errors| errors.unexpected_status;
@@ -186,7 +186,7 @@ fn stored_keys_have_their_values() {
         assert_eq!(outcome.total.errors.total(), 0, "not stored");
         assert_eq!(outcome.verdict().row, VerdictRow::NothingCompared);
     });
-    // Each is right by itself, and none of them is what was asked for.
+    // Each reply is valid, but none belongs to its request.
     let server = cache_server(|_| {});
     let first = key_and_value(&server, &plan);
     let one = saying(Box::leak(first.into_boxed_slice()));
@@ -202,8 +202,8 @@ fn stored_keys_have_their_values() {
     });
 }
 
-/// Seen: a cache that answered a get of several keys with values of others passed. (What each value
-/// is compared with is told in `memcached.rs`.)
+/// Seen: a cache that answered a get of several keys with values of others passed. (`memcached.rs`
+/// describes the comparison.)
 #[test]
 fn values_of_other_keys_are_wrong() {
     let server = cache_server(|_| {});

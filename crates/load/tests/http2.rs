@@ -54,8 +54,8 @@ fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32)> {
     Some((kind, flags, u32::from_be_bytes(id)))
 }
 
-/// Sends its settings, then what `answer` says to each request, by its stream. `None` ends the
-/// connection.
+/// Sends its settings, then the frames that `answer` returns for each request's stream. `None` ends
+/// the connection.
 fn frames_server(
     settings: &'static [u8],
     answer: impl Fn(u32) -> Option<Vec<u8>> + Send + Sync + 'static,
@@ -89,7 +89,7 @@ fn plan(server: &Server, streams: u32) -> Plan {
     Plan { http2: true, depth: streams, ..http_plan(server.address, &["/a", "/b"]) }
 }
 
-/// The same, that ends when so many requests are answered.
+/// The same plan, ended by a number of requests.
 fn counted(server: &Server, streams: u32, requests: u64) -> Plan {
     Plan {
         requests_max: Some(requests),
@@ -121,7 +121,7 @@ fn replies_of_every_loop_are_counted() {
     }
 }
 
-/// A server that answers only when all streams wait, the last one first.
+/// A server that answers when all streams wait, the last stream first.
 #[test]
 fn all_streams_are_in_flight() {
     const STREAMS: u32 = 7;
@@ -138,7 +138,7 @@ fn all_streams_are_in_flight() {
 
 #[test]
 fn limits_of_the_server_are_named() {
-    // Two streams, and a window of ten bytes that stays.
+    // Two streams, and a window of ten bytes that never grows.
     let settings = &[0, 3, 0, 0, 0, 2, 0, 4, 0, 0, 0, 10];
     let server = frames_server(settings, |stream| Some(reply(stream)));
     let mut plan = counted(&server, 8, 100);
@@ -198,7 +198,7 @@ fn each_failure_has_its_class() {
         1 => Some(reply(stream)),
         _ => Some(goaway(stream, 11)),
     });
-    // Nothing was served: sending the requests again might never end.
+    // Nothing was served: sending the requests again could repeat for ever.
     expect_class("goaway", |_| Some(goaway(0, 0)));
     expect_class("bad_reply", |_| Some(frame(99, 0, 0, &[0; 20_000])));
     expect_class("bad_reply", |stream| Some(frame(DATA, 0, stream, b"a")));
@@ -213,7 +213,7 @@ fn each_failure_has_its_class() {
     });
 }
 
-/// The server replies, and reads nothing but the first requests.
+/// The server replies, but reads only the first requests.
 #[test]
 fn unread_acknowledgements_end_the_connection() {
     const STREAMS: u32 = 100;
@@ -230,7 +230,7 @@ fn unread_acknowledgements_end_the_connection() {
         for number in 0..STREAMS {
             let _ = stream.write_all(&[&pings[..], &reply(2 * number + 1)].concat());
         }
-        // Until the client has closed.
+        // Repeats until the client has closed.
         while stream.write_all(&frame(SETTINGS, 0, 0, &[])).is_ok() {
             thread::sleep(Duration::from_millis(10));
         }
@@ -246,7 +246,7 @@ fn unread_acknowledgements_end_the_connection() {
     );
 }
 
-/// A frame in a pause is not the reply that the next request waits for.
+/// A frame in a pause is not taken for the reply that the next request waits for.
 #[test]
 fn think_times_are_kept() {
     let times = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Loads over TLS, against a server of which the test knows each handshake.
+//! Loads over TLS, against a server that records each handshake.
 
 extern crate weftwork_load as load;
 
@@ -51,7 +51,7 @@ fn secure_server() -> Secure {
                     return end_with_body(lines.get_mut(), path == "notified");
                 }
                 let Ok(len) = path.parse::<usize>() else {
-                    return; // To be cut.
+                    return; // The request asks for a cut.
                 };
                 let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n");
                 let reply = [head.into_bytes(), vec![b'x'; len]].concat();
@@ -169,7 +169,7 @@ fn plain_servers_are_told_apart() {
     }
 }
 
-/// The first handshake, which is the probe's, succeeds; of the others none does.
+/// The probe's handshake succeeds, all others fail.
 #[test]
 fn failed_handshakes_are_counted() {
     for io in [Io::Auto, Io::Epoll] {

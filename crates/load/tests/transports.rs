@@ -19,7 +19,7 @@ use world::{cache_of, cache_plan, expect_no_error, http_plan, over_both};
 
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A plan of HTTP over the socket, of so many requests.
+/// A plan of HTTP over the socket, ended by a number of requests.
 fn unix_plan(path: &std::path::Path, requests: u64) -> Plan {
     Plan {
         targets: vec![LoadTarget::Unix(path.to_owned())],
@@ -29,7 +29,7 @@ fn unix_plan(path: &std::path::Path, requests: u64) -> Plan {
     }
 }
 
-/// Answers each request on the stream with a body of so many bytes.
+/// Answers each request on the stream with a body of this length.
 fn serve_unix(stream: UnixStream, body_bytes: usize) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     while let Some(Ok(line)) = lines.next() {
@@ -65,8 +65,7 @@ fn http_over_a_unix_socket() {
 }
 
 /// Seen: `-n 5` "achieved 5,708/s", and 20,897/s in its CSV. Cause: the time in which the thread
-/// handed over its counts was measured too. Cure: a run of so many requests ends with its last
-/// reply.
+/// reported its counts was included. Cure: a run limited by requests ends with its last reply.
 #[test]
 fn run_of_n_requests_ends_with_its_last_reply() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,8 +85,8 @@ fn run_of_n_requests_ends_with_its_last_reply() {
     });
 }
 
-/// Seen in reports on oha and others: over a Unix socket connections fail with EAGAIN. Cause: the
-/// listen queue is full, which connect(2) of a socket that does not block does not wait for.
+/// Seen in reports on oha and others: over a Unix socket connections fail with EAGAIN. Cause:
+/// connect(2) of a nonblocking socket does not wait for space in a full listen queue.
 #[test]
 fn full_queue_of_a_unix_socket_is_waited_for() {
     for io in [Io::Auto, Io::Epoll] {
@@ -119,8 +118,8 @@ fn missing_unix_socket_is_told() {
     assert!(said.contains("/no/such/socket: No such file"), "{said}");
 }
 
-/// A memcached of `get` over UDP. `answer` is shown the payload and its number, and gets a function
-/// that sends a datagram of the reply: its number, how many there are, and its payload.
+/// A memcached of `get` over UDP. `answer` gets the payload, its number, and a function that sends
+/// a datagram of the reply: its number, the number of datagrams, and its payload.
 fn udp_server(
     answer: impl Fn(&str, u64, &dyn Fn(u16, u16, &str)) + Send + 'static,
 ) -> (SocketAddr, Arc<AtomicU64>) {
@@ -187,7 +186,7 @@ fn replies_of_several_datagrams() {
     });
 }
 
-/// A lost request is one error, and its socket goes on; a late reply belongs to no later request.
+/// A lost request is one error, and its socket stays in use; a late reply is dropped.
 #[test]
 fn lost_datagrams_are_errors_of_their_own() {
     for io in [Io::Auto, Io::Epoll] {
@@ -195,7 +194,7 @@ fn lost_datagrams_are_errors_of_their_own() {
             let reply = format!("VALUE {} 0 1\r\nx\r\nEND\r\n", key_of(payload));
             if number != 5 && number != 9 {
                 send(0, 1, &reply);
-                send(0, 1, &reply); // It comes twice.
+                send(0, 1, &reply); // A duplicate.
             }
         });
         let plan = Plan {
@@ -214,7 +213,7 @@ fn lost_datagrams_are_errors_of_their_own() {
     }
 }
 
-/// memcached's datagrams have 1,400 bytes, others' up to 64 KiB.
+/// Replies of memcached have datagrams of 1,400 bytes, those of others up to 64 KiB.
 #[test]
 fn long_datagrams_are_whole() {
     let (address, _) = udp_server(|payload, _, send| {
@@ -280,7 +279,7 @@ fn plans_that_udp_cannot_carry_are_refused() {
     }
 }
 
-/// Names of keys are those of the template, of all of them, and found again in the replies.
+/// Keys are named by the template, all of its names are used, and replies are matched to them.
 #[test]
 fn keys_are_named_by_a_template() {
     let server = world::cache_server(|_| {});

@@ -161,8 +161,8 @@ fn strangers_are_refused() {
     assert!(member.is_ok());
 }
 
-/// Seen (in review): a stranger that said a byte now and then kept all agents from meeting for an
-/// hour. Cause: each byte had the time that the hello should have. Cure: a hello has one deadline.
+/// Seen (in review): a stranger that sent a byte now and then delayed the meeting of all agents by
+/// an hour. Cause: each byte had a time limit of its own. Cure: one deadline for the whole hello.
 #[test]
 fn slow_stranger_delays_nobody() {
     let listener = listener();
@@ -175,7 +175,7 @@ fn slow_stranger_delays_nobody() {
     });
     let place_of_1 = membership(1, 2, &listener);
     let member = thread::spawn(move || {
-        // The stranger's hello has less time than it is waited for.
+        // The stranger's deadline is shorter than this member's patience.
         Member::join(&place_of_1, PATIENCE)?.work(|_, _| Ok(part(1)))
     });
     let leader = Leader::gather(&listener, &membership(0, 2, &listener), PATIENCE).unwrap();

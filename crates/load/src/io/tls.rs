@@ -23,7 +23,7 @@ use crate::io::slots::Receive;
 use crate::io::{Backend, ReadWrite};
 use crate::plan::{LoadTarget, Plan, Tls, TlsVersion, Workload};
 
-/// Result of a connection whose peer does not keep to TLS, or whose certificate is refused.
+/// Result of a connection whose peer violates TLS, or whose certificate is refused.
 const NO_TLS: i32 = -libc::EPROTO;
 /// Protocol name of HTTP/2 (RFC 9113 3.2).
 const HTTP2: &[u8] = b"h2";
@@ -448,7 +448,7 @@ impl TlsBackend {
     fn received(&mut self, slot: u32, result: i32) {
         let entry = &mut self.slots[slot as usize];
         let Some(connection) = &mut entry.connection else {
-            return; // It was closed.
+            return; // The slot was closed.
         };
         entry.is_torn = result == 0;
         entry.end = match result {

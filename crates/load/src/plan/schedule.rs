@@ -165,8 +165,8 @@ mod tests {
         let mut gaps: Vec<f64> =
             times.windows(2).map(|pair| (pair[1] - pair[0]) * 1000.0).collect();
         gaps.sort_by(f64::total_cmp);
-        // Kolmogorov and Smirnov: the largest distance to 1 - e^-x; 1.63/√n is exceeded in 1 % of
-        // all seeds, and this seed is one of the others.
+        // Kolmogorov and Smirnov: the largest distance to 1 - e^-x. It exceeds 1.63/√n for 1 % of
+        // all seeds, and not for this one.
         let n = gaps.len() as f64;
         let distance = gaps.iter().enumerate().map(|(index, gap)| {
             let law = 1.0 - (-gap).exp();

@@ -641,8 +641,8 @@ mod tests {
         assert_eq!(replies(switching, false), [(101, 0, true)]);
     }
 
-    /// Seen: a server that sent interim replies or lines of a trailer for ever was taken for a
-    /// silent one. Cause: each alone is short. Cure: they have a limit together.
+    /// Seen: a server that sent interim replies or trailer lines for ever was taken for a silent
+    /// one. Cause: only each of them had a limit. Cure: one limit for their sum.
     #[test]
     fn what_never_comes_to_an_end_is_broken() {
         for (begins, again) in [
@@ -691,8 +691,8 @@ mod tests {
     }
 
     /// Seen: servers that answered at once, but in another protocol or with LF alone, were called
-    /// silent after the time-out. Cause: the end of a head was waited for, whatever came. Cure:
-    /// what cannot become a head is none.
+    /// silent after the time-out. Cause: the end of a head was awaited, whatever arrived. Cure:
+    /// bytes that cannot begin a head fail at once.
     #[test]
     fn broken_head_is_found_at_once() {
         for said in [

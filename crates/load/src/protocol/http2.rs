@@ -348,7 +348,7 @@ impl Http2Connection {
     }
 
     fn continue_block(&mut self, head: FrameHead, payload: &[u8]) -> Parsed<Option<Event>> {
-        // Each costs its head, so that endless empty ones end too.
+        // Count the head as well, so that endless empty frames reach the limit.
         self.take_beside(frame::HEAD_BYTES + payload.len())?;
         let mut block = self.block.take().ok_or(ProtocolError)?;
         expect(block.stream == head.stream)?;
@@ -379,7 +379,7 @@ impl Http2Connection {
         });
         let decoded = decoded.map_err(|_| ProtocolError)?;
         expect(!is_wrong)?;
-        // Of a stream that was reset; its fields are in the table now.
+        // The stream was reset; its fields have updated the table.
         let Some(at) = self.position(stream) else {
             return Ok(None);
         };

@@ -425,7 +425,7 @@ fn line_of(line: &[u8]) -> ReplyLine<'_> {
         b"END" | b"EN" | b"MN" => ReplyLine::Reply(200, Some(false)),
         b"STORED" | b"HD" => ReplyLine::Reply(200, Some(true)),
         b"ERROR" | b"CLIENT_ERROR" => ReplyLine::Reply(400, None),
-        // A plain set is stored, or the server could not.
+        // A plain set fails only because of the server.
         b"SERVER_ERROR" | b"NS" | b"NOT_STORED" => ReplyLine::Reply(500, None),
         _ => ReplyLine::Broken,
     }
@@ -559,9 +559,8 @@ mod tests {
         }
     }
 
-    /// Seen: without --verify a cache that answered each get with another key's value was one
-    /// without a fault. Cause: the line of a value was read for its length alone. Cure: the key in
-    /// it is compared in any case.
+    /// Seen: without --verify a cache that answered each get with another key's value passed.
+    /// Cause: only the length in a value's header line was read. Cure: its key is always compared.
     #[test]
     fn value_under_another_key_is_wrong() {
         for (protocol, said) in [
@@ -579,9 +578,9 @@ mod tests {
         }
     }
 
-    /// Seen: a cache that answered a get of ten keys with ten times the value of another key was
-    /// one without a fault. Cause: a value under any of our keys was taken for one that was asked
-    /// for. Cure: the keys of each get are kept until it is answered, and each counts once.
+    /// Seen: a cache that answered a get of ten keys with ten values of another key passed. Cause:
+    /// any key of the run counted as requested. Cure: the keys of each get are kept until it is
+    /// answered, and each counts once.
     #[test]
     fn multi_get_values_match_its_keys() {
         let text = |keys: &[u64]| {
@@ -610,23 +609,23 @@ mod tests {
         // Another key, one twice, and one of the other get.
         both(&[&[7, 9], &[1, 1]], &[(2, 2, 1), (2, 2, 1)]);
         both(&[&[1, 2], &[7, 8]], &[(2, 2, 2), (2, 2, 2)]);
-        // More than were asked for.
+        // More values than requested.
         both(&[&[7, 8, 7, 7]], &[(2, 4, 1)]);
     }
 
-    /// Each walk through a list of ten thousand keys costs the generator its time.
+    /// Searching a list of ten thousand keys again and again would slow the generator down.
     #[test]
     fn search_for_unasked_values_is_bounded() {
         let plan = plan(CacheProtocol::Text, 200);
         let listed: Vec<u64> = (0..400).collect();
         let value = |key: u64| format!("VALUE k-{key:010} 0 1\r\nx\r\n");
-        // Some that were not asked for, and one that was.
+        // Unrequested values, then a requested one.
         let said = |unasked: u64, key| {
             let values: String = (500..500 + unasked).map(value).collect();
             values + &value(key) + "END\r\n"
         };
         let most = u64::from(UNASKED_MAX);
-        // The next reply is looked at again.
+        // The next reply is searched again.
         let said = said(most, 3) + &said(most - 1, 203);
         let mut reader = Reader::new(&plan);
         reader.note(&listed);
@@ -654,8 +653,8 @@ mod tests {
     }
 
     /// Seen: with --verify a server that announced values of a gigabyte made the generator keep
-    /// them whole, for each connection. Cause: a value was compared when it was there. Cure: one
-    /// whose length is wrong is wrong at once, and is dropped unread.
+    /// them whole, for each connection. Cause: a value was compared once it was complete. Cure: a
+    /// wrong length fails at once, and the value is dropped unread.
     #[test]
     fn overlong_value_is_wrong() {
         let plan = plan(CacheProtocol::Text, 1);

@@ -44,7 +44,7 @@ pub(crate) struct UdpReader {
 pub(crate) enum UdpRead {
     /// The reply is incomplete.
     More,
-    /// The first datagram that came of a request since it was given up.
+    /// First datagram of a request since it was given up.
     Late,
     /// No datagram of this protocol.
     Broken,
@@ -77,7 +77,7 @@ impl UdpReader {
         let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let (id, sequence, total) = (number(0), number(2), number(4));
         if asked != Some(id) {
-            // Of a request that was answered it came twice.
+            // A datagram of a request that was answered is a duplicate.
             let late = self.given_up.iter().position(|given_up| *given_up == id);
             let late = late.and_then(|at| self.given_up.remove(at));
             return if late.is_some() { UdpRead::Late } else { UdpRead::More };
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Reads the datagrams, of the reply to request 7, and tells the last result.
+    /// Reads datagrams of the reply to request 7, and returns the last result.
     fn read(datagrams: &[(u16, u16, u16, &str)]) -> UdpRead {
         let plan = plan();
         let commands = &Commands::new(&plan, 1, 0);
@@ -215,8 +215,8 @@ mod tests {
         assert!(is_found(&read(&behind)));
     }
 
-    /// Seen in a review: a server that answered each request twice was one whose datagrams came
-    /// after the time-out. Cause: any other request's datagram was late.
+    /// Seen in a review: a server that answered each request twice was reported with late
+    /// datagrams. Cause: every datagram of another request counted as late.
     #[test]
     fn a_reply_to_a_given_up_request_is_late_once() {
         let mut out = Vec::new();

@@ -97,7 +97,7 @@ fn rate_line(seen: &Figures, kind: Kind, paint: Paint) -> String {
     let percent = format!("{:.1} %", 100.0 * share);
     let percent = if share < KEPT_UP_SHARE { paint.yellow(percent) } else { percent };
     match (kind, seen.offered_rate_per_s) {
-        // The rate is that of their beginnings; how many requests follow is their affair.
+        // The rate counts starts of sessions, not their requests.
         (Kind::Sessions, Some(offered)) => format!(
             "offered {} sessions · {} began in time ({percent}) · replies {achieved} {over}",
             rate_of(offered),

@@ -10,8 +10,8 @@ use super::screen::spark;
 use super::*;
 use crate::outcome::{Demand, Generator, IntervalRecord, Kind, Outcome, Tally, ThreadUse, record};
 
-/// Two seconds in which each class had `count` replies, of 1, 2, … times `step_us` from their
-/// intended times and half of that from their sending. An open loop that kept up.
+/// An open loop of two seconds that kept up. Each class has `count` replies, of 1, 2, … times
+/// `step_us` from their intended times and half of that from their sending.
 pub(crate) fn sample(classes: &[&'static str], step_us: u64, count: u64) -> Outcome {
     let mut halves = [Tally::new(classes), Tally::new(classes)];
     for at in 0..count {
@@ -112,7 +112,7 @@ fn report_names_everything() {
     assert!(screen(&outcome, &heading(), Look { colored: true, ..PLAIN }).contains('\x1b'));
 }
 
-/// Seen: seven lines of the screen that its page did not explain.
+/// Seen: the manual page did not explain seven lines of the screen.
 #[test]
 fn report_lines_are_in_the_manual() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");

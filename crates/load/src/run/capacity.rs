@@ -109,7 +109,7 @@ pub fn table_drops() -> u64 {
     fs::read_to_string("/proc/net/stat/nf_conntrack").map_or(0, |text| sum_of_drops(&text))
 }
 
-/// Sum of a column of hexadecimal numbers, a row a processor, under a row of names.
+/// Sum of a column of hexadecimal numbers: one row per processor, below a row of names.
 fn sum_of_drops(text: &str) -> u64 {
     let mut rows = text.lines().map(str::split_whitespace);
     let at = rows.next().and_then(|mut names| names.position(|name| name == "drop"));
@@ -149,7 +149,7 @@ mod tests {
         let no = refusal(&plan(900, 100, 0, 1), 3, needs - 1, None).unwrap();
         assert!(no.contains("1,000 connections need 1,023 open files"), "{no}");
         assert!(no.contains("the limit is 1,022") && no.contains("ulimit -n 1023"), "{no}");
-        // As many as can be typed: no sum of them wraps.
+        // The largest numbers that can be typed: no sum of them wraps.
         assert!(refusal(&plan(u32::MAX, u32::MAX, 0, 1), 3, 20_000, None).is_some());
     }
 
@@ -162,7 +162,7 @@ mod tests {
         assert!(no(0, 1, 101).unwrap().contains("101 connections need as many ports"));
         assert_eq!(no(3, 2, 600), None);
         assert!(no(3, 2, 601).is_some());
-        // Two sources and two targets go by in step: two pairs, not four.
+        // Two sources and two targets alternate in step: two pairs, not four.
         assert_eq!(no(2, 2, 200), None);
         assert!(no(2, 2, 201).is_some());
     }

@@ -2,9 +2,9 @@
 //!
 //! Seen (issue 10 B): a run of nothing but 404 was "the server was the limit", exit 0; so was one
 //! in which half of the connections had no descriptor. A stopped server, with a lag of 2 µs, was
-//! "the generator was the limit", because a processor had been waited for. Sessions in think time
-//! were blamed on the generator, and sessions per second compared with replies per second. Cause:
-//! one function looked at threads first, and only at them. Cure: this table.
+//! "the generator was the limit", because a thread had waited for a processor. Sessions in think
+//! time were blamed on the generator, and sessions per second compared with replies per second.
+//! Cause: one function, which looked at threads first and only at them. Cure: this table.
 
 use super::*;
 use crate::Errors;
@@ -28,7 +28,7 @@ fn failed(errors: Errors) -> Outcome {
     outcome
 }
 
-/// The same of which nothing came.
+/// The same run without replies.
 fn empty(errors: Errors) -> Outcome {
     let mut outcome = sample(&["request"], 1, 0);
     outcome.total.errors = errors;
@@ -161,7 +161,7 @@ fn wrong_replies_fail_the_run() {
         fails(&failed(errors), &[VerdictRow::WrongReplies]);
         assert_eq!(errors.wrong_replies(), 1);
     }
-    // Neither the generator's lateness nor the time-outs beside them hide them.
+    // Neither the generator's lateness nor time-outs hide wrong replies.
     let mut both = failed(Errors { wrong_bytes: 1, client_timeout: 5_000, ..Errors::default() });
     record(&mut both.total.lag_ns, 60_000_000_000);
     says(&both, VerdictRow::WrongReplies, "1 × wrong bytes");
@@ -266,14 +266,14 @@ fn busy_thread_limits_closed_loop() {
         VerdictRow::ServerLimited,
         "the server was the bottleneck at 64 connections",
     );
-    // What it spun, it would have given away.
+    // Time spent spinning counts as idle.
     says(&worked(Kind::Closed, 990, 100, 0), VerdictRow::ServerLimited, "not the generator");
     let shared = worked(Kind::Closed, 600, 0, 350);
     let verdict = shared.verdict();
     assert_eq!(verdict.row, VerdictRow::Busy);
     assert!(verdict.sentence.contains("was never idle: it worked 60 % of the time"), "{verdict:?}");
     assert_eq!(worked(Kind::Closed, 600, 0, 349).verdict().row, VerdictRow::Undecided);
-    // In the others the lag says whether it was too much.
+    // In other loops the lag shows the effect.
     for kind in [Kind::Open, Kind::Sessions] {
         says(
             &worked(kind, 1_000, 0, 0),
@@ -285,7 +285,7 @@ fn busy_thread_limits_closed_loop() {
 }
 
 /// Seen: "the server was the limit, not the generator" beside "the generator waited 64 % of the
-/// time for a processor". Cause: only a thread that never rested was doubted. Cure: a row of its
+/// time for a processor". Cause: only a thread that was never idle counted. Cure: a row of its
 /// own.
 #[test]
 fn long_cpu_wait_is_undecided() {
@@ -300,7 +300,7 @@ fn long_cpu_wait_is_undecided() {
     for (ms, row) in [(334, VerdictRow::Undecided), (333, VerdictRow::ServerLimited)] {
         assert_eq!(waited(Kind::Closed, ms).verdict().row, row, "{ms} ms");
     }
-    // In the others the lag says whether it was late.
+    // In other loops the lag shows the effect.
     for kind in [Kind::Open, Kind::Sessions] {
         assert_eq!(waited(kind, 640).verdict().row, VerdictRow::KeptUp);
     }
@@ -326,8 +326,8 @@ fn advice_follows_the_cause_of_lag() {
     }
 }
 
-/// Seen: `weft load cache` without --populate found 0.1 % of the keys, and nothing said that
-/// misses were measured.
+/// Seen: `weft load cache` without --populate found 0.1 % of the keys, and no message said that
+/// the figures were those of misses.
 #[test]
 fn low_hit_rate_warns() {
     let found = |hits, misses| {
@@ -368,7 +368,7 @@ fn failing_above_one_percent() {
     let refused = |count| failed(only(|errors| &mut errors.refused, count));
     says(&refused(102), VerdictRow::Failing, "1.0 % of the requests failed: 102 × refused");
     fails(&refused(102), &[VerdictRow::Failing]);
-    // 101 of 10,101 are less than a hundredth.
+    // 101 of 10,101 are less than 1 %.
     says(&refused(101), VerdictRow::KeptUp, "kept up");
     fails(&refused(101), &[]);
     let mut closed = refused(3_000);
@@ -411,7 +411,7 @@ fn lost_idle_connections() {
         let row = gone.verdict().row;
         assert_eq!(row, VerdictRow::IdleLost, "{opened} opened, {closed} closed");
     }
-    // Beside others that ask, they are a warning.
+    // With active connections beside them, lost idle ones are a warning.
     let mut beside = good();
     (beside.asked.idle_connections, beside.total.idle_open) = (10, 10);
     says(&beside, VerdictRow::KeptUp, "kept up");
@@ -442,7 +442,7 @@ fn sessions_are_compared_with_sessions() {
     fails(&sessions(2_500), &[]);
 }
 
-/// An open loop that asked for so many requests, of which `waited` found no connection.
+/// An open loop that demanded `intended` requests, of which `waited` found no connection.
 fn asked(intended: u64, waited: u64) -> Outcome {
     let mut outcome = good();
     (outcome.total.intended, outcome.total.waited) = (intended, waited);
@@ -459,7 +459,7 @@ fn below_the_offered_rate_is_behind() {
     );
     assert!(!asked(20_000, 200).verdict().sentence.contains("connections"));
     says(&asked(20_000, 201), VerdictRow::Behind, "all 64 connections were busy, so try more");
-    // What came after the end was not achieved.
+    // Replies after the end were not achieved.
     let mut drained = good();
     drained.total.drained = 200;
     says(&drained, VerdictRow::Behind, "98.0 % of the offered rate");
@@ -471,9 +471,9 @@ fn below_the_offered_rate_is_behind() {
     assert!((share - 0.5).abs() < 1e-3, "{share}");
 }
 
-/// Seen: a server that answers each request after one second, and all of them, "did not keep up" in
-/// a run of two: what is asked in the last second is answered behind the end. Nothing can come
-/// before the fastest reply, so that time is not counted against the server.
+/// Seen: a server that answers every request, each after one second, "did not keep up" in a run of
+/// two seconds: replies to the last second's requests come after the end. No reply can come before
+/// the fastest one, so that time is not counted against the server.
 #[test]
 fn slow_server_that_keeps_up() {
     let slow = |fastest_ns| {

@@ -18,7 +18,7 @@ impl Worker<'_> {
             let is_measured = self.is_measured(intended_ns);
             self.tally.intended += u64::from(is_measured);
             if is_measured {
-                // Also if no connection is free: noticing an arrival late is the generator's fault.
+                // Recorded even if no connection is free: the lag is the generator's fault.
                 record(&mut self.tally.lag_ns, self.now_ns - intended_ns);
             }
             if let Some(slot) = self.next_free() {

@@ -162,8 +162,7 @@ impl Worker<'_> {
         if slot >= self.active {
             self.tally.idle_closed += u64::from(!connection.has_failed);
         } else if connection.session.is_some() {
-            // The server closed it in a pause: the session's next connection is opened after the
-            // pause.
+            // The server closed it in a pause: the session reconnects after the pause.
             if connection.wake_ns == 0 {
                 self.connect(slot);
             }

@@ -1,4 +1,4 @@
-//! Requests over UDP: one in flight on each socket, which a lost datagram does not end.
+//! Requests over UDP: one in flight per socket; a lost datagram does not end the connection.
 
 use super::Worker;
 use crate::protocol::{Reader, UdpRead};
@@ -24,10 +24,10 @@ impl Worker<'_> {
         self.ensure_receive(slot);
     }
 
-    /// Gives up a request, of which, or of whose reply, a datagram was lost or is late.
+    /// Gives up a request if a datagram of it or of its reply was lost or is late.
     pub(super) fn time_out_datagram(&mut self, slot: u32) {
         if self.backend.unsent(slot) > 0 {
-            // It was not sent, and the next request would become a part of it.
+            // The request was not sent; the next one would be appended to it.
             return self.fail(slot, |tally| tally.errors.client_timeout += 1);
         }
         let connection = &mut self.connections[slot as usize];

@@ -23,8 +23,8 @@ impl Worker<'_> {
         } else if self.plan.http2
             || self.connections[slot as usize].in_flight.len() as u32 <= self.plan.depth / 2
         {
-            // Refill by halves: a server that answers one by one would otherwise be asked one by
-            // one. Streams do not wait for each other.
+            // Refill by halves: a server that answers one by one would otherwise get requests one
+            // by one. Streams do not wait for each other.
             while !self.is_ending && self.left > 0 && self.has_capacity(slot) {
                 self.left -= 1;
                 self.send_request(slot, self.now_ns);
@@ -231,7 +231,7 @@ impl Worker<'_> {
                 self.after_session_reply(slot);
             }
         } else if connection.in_flight.is_empty() && connection.served >= connection.requests_max {
-            return self.begin_close(slot); // It has served as many as it should.
+            return self.begin_close(slot); // Its last request was answered.
         } else {
             self.send_due(slot);
         }
@@ -264,7 +264,7 @@ impl Worker<'_> {
         if let Some(session) = &mut connection.session {
             session.sent -= unanswered;
             if unanswered == 0 {
-                session.due_ns = self.now_ns; // The reply was what the next request waited for.
+                session.due_ns = self.now_ns; // The next request was waiting for this reply.
             }
         } else if self.schedule.is_some() {
             for request in requeued.iter().rev() {

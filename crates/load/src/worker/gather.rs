@@ -1,8 +1,8 @@
 //! Batches of replies in a closed loop, so that a fast thread is not woken for each of them.
 //!
-//! A thread that is faster than the server sleeps between two replies, and to be woken costs more
-//! than to read a reply. It therefore sleeps until several have arrived, for at most a part of the
-//! time that a reply takes. In an open loop, and where a reply is quick or the thread is busy
+//! A thread that is faster than the server sleeps between two replies, and a wake-up costs more
+//! than reading a reply. It therefore sleeps until several have arrived, for at most a fraction of
+//! the time that a reply takes. In an open loop, and where replies are quick or the thread is busy
 //! anyway, each reply wakes it.
 
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::io::operation::Gather;
 const WITHIN_MAX: Duration = Duration::from_micros(100);
 /// Shortest one: a timer costs a few microseconds.
 const WITHIN_MIN: Duration = Duration::from_micros(10);
-/// Part of the mean time of a reply for which the first of a batch waits at most.
+/// Longest wait of a batch's first reply, as a fraction of the mean reply time.
 const PART_OF_REPLY: u32 = 8;
-/// Part of the connections whose replies are awaited together; the others' keep the server busy.
+/// Fraction of the connections whose replies are awaited together; the others keep the server busy.
 const PART_OF_CONNECTIONS: u32 = 2;
 const COUNT_MIN: u32 = 8;
-/// Share of its time from which a thread that works finds its replies gathered by itself.
+/// CPU share of a thread above which replies accumulate while it works.
 const BUSY_PERCENT: u32 = 85;
 
 /// State of a thread at the last decision.
@@ -55,7 +55,7 @@ impl Worker<'_> {
 fn gather(connections: u32, reply: Duration, is_busy: bool) -> Gather {
     let count = connections / PART_OF_CONNECTIONS;
     let within = WITHIN_MAX.min(reply / PART_OF_REPLY);
-    // Fewer than two arrive in that time, and the timer costs more than a wake.
+    // Fewer than two arrive in that time, so the timer would cost more than a wake-up.
     let is_slow = within * connections < reply * 2;
     if is_busy || is_slow || count < COUNT_MIN || within < WITHIN_MIN {
         return Gather::default();

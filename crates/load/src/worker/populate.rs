@@ -11,7 +11,7 @@ use crate::protocol::memcached::Commands;
 const KEYS_PER_ROUND: usize = 256;
 /// Bytes after which a round ends early.
 const ROUND_BYTES: usize = 256 * 1024;
-/// Bytes that the server must take within the time-out.
+/// Bytes that the server must accept within the time-out.
 const PIECE_BYTES: usize = 16 * 1024;
 
 /// Longest reply to a set.
@@ -270,8 +270,8 @@ mod tests {
     }
 
     /// Seen: `--populate` on a server that answered one byte per second could not be stopped by
-    /// Ctrl-C. Cause: whether to stop was looked at once per 256 keys, and the time-out was that of
-    /// a single read. Cure: it is looked at ten times per second, and the time-out is a reply's.
+    /// Ctrl-C. Cause: a stop was checked once per 256 keys, and the time-out was that of a single
+    /// read. Cure: it is checked ten times per second, and the time-out is a reply's.
     #[test]
     fn stop_within_an_answer() {
         set_two(b"STO", LONG, |reads| reads >= 3).unwrap();

@@ -1,4 +1,4 @@
-//! Promises of a worker that no server can be made to test at will.
+//! Promises of a worker that cannot be tested with a real server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -41,7 +41,7 @@ fn worker_over(io: Io, plan: &Plan) -> Worker<'_> {
 
 /// Seen: no web server recovered from an overload; each dipped every 1.2 s, the time in which 2,000
 /// connections had their five requests each. Cause: only first lifetimes differed, and the overload
-/// had made the connections open together. Cure: each lifetime is drawn, and may end after any
+/// had synchronised the opening of connections. Cure: each lifetime is drawn, and may end after any
 /// request.
 #[test]
 fn lifetimes_differ_between_connections() {
@@ -84,9 +84,9 @@ fn lifetimes_differ_between_connections() {
     assert_ne!(lifetimes(1), lifetimes(2));
 }
 
-/// Seen: after its time a run that waited for its last replies took all of a core, for minutes
-/// where the time-out is long. Cause: the last interval's end had passed, and each turn waited
-/// until then. Cure: nothing but replies and the time-out is waited for.
+/// Seen: at its end a run that waited for its last replies used a whole core, for minutes with a
+/// long time-out. Cause: each iteration waited until the end of the last interval, which had
+/// passed. Cure: it waits for replies and the time-out alone.
 #[test]
 fn drain_sleeps() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -98,9 +98,9 @@ fn drain_sleeps() {
     assert!(worker.wait_ns() > WAIT_MAX_NS / 2);
 }
 
-/// Seen: in an open loop over more connections than are busy, a server that closed idle ones (an
-/// idle time-out) failed the run. Cause: between two requests nothing was received, so the next one
-/// went into a closed connection. Cure: a receive is always under way.
+/// Seen: an open loop with idle connections failed if the server closed these (idle time-out).
+/// Cause: nothing was received between two requests, so the next one went into a closed connection.
+/// Cure: a receive is always in progress.
 #[test]
 fn close_between_requests_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -108,7 +108,7 @@ fn close_between_requests_is_noticed() {
         arrivals: Arrivals::Fixed { rate_per_s: 1.0 },
         ..http_plan(listener.local_addr().unwrap())
     };
-    // Answers one request of each connection, and closes it when it is told to.
+    // Answers one request per connection, and closes it on command.
     let (close, is_told) = mpsc::channel::<()>();
     let server = thread::spawn(move || {
         for connection in listener.incoming().take(4) {
@@ -137,7 +137,7 @@ fn close_between_requests_is_noticed() {
             worker.assign(0, worker.now_ns);
             turn_until(&mut worker, "no reply", &|it| it.tally.replies() == asked);
             close.send(()).unwrap();
-            // Nothing is asked meanwhile.
+            // No request meanwhile.
             let is_closed = |it: &Worker<'_>| it.connections[0].state == ConnectionState::Closed;
             turn_until(&mut worker, "the close is not noticed", &is_closed);
             let errors = worker.tally.errors;
@@ -147,7 +147,7 @@ fn close_between_requests_is_noticed() {
     server.join().unwrap();
 }
 
-/// Seen: a time-out of the network between two requests was in no figure. Cause: every error there
+/// Seen: no figure counted a time-out of the network between two requests. Cause: every error there
 /// counted as a close. Cure: only a reset does.
 #[test]
 fn reset_between_requests_is_a_close() {
@@ -165,9 +165,9 @@ fn reset_between_requests_is_a_close() {
     }
 }
 
-/// Seen: a server that closed in the pauses of sessions had the shorter response times. Cause: what
-/// was asked after a reconnection counted from when that was done. Cure: it counts from when it was
-/// due.
+/// Seen: a server that closed connections in the pauses of sessions had shorter response times.
+/// Cause: after a reconnection, requests counted from its completion. Cure: they count from their
+/// due time.
 #[test]
 fn reconnect_counts_in_response_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -196,7 +196,7 @@ fn reconnect_counts_in_response_time() {
         worker.received(0, 0);
         worker.finish_closes();
         assert_eq!(worker.connections[0].state, ConnectionState::Closed);
-        // Whether the time to measure is over is nothing to a session that has begun.
+        // A session that has begun goes on after the measured time.
         worker.is_ending = is_ending;
         worker.now_ns = due_ns + 5;
         worker.wake_due();

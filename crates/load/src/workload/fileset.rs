@@ -415,9 +415,9 @@ fn page_size(at: usize) -> u64 {
 
 /// The columns of the thesis's table beside those of files that are asked for with these weights.
 ///
-/// A column ends where its share of the requests is reached, up to `error(share)`, so that it ends
-/// at the edge of a group, where the thesis's does: a sample's share is a little more or less than
-/// the set's.
+/// A column ends where its share of the requests is reached, within `error(share)`: a sample's
+/// share differs a little from the set's, and the column must end at the edge of a group, as the
+/// thesis's does.
 fn table_of(
     mut weighted: Vec<(u64, f64)>,
     entries: &[Entry],

@@ -189,7 +189,7 @@ mod tests {
         let log = session_log(&set(), &USERS, 50_000, 3, 0);
         let single = log.iter().filter(|session| session.calls() == 1).count();
         let share = single as f64 / log.len() as f64;
-        // Single requests, and longer sessions of one page with nothing embedded.
+        // Single requests, and longer sessions of one page without embedded files.
         assert!((0.70..0.85).contains(&share), "{share}");
         let thinks = log.iter().flat_map(|s| &s.bursts).filter_map(|burst| burst.think);
         assert!(thinks.clone().max() <= Some(Duration::from_secs(60)));

@@ -1,4 +1,4 @@
-//! Servers that close, fall silent or answer by half.
+//! Servers that close, fall silent or answer in part.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -31,16 +31,15 @@ fn unannounced_close_is_a_short_reply() {
     });
 }
 
-/// Seen: Ctrl-C was heard after --connect-timeout, ten seconds. Cause: before the run a connection
-/// is tried, and a host that drops what it cannot take was awaited without a look at the wish to
-/// stop.
+/// Seen: Ctrl-C took effect after --connect-timeout, ten seconds. Cause: the probe before the run
+/// waited for a host that drops packets, without checking for a stop.
 #[test]
 fn stop_is_heard_while_nobody_answers() {
     let queue = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&queue, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     listen(&queue, 0).unwrap();
     let full = SocketAddr::try_from(getsockname(&queue).unwrap()).unwrap();
-    // There is place for one or two; the kernel drops what comes after them.
+    // The queue holds one or two; the kernel drops further connections.
     let connect = |_| TcpStream::connect_timeout(&full, Duration::from_millis(200));
     let held: Vec<_> = (0..4).map(connect).collect();
     assert!(held.iter().any(Result::is_err), "there is always place");
@@ -72,8 +71,8 @@ fn idle_408_is_no_error() {
     }
 }
 
-/// Seen: a machine that was busy received the first part of a farewell with the reply before it,
-/// and blamed the server for the rest. Cure: the first line is looked for there as well.
+/// Seen: on a busy machine the first part of a 408 arrived with the reply before it, and its rest
+/// was blamed on the server. Cure: the first line is searched for there as well.
 #[test]
 fn idle_408_right_behind_a_reply() {
     let server = http_server(|_, _, stream| {
@@ -89,7 +88,7 @@ fn idle_408_right_behind_a_reply() {
     over_both(&asked_once(server.address), is_not_blamed);
 }
 
-/// No connection is asked twice: its farewell has all the time it takes.
+/// One request per connection: the 408 has all the time it takes.
 fn asked_once(server: SocketAddr) -> Plan {
     Plan {
         arrivals: Arrivals::Fixed { rate_per_s: 100.0 },
@@ -99,10 +98,10 @@ fn asked_once(server: SocketAddr) -> Plan {
     }
 }
 
-/// Each in the parts in which it is sent.
+/// Farewells (408), in the parts in which they are sent.
 static FAREWELLS: [&[&[u8]]; 3] = [
     &[b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"],
-    // As old HAProxy says it: it ends with the connection.
+    // Old HAProxy's, which ends with the connection.
     &[b"HTTP/1.0 408 Request Time-out\r\nConnection: close\r\n\r\n<html></html>\n"],
     // Longer than a receive.
     &[b"HTTP/1.1 408 Request Timeout\r\nConnec", &LONG_END],
@@ -120,10 +119,10 @@ static LONG_END: [u8; 20_000] = {
     bytes
 };
 
-/// The same in the pause of a session: the pause stays as long as it is.
+/// A 408 in the pause of a session does not shorten the pause.
 ///
-/// Seen: on a busy machine the test failed, although nothing was wrong. Cause: the server's thread
-/// did not run for 100 ms, and closed under the next request. Cure: its end comes with its reply.
+/// Seen: on a busy machine the test failed without a fault. Cause: the server's thread did not run
+/// for 100 ms, and closed after the next request had begun. Cure: it closes with its reply.
 #[test]
 fn session_survives_close_in_its_pause() {
     const PAGES: [&str; 6] = ["/0", "/1", "/2", "/3", "/4", "/5"];
@@ -136,7 +135,7 @@ fn session_survives_close_in_its_pause() {
         reply_and_end(stream, b"hello")
     });
     let mut plan = http_plan(server.address, &PAGES);
-    // A session for each page, which it asks for three times.
+    // A session per page, with three requests each.
     let script = |page| {
         let pages = vec![page];
         let burst = Burst { pages, think: THINK };
@@ -166,13 +165,13 @@ fn session_survives_close_in_its_pause() {
     });
 }
 
-/// Seen: of a server that answered on one connection and never on three others, a closed loop that
-/// was shorter than its time-out said that the server was the limit. Cause: what was under way at
-/// its end was in no figure. Cure: it waits for its last replies, as the open loop does.
+/// Seen: a server answered on one connection and never on three others; a closed loop shorter than
+/// its time-out said that the server was the limit. Cause: requests in flight at the end were not
+/// counted. Cure: a closed loop waits for its last replies, as the open loop does.
 #[test]
 fn closed_loop_counts_unanswered_requests() {
     const CONNECTIONS: u64 = 4;
-    // Three are silent from the start, so three requests are under way at the end of any run.
+    // Three connections are silent from the start, so three requests are in flight at the end.
     let begun = AtomicU64::new(0);
     let server = http_server(move |_, number, stream| {
         let is_first = || begun.fetch_add(1, Ordering::SeqCst).is_multiple_of(CONNECTIONS);
@@ -190,7 +189,7 @@ fn closed_loop_counts_unanswered_requests() {
         let timeouts = total.errors.client_timeout;
         let all = total.errors.total();
         assert_eq!((timeouts, total.replies() + timeouts), (all, total.sent));
-        // The fourth may have waited for a busy machine.
+        // On a busy machine the fourth may time out as well.
         assert!((3..=CONNECTIONS).contains(&timeouts), "{timeouts}");
         let rows: Vec<VerdictRow> = outcome.faults().into_iter().map(|(row, _)| row).collect();
         assert_eq!(rows, [VerdictRow::Failing]);

@@ -1,4 +1,4 @@
-//! What a plan asks for: connections, requests, sessions, limits.
+//! Demands of a plan: connections, requests, sessions, limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,8 +54,8 @@ fn a_connection_for_every_request() {
 }
 
 /// Seen: no web server recovered from an overload, and each dipped before it. Cause: connections of
-/// five requests each began together, took turns, and so ended together, 2,000 at a time. Cure: a
-/// connection ends after any of its requests, by chance.
+/// five requests each began together and took turns, so 2,000 ended at a time. Cure: a connection
+/// ends after any of its requests, by chance.
 #[test]
 fn random_connection_lifetimes() {
     const REQUESTS: u64 = 4000;
@@ -80,7 +80,7 @@ fn random_connection_lifetimes() {
         let opened = outcome.total.opened;
         assert!((800..1250).contains(&opened), "{opened} for {REQUESTS} requests");
     });
-    // How many connections came to their first request, their second, and so on.
+    // Number of connections with a first request, a second one, and so on.
     let came = numbers.each_ref().map(|one| one.load(Ordering::SeqCst));
     for (fewer, more) in came[1..].iter().zip(&came) {
         let share = *fewer as f64 / *more as f64;
@@ -192,9 +192,9 @@ fn sessions_send_bursts_and_think() {
     });
 }
 
-/// Issue 10 B. Seen: sessions that hold every connection while they think were the generator's
-/// fault, and were called kept up as long as there were as many replies as sessions. Cause: nothing
-/// counted what began.
+/// Issue 10 B. Seen: sessions that hold every connection while they think were blamed on the
+/// generator, and passed as kept up as long as there were as many replies as sessions. Cause: the
+/// sessions that began were not counted.
 #[test]
 fn waiting_sessions_are_counted() {
     let server = http_server(|_, _, stream| reply(stream, b"hello"));

@@ -123,9 +123,9 @@ fn a_changed_body_is_wrong_bytes() {
     over_both(&known, |outcome| assert_eq!(outcome.total.replies(), 0));
 }
 
-/// Issue 10 B. Seen: a run of nothing but 404 had no errors. Cause: a whole reply was a good reply,
-/// whatever its status. Cure: other statuses than the expected ones are errors of their class,
-/// beside the replies by status.
+/// Issue 10 B. Seen: a run of nothing but 404 had no errors. Cause: every complete reply was a good
+/// one, whatever its status. Cure: unexpected statuses are an error class of their own, beside the
+/// replies by status.
 #[test]
 fn unexpected_status_is_an_error() {
     const STATUSES: [&str; 4] = ["200 OK", "302 Found", "404 Not Found", "503 Busy"];
@@ -156,7 +156,7 @@ fn unexpected_status_is_an_error() {
     }
 }
 
-/// As hey and k6 follow redirects and wrk does not, a run of nothing else looks like a fast server.
+/// wrk does not follow redirects (hey and k6 do), so a server of redirects alone looks fast.
 #[test]
 fn redirects_are_counted_and_told() {
     const STATUSES: [&str; 4] = ["200 OK", "302 Found", "304 Not Modified", "308 There"];
@@ -180,8 +180,8 @@ fn redirects_are_counted_and_told() {
     });
 }
 
-/// Seen: the replies of a server that replied twice to each request were right, and half of them
-/// had come before their request was sent.
+/// Seen: a server that replied twice to each request passed, although half of its replies had come
+/// before their request was sent.
 #[test]
 fn unasked_replies_are_bad_replies() {
     let twice = http_server(|_, _, stream| {
@@ -198,7 +198,7 @@ fn unasked_replies_are_bad_replies() {
         thread::sleep(Duration::from_secs(5));
     });
     for server in [twice, early, half] {
-        // A connection has its time between two requests.
+        // A connection pauses between two requests.
         let plan = Plan {
             arrivals: Arrivals::Fixed { rate_per_s: 40.0 },
             connections: 8,

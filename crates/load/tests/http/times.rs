@@ -1,4 +1,4 @@
-//! When requests are due, and how long they take.
+//! Due times of requests, and their latency.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,16 +44,16 @@ fn warm_up_is_not_measured() {
     });
 }
 
-/// Seen: a server beyond its knee answered 40,000 requests in each second, and the report of a
-/// short run said 0 replies per second: all of them were to requests of the warm-up, whose delay is
-/// not measured. They are what the server did in that time.
+/// Seen: a server beyond its knee answered 40,000 requests per second, and the report of a short
+/// run said 0: all replies were to requests of the warm-up, whose delay is not measured. They are
+/// the server's work in the measured time, and count in its rate.
 #[test]
 fn achieved_rate_counts_measured_time() {
     let server = http_server(|_, _, stream| {
         thread::sleep(Duration::from_millis(5));
         reply(stream, b"hello")
     });
-    // When the warm-up ends, 320 requests wait at least: more than are answered in what follows.
+    // At least 320 requests wait at the end of the warm-up: more than are answered afterwards.
     let plan = Plan {
         connections: 1,
         warm_up: Duration::from_millis(400),
@@ -72,9 +72,9 @@ fn achieved_rate_counts_measured_time() {
     });
 }
 
-/// The reason to exist: a server that stops for a while makes a closed loop stop as well, which
-/// then finds hardly anything slow. From the intended times, everything that should have been sent
-/// meanwhile is slow.
+/// The reason for the open loop: a server that stops for a while stops a closed loop as well, which
+/// then finds hardly any slow request. Counted from the intended times, all requests that should
+/// have been sent meanwhile are slow.
 #[test]
 fn server_pause_shows_in_intended_latency() {
     const PAUSE: Duration = Duration::from_millis(200);
@@ -99,23 +99,23 @@ fn server_pause_shows_in_intended_latency() {
     let services = &class.service_ns;
     assert_eq!((responses.len(), services.len()), (1200, 1200));
     // Bounds that hold on any machine, however busy. A fifth of all requests fall into pauses: the
-    // slowest hundredth waits for nearly a whole one.
+    // slowest hundredth waits for nearly a whole pause.
     let response_p99 = responses.value_at_quantile(0.99);
     assert!(response_p99 > 150_000_000, "{response_p99}");
-    // One at a time is under way, so none waits for another.
+    // One request at a time is in flight, so none waits for another.
     let service_ns = services.mean() * services.len() as f64;
     assert!(service_ns <= lasted_ns * 1.001, "{service_ns} {lasted_ns}");
 }
 
-/// Bounds that hold on any machine, however busy. No reply comes before the server has kept its
-/// request, so each quantile is at least that of the server's own delays. And a connection of a
-/// closed loop waits for one reply at a time, so all times together are at most that of the run on
-/// each connection: whatever is reported too much, is reported there.
+/// Bounds that hold on any machine, however busy. The server delays each request, so each quantile
+/// is at least that of its own delays. A connection of a closed loop waits for one reply at a time,
+/// so the times of a connection add up to at most the length of the run; an overestimate would
+/// exceed that.
 #[test]
 fn percentiles_match_server_delays() {
     const CONNECTIONS: u32 = 8;
     const REQUESTS: u64 = 800;
-    // The server measures how long it really kept each request.
+    // The server measures its actual delay of each request.
     let delays: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
     let seen = delays.clone();
     let server = http_server(move |_, number, stream| {
@@ -142,7 +142,7 @@ fn percentiles_match_server_delays() {
         let rank = (quantile * delays.len() as f64).ceil() as usize;
         delays[rank.clamp(1, delays.len()) - 1]
     };
-    // One part in a thousand is the histogram's precision.
+    // The histogram is precise to one part in a thousand.
     for quantile in [0.1, 0.3, 0.5, 0.75, 0.85, 0.99, 1.0] {
         let client_ns = service.value_at_quantile(quantile);
         let least = at(quantile);

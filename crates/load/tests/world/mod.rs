@@ -1,4 +1,4 @@
-//! Small servers on threads, whose behaviour a test knows, and plans against them.
+//! Small servers on threads with known behaviour, and plans against them.
 
 #![allow(dead_code)] // Each test file uses a part.
 
@@ -28,8 +28,8 @@ pub(crate) enum Then {
     Close,
 }
 
-/// Serves HTTP: `handler` is shown a request's first line and its number on its connection, and
-/// writes the reply.
+/// Serves HTTP: `handler` gets a request's first line and its number on the connection, and writes
+/// the reply.
 pub(crate) fn http_server(
     handler: impl Fn(&str, u64, &mut TcpStream) -> Then + Send + Sync + 'static,
 ) -> Server {
@@ -47,7 +47,7 @@ pub(crate) fn http_server(
     })
 }
 
-/// Reads a request's head and body; says its first line.
+/// Reads a request's head and body; returns the first line.
 fn head(lines: &mut impl BufRead) -> Option<String> {
     let (mut first, mut line, mut body_bytes) = (String::new(), String::new(), 0);
     loop {
@@ -99,7 +99,7 @@ pub(crate) fn reply(stream: &mut TcpStream, body: &[u8]) -> Then {
     send(stream, &bytes)
 }
 
-/// The same, and the end of the connection in the same segment: no thread has to run in between.
+/// Sends a reply, and the end of the connection in the same segment, so no thread must run between.
 pub(crate) fn reply_and_end(stream: &mut TcpStream, body: &[u8]) -> Then {
     set_tcp_cork(&*stream, true).unwrap();
     reply(stream, body);
@@ -144,14 +144,14 @@ pub(crate) fn http_of(plan: &mut Plan) -> &mut Http {
     }
 }
 
-/// Runs it over io_uring where there is one (the default), and over epoll.
+/// Runs the plan over io_uring, if available (the default), and over epoll.
 pub(crate) fn over_both(plan: &Plan, check: impl Fn(&Outcome)) {
     for io in [Io::Auto, Io::Epoll] {
         check(&run(&Plan { io, ..plan.clone() }));
     }
 }
 
-/// The same, of runs that end when enough has been counted, however long that takes.
+/// Runs the plan over both back ends until enough was counted, however long that takes.
 #[track_caller]
 pub(crate) fn over_both_until(
     plan: &Plan,
@@ -164,13 +164,13 @@ pub(crate) fn over_both_until(
     }
 }
 
-/// Arrivals at this rate, and after this time none.
+/// Arrivals at this rate for this time, then none.
 pub(crate) fn for_a_time(lasts: Duration, rate_per_s: f64) -> Arrivals {
     let stage = |per_s| Stage { lasts, from_per_s: per_s, to_per_s: per_s };
     Arrivals::Course { stages: vec![stage(rate_per_s), stage(0.0)], poisson: false }
 }
 
-/// Longer than anything takes that is going to happen.
+/// Longer than anything in these tests takes.
 const BOUND: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -204,7 +204,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     load::run(plan, &AtomicBool::new(false), &mut |_| {}).expect("the run begins")
 }
 
-/// A memcached of the commands that the generator sends. `spoil` may change what is stored.
+/// A memcached with the commands that the generator sends. `spoil` may change stored values.
 pub(crate) fn cache_server(spoil: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> Server {
     let items: Mutex<HashMap<String, Vec<u8>>> = Mutex::default();
     server(move |mut stream, requests| {

@@ -183,7 +183,7 @@ fn dead_link_counts_time_outs() {
     let errors = &outcome.total.errors;
     assert_eq!(errors.total(), errors.client_timeout, "{errors:?}");
 
-    // Without anything at all, the run says so at once.
+    // A dead link fails the run at once.
     let dark = Link { impairment: Impairment { loss: 1.0, ..Impairment::NONE }, ..Link::default() };
     let error = dark.try_run(&plan).0.unwrap_err();
     assert!(error.to_string().starts_with("cannot connect to"), "{error}");
@@ -205,7 +205,7 @@ fn idle_connections_are_held() {
 
 #[test]
 fn no_gateway_fails_at_once() {
-    // Seen in a review: from an address that the plan names, the SYN left for nowhere, and the open
+    // Seen in a review: from an address that the plan names, the SYN had no route, and the open
     // ended with a time-out.
     let (near, _far) = mem::pair(Capabilities::plain(MTU), FRAMES_MAX);
     let own = host(2, vec![address(2), address(3)]);

@@ -110,7 +110,7 @@ fn staged_bytes_follow_the_send() {
 }
 
 /// Seen: `--depth 64` with values of 100 MB panicked: "plans bound what is sent at once". Cause:
-/// one send was to take all of it. Cure: a long one is made in parts.
+/// all of it was one send. Cure: long sends are split.
 #[test]
 fn long_send_is_split() {
     let (mut ring, mut peers) = connected(Ring::new(1, 64).unwrap());
@@ -139,8 +139,8 @@ fn sending(out: &[u8], staged: &[u8]) -> RingSlot {
     RingSlot { out: out.to_vec(), staged: staged.to_vec(), is_sending: true, ..RingSlot::default() }
 }
 
-/// Seen: what a short send had not taken was dropped, and the next bytes followed a hole. Cause: a
-/// send counted as whole, whatever its result. Cure: only what was taken leaves the buffer.
+/// Seen: the rest of a short send was dropped, and the next bytes followed the hole. Cause: every
+/// send counted as complete. Cure: only bytes that were sent leave the buffer.
 #[test]
 fn short_send_continues() {
     let mut slot = sending(b"abcdef", b"gh");
@@ -159,7 +159,7 @@ fn failed_send_is_not_repeated() {
     assert!(cancelled.out.is_empty());
 }
 
-/// A second buffer would cost each connection an allocation, and a request more of the cache.
+/// A second buffer would cost each connection an allocation, and each request more of the cache.
 #[test]
 fn unstaged_connection_has_one_buffer() {
     let mut slot = sending(b"abcdef", b"");
@@ -169,8 +169,8 @@ fn unstaged_connection_has_one_buffer() {
     assert_eq!(slot.out.as_ptr(), buffer);
 }
 
-/// Seen while reading: a long body that its server did not take at once delayed what came on other
-/// connections, by up to 50 ms. Cause: its send, too, was taken for one that completes at once.
+/// Seen in a review: a long body that its server took slowly delayed replies on other connections
+/// by up to 50 ms. Cause: its send was counted among those that complete at once.
 #[test]
 fn a_long_send_delays_no_other_connection() {
     let (mut ring, mut peers) = connected(Ring::new(2, 64).unwrap());

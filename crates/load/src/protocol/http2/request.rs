@@ -28,9 +28,9 @@ struct PageBlocks {
 pub(super) enum PeerTable {
     #[default]
     Empty,
-    /// It has the common fields.
+    /// Contains the common fields.
     Filled,
-    /// The server wants a smaller one: it gets none (RFC 7541 4.2), which is still to be said.
+    /// Unused, because the server's limit is smaller; not yet announced (RFC 7541 4.2).
     Refused,
     Unused,
 }
@@ -179,7 +179,7 @@ impl Http2Connection {
         id
     }
 
-    /// Sends of all bodies what the windows allow.
+    /// Sends as much of all waiting bodies as the windows allow.
     pub(super) fn send_waiting(&mut self, blocks: &Blocks) {
         if self.waiting == 0 {
             return;

@@ -288,7 +288,7 @@ fn decoded_fields_have_a_limit() {
 }
 
 /// Seen: a server that replied and never read made the client queue an acknowledgement of each
-/// PING, without end. Cause: a reply forgot the frames before it. Cure: what waits is counted.
+/// PING, without end. Cause: each reply reset their count. Cure: all waiting ones are counted.
 #[test]
 fn unread_acknowledgements_have_a_limit() {
     let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);
@@ -314,7 +314,7 @@ fn unread_acknowledgements_have_a_limit() {
         assert_eq!(all_taken, expected);
         assert!(queued < 2 * max, "{queued}");
     }
-    // Others than acknowledgements do not count.
+    // Only acknowledgements count.
     let (mut connection, _) = connection(&blocks, 0);
     events(&mut connection, &blocks, &[&[settings(&[]), few].concat()]);
     assert!(connection.take_output(3 * max, &mut Vec::new()));

@@ -1,4 +1,4 @@
-//! The distributions fit what they claim, and their texts are read or refused with reasons.
+//! Distributions fit their definitions; their texts are parsed, or refused with reasons.
 
 pub(crate) mod goodness_of_fit;
 
@@ -126,7 +126,7 @@ fn zipf_fit(items: u64, drawn: f64, claimed: f64) -> f64 {
     }
     let weights: Vec<f64> = (1..=items).map(|rank| (rank as f64).powf(-claimed)).collect();
     let sum: f64 = weights.iter().sum();
-    // Ranks too rare for a cell of their own share one with those behind them.
+    // Ranks that are too rare for a cell of their own share one with their successors.
     let mut seen = vec![0];
     let mut probabilities = vec![0.0];
     for (&count, weight) in counts.iter().zip(&weights) {

@@ -41,7 +41,7 @@ fn table_holds_at_every_scale() {
     }
 }
 
-/// Seen: the thesis's column was headed "seed", beside a line that says which seed the set has.
+/// Seen: the thesis's column was headed "seed", next to a line that names the set's seed.
 #[test]
 fn printed_table_is_aligned() {
     let text = show_table(&thesis(0.1).table(), 0.1);

@@ -1,4 +1,4 @@
-//! The manual page's example reads as it says; anything else is read or refused, never a panic.
+//! The manual page's example parses as described; other texts are parsed or refused, without panic.
 
 use proptest::prelude::*;
 
@@ -135,7 +135,7 @@ proptest! {
             0..40,
         ),
     ) {
-        // Whatever is read plays: no burst without a call, and its own writing reads the same.
+        // Every parsed log can be played: no burst is empty, and the log reads back the same.
         if let Ok(sessions) = parse(&pieces.concat()) {
             prop_assert!(sessions.iter().all(|session| !session.bursts.is_empty()));
             prop_assert!(sessions.iter().flat_map(|s| &s.bursts).all(|burst| !burst.calls.is_empty()));

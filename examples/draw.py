@@ -256,7 +256,7 @@ def sound(path, seconds):
     pick_len = int(rate * 60 / 72)
     noise = [chance.uniform(-1, 1) for _ in range(pick_len)]
     picks = [[loom(i, rate, noise, left) for i in range(pick_len)] for left in (False, True)]
-    # No pick is quite like the one before: the file must not shrink to nothing when it is compressed.
+    # Every pick differs a little, so that the file does not compress to nothing.
     with wave.open(str(path), "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lays out the repository's pages as an mdBook in FOLDER: pages stay where they are, with what they link to beside them.
+"""Lays out the repository's pages as an mdBook in FOLDER. Pages keep their paths; the files that they link to are copied.
 
     tools/book.py FOLDER
 """
@@ -40,10 +40,10 @@ def main():
 
 
 def bring(link, page, pages, root, src):
-    """The link as the book has it. A picture is copied, another file as a text; of a folder only the words are left."""
+    """Rewrites a link for the book. Pictures are copied, other files are copied as text; a link to a folder becomes its text."""
     target = pathlib.Path(os.path.normpath(page.parent / link[2]))
     if target in pages:
-        # mdBook names each README so, and leaves links to it as they are.
+        # mdBook writes each README as index.html, but does not change links to it.
         return link[0].replace("README.md", "index.html")
     if not target.is_file():
         return link[1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licences of every crate that is linked into `weft`, with their texts: what a package must carry."""
+"""Prints the licences of all crates that are linked into `weft`, with their texts, for a package to carry."""
 import json
 import pathlib
 import subprocess

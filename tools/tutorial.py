@@ -37,12 +37,12 @@ def main():
         (programs / f"chapter_{number}.rs").write_text(program)
     manifest = '[package]\nname = "tutorial"\nedition = "2024"\n\n[workspace]\n'
     (folder / "tutorial/Cargo.toml").write_text(manifest)
-    # So that dependencies are of the versions that are compiled already.
+    # Dependencies of the versions that are compiled already.
     shutil.copy(root / "Cargo.lock", folder / "tutorial")
 
 
 def own(package):
-    """The index entry, in which our crates are of this registry, and others of the public one."""
+    """The index entry: our crates come from this registry, all others from the public one."""
     for dependency in package["deps"]:
         if (dependency["package"] or dependency["name"]).startswith("weftwork"):
             dependency["registry"] = None

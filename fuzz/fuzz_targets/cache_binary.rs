@@ -1,5 +1,4 @@
-//! Any bytes as requests of the binary protocol: the lengths of the headers are made to fit, most
-//! of the time.
+//! Any bytes as requests of the binary protocol; most header lengths are corrected to fit.
 
 #![no_main]
 

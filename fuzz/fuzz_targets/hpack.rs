@@ -1,4 +1,4 @@
-//! Any bytes as header blocks, and as fields: read as another implementation reads them.
+//! Any bytes as header blocks and as fields, which another implementation must read the same.
 
 #![no_main]
 
@@ -17,7 +17,7 @@ fuzz_target!(|input: &[u8]| {
     let mut theirs = httlib_hpack::Decoder::with_dynamic_size(4096);
     for block in blocks {
         let Ok(fields) = decode(&mut ours, block) else {
-            break; // It may be laxer.
+            break; // The other implementation may accept more.
         };
         assert_eq!(oracle(&mut theirs, block), Some(fields));
     }
@@ -37,7 +37,7 @@ fn oracle(decoder: &mut httlib_hpack::Decoder<'_>, block: &[u8]) -> Option<Field
     Some(fields.into_iter().map(|(name, value, _)| (name, value)).collect())
 }
 
-/// What is encoded is read by both as it was.
+/// Encodes fields; both decoders must return them unchanged.
 fn encode(input: &[u8]) {
     let mut encoder = Encoder::new(256);
     let mut ours = Decoder::new(4096);

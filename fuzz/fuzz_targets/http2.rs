@@ -1,5 +1,5 @@
-//! Any bytes as an HTTP/2 connection. An even first byte: the rest is what the peer sends. An odd
-//! one: the rest says which frames it sends, and what the owner does between them.
+//! Any bytes as an HTTP/2 connection. After an even first byte, the rest is the peer's output;
+//! after an odd one, it selects the peer's frames and the owner's calls between them.
 
 #![no_main]
 
@@ -35,7 +35,7 @@ struct World {
     now: Instant,
     events: Vec<StreamEvent>,
     streams: Vec<StreamKey>,
-    /// Bytes that the peer takes: of the connection and of each stream.
+    /// Send windows of the connection and of each stream.
     windows: BTreeMap<u32, i64>,
 }
 
@@ -115,7 +115,7 @@ impl World {
     }
 }
 
-/// The owner does nothing but reply, so the cuts cannot matter.
+/// Checks that cuts do not matter as long as the owner only replies.
 fn same_at_any_cut(input: &[u8]) {
     let now = Instant::now();
     let mut whole = None;
@@ -133,7 +133,7 @@ fn same_at_any_cut(input: &[u8]) {
     }
 }
 
-/// Frames and acts, five bytes each.
+/// Plays frames of the peer and calls of the owner, five bytes each.
 fn play(input: &[u8]) {
     let mut world = World::new(Instant::now());
     let mut next_id = 1;

@@ -1,8 +1,8 @@
-//! Any frames, one after the other, to an interface: it stays within its limits, and whatever it
-//! sends is a frame as it reads them itself.
+//! Any frames, one after the other, to an interface, which must stay within its limits and send
+//! only frames that it would accept itself.
 //!
-//! A byte before each frame says how long the frame is, whether time passes, and whether checksums
-//! are made right first, so that what lies behind them is reached.
+//! A byte before each frame gives its length, and says whether time passes and whether checksums
+//! are corrected, so that the code behind their check is reached.
 
 #![no_main]
 
@@ -75,7 +75,7 @@ fn answer(interface: &mut Interface, now: Instant, src: std::net::IpAddr, dst: s
     }
 }
 
-/// What an interface sends.
+/// Checks a frame that the interface sent.
 fn check(frame: &[u8]) {
     let (header, packet) = EthernetHeader::parse(frame).unwrap();
     assert_eq!(header.src, OURS);
@@ -88,7 +88,7 @@ fn check(frame: &[u8]) {
     }
 }
 
-/// Makes the checksums of IPv4's header and of what either IP carries right.
+/// Corrects the checksums of an IPv4 header and of the payload of IPv4 or IPv6.
 fn mend(frame: &mut [u8]) {
     let Some((ethernet, packet)) = frame.split_at_mut_checked(14) else {
         return;

@@ -1,5 +1,5 @@
-//! Any bytes as each of the headers that netstack reads: what is read and written again is read the
-//! same, and nothing is read beyond its end.
+//! Any bytes as each of the headers that netstack parses: parsing, writing and parsing again gives
+//! the same header, and no read goes beyond the end.
 
 #![no_main]
 
@@ -118,7 +118,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Makes the checksum at `at` of the first `len` bytes right, if there is one.
+/// Corrects the checksum at `at` of the first `len` bytes, if there is one.
 fn mend(bytes: &mut [u8], len: usize, at: usize, pseudo: Sum) {
     if let Some(summed) = bytes.get_mut(..len).filter(|summed| summed.len() >= at + 2) {
         summed[at..at + 2].fill(0);

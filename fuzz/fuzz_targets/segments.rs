@@ -1,5 +1,5 @@
-//! Any bytes as what a hostile peer, a clock and an application do to a shard of the netstack: it
-//! does not panic, sends what was written, keeps its limits, and never waits for ever.
+//! Any bytes as actions of a hostile peer, a clock and an application on a shard of the netstack:
+//! no panic, no lost byte, no exceeded limit, no endless wait.
 
 #![no_main]
 

@@ -14,14 +14,14 @@ use libfuzzer_sys::fuzz_target;
 use session::replay::{Cutting, Replayed, run};
 use web::{Handle, Peer, ServiceConfig, Session};
 
-/// What a driver would hold; longer inputs teach nothing new and cost time.
+/// Input buffer of a driver; longer inputs teach nothing new and cost time.
 const INPUT_LEN_MAX: usize = 4096;
 
 /// Type of a SETTINGS frame (RFC 9113 section 6.5), the fourth byte of its header.
 const SETTINGS: u8 = 4;
 
 static HANDLE: LazyLock<Arc<Handle>> = LazyLock::new(|| {
-    // Kept until the process ends: the site opens its files as they are asked for.
+    // The folder stays until the process ends: the site opens its files on request.
     let dir = tempfile::tempdir().expect("a directory for the site").keep();
     transcript::make_site(&dir).expect("the site's files");
     transcript::open(&dir, ServiceConfig::default()).expect("the site")

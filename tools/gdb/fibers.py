@@ -17,7 +17,7 @@ COLUMNS = ("number", "state", "name", "waits for", "spawned at")
 
 
 class Fiber:
-    """One line of what the program says."""
+    """A fiber: one line of the program's list."""
 
     def __init__(self, line: str) -> None:
         number, self.state, *frame, self.name, self.waits_for, self.spawned_at = line.split("\t")
@@ -25,12 +25,12 @@ class Fiber:
         self.instruction, self.stack, self.base = (int(register) for register in frame)
 
     def row(self) -> tuple[str, ...]:
-        """As `info fibers` shows it."""
+        """The line of `info fibers`."""
         return (str(self.number), self.state, self.name, self.waits_for, self.spawned_at)
 
 
 def fibers() -> list[Fiber]:
-    """Asks the program."""
+    """Calls the program's function that lists its fibers."""
     try:
         # Without debugging symbols gdb does not know what the function returns.
         text = gdb.parse_and_eval("((char *(*)(void)) weft_debugger_fibers)()").string()
@@ -87,8 +87,8 @@ def in_frame(fiber: Fiber, command: str) -> None:
 
 
 def set_registers(names: tuple[str, ...], values: list[int] | tuple[int, ...]) -> None:
-    """Of the selected thread's innermost frame."""
-    # The stack pointer last: until then the frame is the old one.
+    """Sets registers of the selected thread's innermost frame."""
+    # The stack pointer last: setting it changes the frame.
     for name, value in zip(names, values):
         gdb.execute(f"set ${name} = {value}", to_string=True)
 

@@ -1,5 +1,5 @@
-//! What the three targets of the cache share: any bytes as a whole connection, over an empty store.
-//! However they are cut, the replies must be the same.
+//! Common part of the three cache targets: any bytes as a whole connection over an empty store.
+//! The replies must not depend on how the bytes are cut.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use cache::store::{Config, Store};
 use cache::{NoHost, Peer, Service, Session, Settings};
 use session::replay::{Cutting, Replayed, run, test_now};
 
-/// What a driver would hold; longer inputs teach nothing new and cost time.
+/// Input buffer of a driver; longer inputs teach nothing new and cost time.
 const INPUT_LEN_MAX: usize = 4096;
 
-/// Commands whose replies are not of the conversation alone: they show memory, the process, the
-/// order of a table with a random seed; or never end.
+/// Commands whose replies depend on more than the conversation (memory, the process, a table with
+/// a random seed), or never end.
 const UNEQUAL: [&[u8]; 4] = [b"stat", b"dump", b"watch", b"cache_memlimit"];
 
 pub fn check(input: &[u8]) {

@@ -22,7 +22,7 @@ fn main() {
     });
 }
 
-/// A connection for each fiber, by the messages of `postgres-protocol`: the processor waits for none.
+/// One connection per fiber, with the messages of `postgres-protocol`: no call blocks a processor.
 fn wire(address: &str) {
     let sum = sum_of(|number| {
         let mut connection = Wire::connect(address).unwrap();
@@ -107,10 +107,10 @@ fn offloaded(parameters: &str) {
         row.get(0)
     });
     println!("offload: {sum}");
-    fiber::offload(|| drop((back, free))); // Their ends block as well.
+    fiber::offload(|| drop((back, free))); // Closing connections blocks as well.
 }
 
-/// `tokio-postgres` on a tokio of its own: all fibers share one connection, which is pipelined.
+/// `tokio-postgres` on a tokio runtime: all fibers share one pipelined connection.
 fn futures(parameters: &str) {
     let (started, handle) = mpsc::sync_channel(1);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -145,7 +145,7 @@ fn wait_for<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
     let (sender, result) = mpsc::sync_channel(1);
-    handle.spawn(async move { sender.send(future.await).ok() }); // There is room: it never blocks.
+    handle.spawn(async move { sender.send(future.await).ok() }); // The channel has room, so this never blocks.
     result.recv().expect("the future has not panicked")
 }
 

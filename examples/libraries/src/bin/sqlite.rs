@@ -1,5 +1,5 @@
 //! `rusqlite` through `offload`: while a statement runs, the processor runs other fibers. The
-//! statement waits for one of them, so it would never end otherwise.
+//! statement waits for one of them, so on a blocked processor it would never end.
 
 use fiber::sync::{Mutex, mpsc};
 use rusqlite::Connection;

@@ -1,5 +1,5 @@
-//! `websockets COUNT`: so many idle WebSockets of `tungstenite`, a fiber each, and the memory of one.
-//! Half of each is in a process of its own. In the end every one of them answers.
+//! `websockets COUNT`: opens COUNT idle WebSockets of `tungstenite`, a fiber each, and prints the
+//! memory of one. The clients are in a process of their own. In the end each connection answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -108,7 +108,7 @@ fn dial(count: usize, address: SocketAddr) {
     assert_eq!(answered, count);
 }
 
-/// Bytes of this process in memory; the kernel's for its sockets are not among them. proc(5)
+/// Resident bytes of this process, without the kernel's for its sockets. proc(5)
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096

@@ -1,4 +1,4 @@
-"""What hostile clients do, a function each: it is shown a server and an `Attackers`, and attacks until that is over. The servers have
+"""Attacks of hostile clients, one function each: it gets an `Attackers` with a server, and attacks until `is_over`. The servers have
 `small.txt`, 64 MiB in `big.bin`, 200 KB in `medium.bin`, a wide folder `/wide/`, and a file that grows, `growing.log`."""
 
 import os
@@ -33,7 +33,7 @@ class Attackers:
         return connection
 
     def crowd(self, count, request, receive_buffer=None):
-        """So many connections that send this, and read nothing."""
+        """Opens `count` connections that send `request` and read nothing."""
         def arrive():
             for _ in range(count // 4):
                 if self.is_over.is_set():
@@ -43,14 +43,14 @@ class Attackers:
         self.each(4, arrive)
 
     def each(self, count, attack):
-        """So many threads that do this once."""
+        """Starts `count` threads that run `attack` once."""
         for _ in range(count):
             thread = threading.Thread(target=survived, args=(attack,), daemon=True)
             self.threads.append(thread)
             thread.start()
 
     def repeat(self, count, attack):
-        """So many threads that do this again and again. A server may end their connections: that is its right."""
+        """Starts `count` threads that repeat `attack`. The server may end their connections."""
         def again():
             while not self.is_over.is_set():
                 survived(attack)
@@ -58,7 +58,7 @@ class Attackers:
         self.each(count, again)
 
     def send(self, connection, request):
-        """As much as the server takes before it keeps the client waiting."""
+        """Sends until the server stops reading."""
         connection.setblocking(False)
         try:
             while request:
@@ -67,7 +67,7 @@ class Attackers:
             pass
 
     def exchange(self, request, read_max=1 << 30):
-        """Sends this on a connection of its own, and reads what comes until the server ends it, or is silent."""
+        """Sends `request` on a new connection, and reads until the server closes it or is silent."""
         with socket.create_connection((self.server.host, self.server.port), 5) as connection:
             sender = threading.Thread(target=survived, args=(lambda: connection.sendall(request),), daemon=True)
             sender.start()
@@ -81,7 +81,7 @@ class Attackers:
         self.reset_all()
         for thread in self.threads:
             thread.join(20)
-        # Those that were made meanwhile.
+        # Connections that were opened meanwhile.
         self.reset_all()
 
     def reset_all(self):
@@ -187,7 +187,7 @@ def context():
 
 
 def hello():
-    """The first bytes of a client."""
+    """The first bytes of a TLS client."""
     out = ssl.MemoryBIO()
     try:
         context().wrap_bio(ssl.MemoryBIO(), out).do_handshake()
@@ -199,7 +199,7 @@ def hello():
 def tls_connection(attackers):
     plain = attackers.connect(receive_buffer=4096)
     secure = context().wrap_socket(plain)
-    # The descriptor is its own from now on.
+    # wrap_socket has taken over the descriptor.
     attackers.sockets[attackers.sockets.index(plain)] = secure
     return secure
 
@@ -213,7 +213,7 @@ def hellos_reset(attackers):
 
     def shake():
         with_reset(attackers, first)
-        # Fewer than a processor can answer.
+        # Fewer than one processor can answer.
         attackers.is_over.wait(0.005)
 
     attackers.repeat(1, shake)
@@ -257,7 +257,7 @@ TLS = [handshakes_half_open, hellos_reset, handshakes, garbage_of_tls, records_o
 # ---- a web server that speaks HTTP/2
 
 def streams(attackers, each, before=b"", count=4):
-    """Connections that send what `each` gives for one stream after the other, and read what comes, until the server ends them; and then anew."""
+    """Repeats connections that send `each(stream)` for stream after stream, and read until the server closes them."""
     def attack():
         with socket.create_connection((attackers.server.host, attackers.server.port), 5) as connection:
             connection.sendall(frames.PREFACE + before)
@@ -333,7 +333,7 @@ def small_windows(attackers):
 
 
 def windows_closed(attackers):
-    """A slow read: a hundred streams on each of a thousand connections."""
+    """Slow read: a hundred streams on each of a thousand connections."""
     attackers.crowd(1000, frames.PREFACE + CLOSED + BIG_FILES)
 
 
@@ -347,7 +347,7 @@ def hpack_bombs(attackers):
 
 
 def hpack_tables(attackers):
-    """The table is emptied and filled again, and so is that for replies."""
+    """Empties and fills the dynamic table again and again, in both directions."""
     sizes = b"\x20\x3f\xe1\x1f"
     block = sizes + b"\x82\x86" + frames.literal(b":path", b"/small.txt") + frames.literal(b":authority", b"h") + b"\x40\1a\1b" * 3000
     streams(attackers, lambda stream: settings((1, 0), (1, 1 << 31)) + frame(frames.HEADERS, 5, stream, block), settings())
@@ -465,5 +465,5 @@ def byte_by_byte(attackers):
 
 CACHE = [values_unread, gets_unread, many_keys, many_keys_found, huge_and_tiny, half_a_store, too_large, lines_without_end, watchers, dumps,
          flushes, binary_nonsense, byte_by_byte]
-# After these a key may be gone: by order, or evicted in favour of others.
+# Attacks after which a key may be gone: flushed, or evicted.
 TAKES_KEYS = {flushes, huge_and_tiny, half_a_store}

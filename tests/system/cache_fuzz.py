@@ -3,14 +3,14 @@
 
     cache_fuzz.py MEMCACHED OURS [--seed N] [--operations N]     two addresses, HOST:PORT or a Unix socket's path
 
-A session flushes both caches and then sends batches of operations, each over a connection of its own, the same to
-both. The replies must be the same byte by byte, after normalising what cannot be: cas numbers become the order in
-which they were first seen, times to live their nearest start, idle times and sizes of items a mark. A session that
-differs is made smaller until each of its operations is needed, and printed with the seed that replays it.
+A session flushes both caches and then sends the same batches of operations to both, each batch over a new connection.
+The replies must be byte-identical after normalisation: cas numbers become their order of first appearance, times to live
+the nearest start value, idle times and item sizes a placeholder. A session that differs is shrunk until each operation
+is needed, and printed with the seed that replays it.
 
-Where memcached 1.6.45 is different and we know why, the operation is not made; LEFT_OUT says which and why.
-Both servers are flushed again and again; give it servers of its own, with -I 1m, and memcached
-with -o no_lru_maintainer: what that thread still holds is counted up into a new item, and not where it lies.
+Operations on which memcached 1.6.45 differs for a known reason are left out; LEFT_OUT lists them with the reasons.
+Both servers are flushed repeatedly, so use servers for this purpose alone, with -I 1m, and memcached with
+-o no_lru_maintainer: items held by that thread are counted into a new item, not where they are.
 """
 
 import argparse
@@ -24,31 +24,31 @@ import time
 from cache_oracle import NOOP, connect, converse, count, header, store, u32
 
 LEFT_OUT = """
-* E (all), S (mg), x (md), N with MA or MP (ms), s and c (ms and md): among the conversations of cache_oracle.py.
+* E (all), S (mg), x (md), N with MA or MP (ms), s and c (ms and md): covered by the conversations of cache_oracle.py.
 * A key above 250 bytes in a get: memcached drops the replies of the whole packet, and adds an empty line.
 * Lines above 2,000 bytes: memcached's buffer ends the conversation at a place that depends on the packets.
-* Exptimes beyond 2038: memcached cuts them to 32 bits, so they have expired; here they have not.
-* Flags of meta commands that are no letter: the error is another one, and the value of an ms is run as commands.
-* Flags or an exptime that are missing, so that a cas number is the length of a value.
-* A minus alone, which memcached takes for 0, and flags below 0.
-* NUL in a line: it ends memcached's, which is a string of C; here it is a byte like another.
-* Unknown binary opcodes, and t after a negative T, and a negative N: faults of older ones.
-* Counting what holds only blanks: memcached reads on behind the value, into whatever the chunk held before.
-* Counting what the same packet read: memcached then forgets the spaces behind a number that became shorter.
-* Counting from 2^63 on: memcached looks for a minus behind the number, in whatever the chunk held before.
-* Bytes that are no binary header: memcached closes without the replies before them.
-* T of an ma whose number becomes longer: memcached gives the new time to the version that it throws away.
-* Opaques of 32 bytes and more in ma and mg: memcached does the work and then refuses it.
-* Bad Base64 beside another bad token: memcached names the one that stands later.
-* N with u (mg): what it makes counts as fetched here, and not in memcached.
+* Exptimes beyond 2038: memcached truncates them to 32 bits, so the items have expired; here they have not.
+* Flags of meta commands other than letters: memcached's error differs, and it executes the value of an ms as commands.
+* Missing flags or exptime, which turn a cas number into the length of a value.
+* A minus alone, which memcached reads as 0, and negative flags.
+* NUL in a line, which ends memcached's C string; here it is an ordinary byte.
+* Unknown binary opcodes, t after a negative T, and a negative N: faults of older versions.
+* incr and decr of a blank value: memcached reads past the value, into the chunk's old content.
+* incr and decr of a value that the same packet read: memcached then omits the spaces after a shortened number.
+* incr and decr from 2^63 on: memcached looks for a minus after the number, in the chunk's old content.
+* Bytes other than a binary header: memcached closes without sending the replies before them.
+* T of an ma that lengthens its number: memcached sets the time of the discarded version.
+* Opaques of 32 bytes and more in ma and mg: memcached executes the command and then refuses it.
+* Bad Base64 beside another bad token: memcached reports the later one.
+* N with u (mg): the created item counts as fetched here, and not in memcached.
 * Base64 with padding inside, which memcached takes as the end.
-* A key that was stored in Base64 is not read back with k in plain text: memcached shows it in Base64.
+* k in plain text for a key that was stored in Base64: memcached shows it in Base64.
 * Delayed flush_all and exptimes of seconds: their replies depend on when the clock ticks.
 """
 
-TRIES = 4  # of a session that differs
-SILENCE_S = 20  # for which a server may say nothing before that counts as its answer
-TTLS = (100, 1000, 20000, 300000, 2000000)  # far apart: seconds that pass do not move one to another
+TRIES = 4  # for a session that differs
+SILENCE_S = 20  # of silence that count as a server's answer
+TTLS = (100, 1000, 20000, 300000, 2000000)  # far apart, so that passing seconds do not turn one into another
 KEYS = (b"a", b"b", b"c", b"d", b"number", b"k" * 249, b"k" * 250, b"bin\xff\x80", b"x:y", b"\x01\x7f")
 BASE64_KEYS = (b"Zm9v", b"YmFy", b"/w==", b"Zm9vYmFyYmF6", b"AAEC", b"DQog")
 BAD_BASE64 = (b"Zm9", b"!!!!", b"Z===")
@@ -71,7 +71,7 @@ def base64_key(word):
 class Draw(random.Random):
     """Random operations."""
 
-    read = set()  # the keys that this batch reads
+    read = set()  # keys that this batch reads
 
     def one_of(self, *choices):
         return choices[self.randrange(len(choices))]
@@ -97,7 +97,7 @@ class Draw(random.Random):
         return self.choice(NUMBERS) if self.chance(70) else b"%d" % self.getrandbits(self.randrange(1, 65))
 
     def small_number(self, bad):
-        """To count with: many such make no number above 2^63."""
+        """A summand: many of them stay below 2^63."""
         return self.choice(BAD_NUMBERS) if self.chance(bad) else b"%d" % self.getrandbits(self.randrange(1, 41))
 
     def ttl(self, bad=3):
@@ -157,7 +157,7 @@ class Draw(random.Random):
         value = self.value(key) if key != LONG_KEY else b"x"
         flags, ttl = self.flags(), self.ttl(2)
         if not re.fullmatch(rb"\d+ -?\d{1,10}", flags + b" " + ttl):
-            value = value[:40]  # which the server reads as a line
+            value = value[:40]  # short enough to be read as a line
         length = b"%d" % len(value)
         if self.chance(2):
             value = value[:40]
@@ -209,7 +209,7 @@ class Draw(random.Random):
                 token = token.lstrip(b"-")
             if letter == b"C" and self.chance(85):
                 token, cas = b"%CAS%", (base64_key(key) if is_base64 else key, self.one_of(0, 0, 0, -1, 1 << 40))
-            # memcached looks at the opaque's length when the work is done, and then says that it was refused.
+            # memcached refuses a long opaque only after the operation.
             if letter == b"O" and len(token) > 31 and verb in (b"ma", b"mg"):
                 token = token[:31]
             words.append(letter + token)
@@ -240,7 +240,7 @@ class Draw(random.Random):
             return self.ttl(4) if letter != b"R" else self.one_of(b"50", b"500", b"5000", b"0", b"-1", b"x", b"500000")
         if letter in b"PL":
             return self.one_of(b"", b"x", b"1", b"/path/to")
-        if letter == b"C":  # where it lies between the cas numbers of the two must not matter
+        if letter == b"C":  # far from either server's cas numbers
             return self.one_of(b"0", b"9223372036854775808", b"18446744073709551615", self.choice(BAD_NUMBERS))
         if letter == b"F":
             return self.number(8)
@@ -289,7 +289,7 @@ class Draw(random.Random):
         return (request, cas) if cas else request
 
     def last_binary(self):
-        """What may close the connection: it stands at the end."""
+        """An operation that may close the connection, and therefore comes last."""
         key = self.choice(KEYS)
         return self.one_of(
             header(self.one_of(0x07, 0x17)), header(0, b""), header(0, b"k" * 251), header(0, key, b"1234"),
@@ -297,7 +297,7 @@ class Draw(random.Random):
             header(8, extras=b"12"), header(8, key), header(0x0A, key), header(0, key, lens=(len(key), 0, 0)), header(0x0E, key, b"12345678", b"v"))
 
     def session(self, binary_percent):
-        """Batches: a protocol, its operations, and how they are cut."""
+        """Batches: a protocol, operations, and the number of cuts."""
         batches = []
         for _ in range(self.randrange(4, 16)):
             depth = self.one_of(1, 2, 4, 8, 16, 32, 64)
@@ -308,29 +308,29 @@ class Draw(random.Random):
             if is_closing:
                 operations.append(self.last_binary())
             if not is_binary:
-                # A value that is longer than its line says, and then nothing: memcached drops the replies before it.
+                # No data block longer than announced may come last: memcached would drop the replies before it.
                 operations.append(self.one_of(b"quit\r\n", b"mn\r\nquit\r\n", b"mn\r\n", b"mn\r\n", b"mn\r\n"))
             cut_count = self.randrange(13) if self.chance(40) else 0
-            # memcached closes with bytes unread after a bad header, and the kernel then drops its replies.
+            # No cuts: memcached closes with unread bytes after a bad header, and the kernel then drops its replies.
             batches.append((is_binary, operations, 0 if is_closing else cut_count))
         return batches
 
 
 class Peer:
-    """One of the two servers, in one session."""
+    """One of the two servers during a session."""
 
     def __init__(self, address):
         self.address, self.order = address, {0: b"0"}
         self.talk(b"flush_all\r\n")
 
     def cas_of(self, key):
-        """The item's cas number now; 1 if there is no item."""
+        """The item's current cas number; 1 without an item."""
         reply = self.talk(b"mg " + base64.b64encode(key) + b" b c\r\n")
         found = re.match(rb"HD c(\d+)", reply)
         return int(found.group(1)) if found else 1
 
     def render(self, is_binary, operations):
-        """The bytes of a batch, with cas numbers of this server."""
+        """The bytes of a batch, with this server's cas numbers."""
         known = {}
         sent = []
         for operation in operations:
@@ -362,7 +362,7 @@ class Peer:
         except TimeoutError:
             replied += b"<the server said no more and did not close>"
         except OSError:
-            pass  # the server closed first, as it may
+            pass  # the server may close first
         peer.close()
         return bytes(replied)
 
@@ -394,7 +394,7 @@ class Peer:
 
 
 def differs(addresses, session, seed):
-    """Runs a session; returns what was different, or nothing."""
+    """Runs a session; returns the difference, or None."""
     peers = [Peer(address) for address in addresses]
     for at, (is_binary, operations, cut_count) in enumerate(session):
         draw = random.Random(f"{seed}/{at}")
@@ -410,7 +410,7 @@ def differs(addresses, session, seed):
 
 
 def smaller(addresses, session, seed):
-    """The least part of a session that still differs: operations are left out as long as that holds."""
+    """The smallest part of a session that still differs, found by leaving operations out."""
     flat = [(at, operation) for at, (_, operations, _) in enumerate(session) for operation in operations]
 
     def rebuilt(parts, cuts=True):
@@ -446,16 +446,16 @@ def show(session, found):
 
 
 def run(addresses, seed, operations_min, failures_max=1):
-    """Runs sessions from `seed` on. Returns how many operations, and how many sessions differed.
+    """Runs sessions from `seed` on. Returns the numbers of operations and of sessions that differed.
 
-    Binary ones come last: in memcached 1.6.45 a connection that follows a binary one with the same descriptor gives all
-    that it stores in text the cas number of that.
+    Binary sessions come last: in memcached 1.6.45 a text connection that reuses the descriptor of a binary one gives all
+    items that it stores that one's cas number.
     """
     done = failed = 0
     while done < operations_min and failed < failures_max:
         session = Draw(seed).session(0 if done < 0.7 * operations_min else 100)
         found = differs(addresses, session, seed)
-        # A second may have ended in one cache and not in the other, or the machine stood still: what is different stays so.
+        # Repeat: a second may have passed in one cache only, or the machine stood still. Real differences stay.
         for _ in range(TRIES - 1):
             if found:
                 print(f"seed {seed} differs; once more", flush=True)

@@ -5,10 +5,10 @@
     cache_oracle.py --ascii-auth MEMCACHED OURS both started with -Y and the users joe:secret, ann:p:w
     cache_oracle.py --list                      names of all conversations
 
-Each conversation is sent whole to both, and in pieces to ours, and the replies must be the same, apart from
-what cannot be: cas numbers, sizes and classes of items, the version. What memcached 1.6.45 does by accident is not
-among the conversations; DIFFERENCES says what. An older memcached is not asked what it does in another way: SINCE says
-what. Both servers are flushed again and again; give it servers of its own, with -I 1m and without -A.
+Each conversation is sent whole to both, and in pieces to ours. The replies must be the same, except for cas numbers,
+sizes and classes of items, and the version. Accidental behaviour of memcached 1.6.45 is left out; DIFFERENCES lists it.
+With an older memcached, conversations that it answers differently are left out; SINCE lists them. Both servers are
+flushed repeatedly, so use servers for this purpose alone, with -I 1m and without -A.
 """
 
 import random
@@ -20,23 +20,23 @@ import threading
 import time
 
 DIFFERENCES = """
-* A key that is too long in a get makes memcached throw away the replies of all commands that came in the same
-  packet, and add an empty line to the error; here those stay, and there is none.
-* Spaces before get, set and other frequent commands are refused by memcached since 1.6.23; here they are not seen.
-* The value of an ms whose flag is no letter is run as commands by memcached; here it is skipped.
+* After a key that is too long in a get, memcached discards the replies of all commands of the same packet, and adds
+  an empty line to the error; here the replies are kept, and no line is added.
+* Spaces before get, set and other frequent commands are refused by memcached since 1.6.23; here they are ignored.
+* The value of an ms with a flag other than a letter is executed as commands by memcached; here it is skipped.
 * bget and stats sizes_enable are gone in 1.6.45; here they work.
-* A counted number keeps its length here; in memcached it may lose it while a reply still holds the value before.
-* me looks at b only when another word follows it, in memcached.
-* metadump and watch behind other commands in one packet are refused by memcached; here they are in order.
+* incr and decr keep a number's length here; in memcached they may shorten it while a reply holds the old value.
+* me honours b only if another word follows it, in memcached.
+* metadump and watch behind other commands in one packet are refused by memcached; here they run in order.
 * memcached shows TTLs below 0 as 4294967061.
-* A line longer than memcached's buffer is refused in words here.
-* An item stored with a Base64 key is shown so by memcached also to a client that asks in plain.
-* A line of a few bytes, or none of text, before a login ends memcached's connection; here it is answered.
-* Of all that it refuses in one packet before a login memcached tells the last only; here each is answered.
-* An unknown binary opcode makes 1.6.18 hang; here it is answered.
+* A line longer than memcached's buffer gets an error line here.
+* memcached shows a key stored in Base64 in Base64, even to a client that uses plain text.
+* Before a login a line of a few bytes, or one other than text, ends memcached's connection; here it gets a reply.
+* Before a login memcached reports only the last refused command of a packet; here each gets a reply.
+* An unknown binary opcode makes 1.6.18 hang; here it gets a reply.
 """
 
-# Older ones answer malformed lines in another way: their parser was another one.
+# Older versions have another parser, which answers malformed lines differently.
 MEMCACHED_MIN = (1, 6, 45)
 
 BIG = b"x" * 2_000_000
@@ -45,7 +45,7 @@ LONG_KEY = b"k" * 251
 
 
 def text(*lines):
-    """A conversation in lines; a line of bytes is sent as it is."""
+    """A conversation of lines; bytes are sent unchanged."""
     return b"".join(line if isinstance(line, bytes) else line.encode() + b"\r\n" for line in lines)
 
 
@@ -242,7 +242,7 @@ BINARY = {
         header(0x20, b"x"), header(8, extras=b"\0\0")))},
 }
 
-# Each request is sent when the one before was answered.
+# Each request is sent after the reply to the one before.
 ASCII_AUTH = {
     "nobody": [b"get aaaa\r\n", b"get aaaa\r\n"],
     "without a login nothing goes on": [b"get aaaa\r\n", b"get bbbb\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get aaaa\r\n"],
@@ -258,7 +258,7 @@ ASCII_AUTH = {
     "too long a password": [b"set a 0 0 2049\r\n" + b"x" * 2049 + b"\r\n", b"set a 0 0 10\r\njoe secret\r\n", b"get aaaa\r\n"],
 }
 
-# Groups of numbers: monitors read their names, so all of memcached's must be there, whatever they say.
+# Groups of statistics: monitors read them by name, so each name of memcached's must be there, whatever its value.
 STATS = [b"stats\r\n", b"stats settings\r\n", b"stats items\r\n", b"stats slabs\r\n"]
 
 
@@ -272,7 +272,7 @@ def connect(address):
 
 
 def converse(address, sent, cuts=()):
-    """Sends, says that this was all, and reads until the server has said all and closes."""
+    """Sends, shuts down the sending side, and reads until the server closes."""
     peer = connect(address)
     peer.settimeout(10)
 
@@ -283,10 +283,10 @@ def converse(address, sent, cuts=()):
                 peer.sendall(sent[at:cut])
                 at = cut
                 if cuts:
-                    time.sleep(0.002)  # so that the pieces arrive as pieces
+                    time.sleep(0.002)  # the pieces must arrive as pieces
             peer.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # the server closed first, as it may
+            pass  # the server may close first
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -295,7 +295,7 @@ def converse(address, sent, cuts=()):
         while piece := peer.recv(1 << 16):
             replied += piece
     except ConnectionResetError:
-        pass  # what it had to say was said
+        pass  # the replies were read
     except TimeoutError:
         replied += b"<the server said no more and did not close>"
     sender.join()
@@ -304,7 +304,7 @@ def converse(address, sent, cuts=()):
 
 
 def in_turns(address, requests):
-    """Sends each request when the one before was answered; returns the answers."""
+    """Sends each request after the reply to the one before; returns the replies."""
     with connect(address) as peer:
         peer.settimeout(10)
         replies = []
@@ -315,7 +315,7 @@ def in_turns(address, requests):
 
 
 def same_text(replied):
-    """Without what differs between two servers."""
+    """Removes what differs between two servers."""
     replied = re.sub(rb"VERSION [^\r]*", b"VERSION", replied)
     replied = re.sub(rb"(VALUE \S+ \d+ \d+) \d+\r", rb"\1 CAS\r", replied)
     replied = re.sub(rb"cas=\d+ ", b"cas=N ", replied)
@@ -324,7 +324,7 @@ def same_text(replied):
 
 
 def same_binary(replied):
-    """A list of replies, without cas numbers and the version."""
+    """List of replies, without cas numbers and the version."""
     replies = []
     while len(replied) >= 24:
         _, opcode, _, _, _, _, body_len, _, cas = struct.unpack(">BBHBBHIIQ", replied[:24])
@@ -338,7 +338,7 @@ def same_binary(replied):
 
 
 def stat_names(address, command):
-    """The names of a group of numbers, without those of single classes, over a cache of one item."""
+    """Names of a group of statistics, without those of single classes, for a cache of one item."""
     lines = converse(address, b"flush_all\r\nset stats 0 0 1\r\nx\r\n" + command).split(b"\r\n")
     names = (line.split()[1].decode() for line in lines if line.startswith(b"STAT "))
     return {re.sub(r"^(items:)?\d+:", r"\1CLASS:", name) for name in names}
@@ -349,14 +349,14 @@ def show(replied):
 
 
 def fresh(kind, address, sent, cuts=()):
-    """A conversation over an empty cache."""
+    """A conversation with an empty cache."""
     if kind != "ascii auth":
         converse(address, b"flush_all\r\n")
     return converse(address, sent, cuts)
 
 
 def compare(kind, name, sent, same, addresses):
-    """With memcached, with ours, and with ours in pieces. Returns whether all were the same."""
+    """Compares memcached, ours, and ours in pieces. Returns True if all replies were the same."""
     if isinstance(sent, list):
         theirs, ours = (in_turns(address, sent) for address in addresses)
         if same(ours) != same(theirs):
@@ -364,7 +364,7 @@ def compare(kind, name, sent, same, addresses):
         return same(ours) == same(theirs)
     draw = random.Random(name)
     cuts = sorted(draw.randrange(len(sent)) for _ in range(min(12, len(sent) // 2)))
-    # Times to live are among the replies: a second may have ended in one conversation and not in the other.
+    # Repeat: replies contain times to live, and a second may have passed in one conversation only.
     for _ in range(3):
         theirs = fresh(kind, addresses[0], sent)
         ours = {"whole": fresh(kind, addresses[1], sent), "in pieces": fresh(kind, addresses[1], sent, cuts)}
@@ -378,7 +378,7 @@ def compare(kind, name, sent, same, addresses):
 
 
 def version_of(address):
-    """Three numbers; none before a login."""
+    """Version as three numbers; None before a login."""
     said = re.search(rb"VERSION (\d+)\.(\d+)\.(\d+)", converse(address, b"version\r\n"))
     return tuple(map(int, said.groups())) if said else None
 
@@ -399,7 +399,7 @@ def run(addresses, groups):
 def run_stats(addresses):
     failed = 0
     for command in STATS:
-        # This memcached is built with its proxy, which ours has not.
+        # This memcached includes its proxy; ours has none.
         missing = {name for name in stat_names(addresses[0], command) - stat_names(addresses[1], command) if "proxy" not in name}
         if missing:
             failed += 1

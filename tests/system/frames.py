@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 as a peer makes them that keeps no rule. RFC 9113"""
+"""HTTP/2 frames of a peer that may violate any rule. RFC 9113"""
 
 import struct
 
@@ -13,7 +13,7 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def literal(name, value):
-    """A field of at most 126 bytes, without an index."""
+    """A literal field of at most 126 bytes, without indexing."""
     assert len(name) < 127 and len(value) < 127, "longer ones need another form"
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 

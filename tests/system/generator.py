@@ -1,4 +1,4 @@
-"""What the checks of `weft load` stand on: the generator as a process, and servers that behave badly in one known way."""
+"""Helpers for the checks of `weft load`: the generator as a process, and servers with a known fault."""
 
 import itertools
 import json
@@ -8,12 +8,12 @@ import threading
 
 from world import StillWaiting, expect, expect_equal, expect_in_time
 
-# Classes of errors that a machine makes which stands still, or drops packets: a reply that came later than after 10 s, which is the default.
+# Error classes that a machine causes which stands still or drops packets: replies later than the default time-out of 10 s.
 TIME_OUTS = {"client_timeout", "socket_timeout", "window_timeout"}
 
 
 class Report(dict):
-    """What `weft load --json` says, and how the process ended."""
+    """Report of `weft load --json`, and the end of the process."""
 
     def __init__(self, figures, status, said):
         super().__init__(figures)
@@ -21,7 +21,7 @@ class Report(dict):
 
     @property
     def errors(self):
-        """None of a run that was not made."""
+        """Errors by class; empty if no run was made."""
         return {name: count for name, count in self.get("errors", {}).items() if count and name != "total"}
 
     def expect_no_errors(self, what="errors"):
@@ -29,7 +29,7 @@ class Report(dict):
         expect_equal(what, self.errors, {})
 
     def expect_no_time_outs(self, what="errors"):
-        """Those of a run whose other figures are asked for."""
+        """Fails as late if all errors are time-outs; for checks of other figures."""
         expect_in_time(not self.has_only_time_outs(), f"{what}: {self.errors}")
 
     def has_only_time_outs(self):
@@ -40,12 +40,12 @@ class Report(dict):
 
 
 def start_load(world, *words, wrap=(), **options):
-    """`weft load WORDS`, running."""
+    """Starts `weft load WORDS`."""
     return world.start(*wrap, world.binary, "load", *words, **options)
 
 
 def load(world, *words, status=0, seconds=30, wrap=(), **options):
-    """Runs `weft load WORDS --json FILE` to its end within `seconds`, and returns what it says."""
+    """Runs `weft load WORDS --json FILE` to its end within `seconds`, and returns the report."""
     file = report_file(world)
     process = start_load(world, *words, "--json", file, wrap=wrap, **options)
     return finished(process, file, status, seconds)
@@ -55,7 +55,7 @@ REPORTS = itertools.count()
 
 
 def report_file(world):
-    """Where a report goes: no other, also of those that are made at the same time, goes there."""
+    """A path for a report, used only once, also by concurrent generators."""
     return world.scratch / f"load-{next(REPORTS)}.json"
 
 
@@ -74,7 +74,7 @@ def finished(process, file, status, seconds):
 
 
 class Badly:
-    """A server on a thread per connection, whose `behave(connection)` is the whole of its manners; `greet` comes before it."""
+    """A server with a thread per connection, which runs `greet` and then `behave(connection)`."""
 
     def __init__(self, behave, greet=None, host="127.0.0.1"):
         self.behave, self.greet = behave, greet

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""HTTP/2 of weft beside nginx and h2o: the server's CPU time per request under h2load, by turns, least of the rounds. The server has
-processor 0, its clients processor 1, in a network namespace of their own. `page` is the time from connect(2) with a resumed TLS session to
+"""HTTP/2 of weft, nginx and h2o compared: the server's CPU time per request under h2load, in turns, minimum of the rounds. The server has
+processor 0, its clients processor 1, in their own network namespace. `page` is the time from connect(2) with a resumed TLS session to
 the last byte of 1 + 60 files (median of 50), `idle` the growth of resident memory per connection (of 1,000, TLS, one request each).
 
     sudo tests/system/h2_figures.py [-r ROUNDS] ROW[,ROW...] nginx h2o 'NAME=target/release/weft [OPTION...]'...
@@ -21,7 +21,7 @@ import time
 
 import frames
 
-# Path, over TLS, connections, streams of each, requests.
+# Path, TLS, connections, streams per connection, requests.
 ROWS = {
     "400x100": ("/400.html", False, 16, 100, 150_000),
     "400x1": ("/400.html", False, 64, 1, 30_000),
@@ -126,7 +126,7 @@ class Client:
         self.buffer, self.stream = bytearray(), -1
 
     def get(self, names):
-        """Asks for all at once. Returns the number of bytes of their bodies."""
+        """Requests all files at once. Returns the total length of the bodies."""
         out, self.greeting = self.greeting, b""
         for name in names:
             self.stream += 2

@@ -1,4 +1,4 @@
-"""A link of its own, between two network namespaces which see nothing of the machine's network."""
+"""A link between two network namespaces, isolated from the machine's network."""
 
 import pathlib
 import sys
@@ -11,7 +11,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def namespace(world):
-    """What stands in front of a command that is to run in a network of its own, and the process as long as which it is there."""
+    """Creates a network namespace that lives as long as a process. Returns the command prefix that enters it, and the process id."""
     process = world.start("unshare", "--net", "sleep", "infinity")
     own = pathlib.Path("/proc/thread-self/ns/net").readlink()
     theirs = pathlib.Path(f"/proc/{process.pid}/ns/net")
@@ -20,7 +20,7 @@ def namespace(world):
 
 
 def start_host(world, name, address):
-    """A network of its own with this address, on the bridge `lan`; what stands in front of a command that is to run there."""
+    """Creates a network namespace with this address, on the bridge `lan`. Returns the command prefix that enters it."""
     inside, process = namespace(world)
     ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(process))
     ip("link", "set", name, "master", "lan", "up")
@@ -30,8 +30,8 @@ def start_host(world, name, address):
 
 
 class Lan:
-    """`server` and `clients` are what stands in front of a command that is to run there. The server's end is an interface with the
-    address SERVER. The other end is `device`, which is for a netstack: the kernel has no address there."""
+    """`server` and `clients` are command prefixes that enter the two namespaces. The server's end is an interface with the address
+    SERVER. The other end is `device`, for a netstack: the kernel has no address there."""
 
     def __init__(self, world, kind):
         self.world = world
@@ -50,7 +50,7 @@ class Lan:
         self.ip(self.server, "link", "set", "server", "up")
 
     def give_kernel(self, address):
-        """The kernel at the other end takes part, for clients with sockets."""
+        """Gives the kernel an address at the clients' end, for clients with sockets."""
         self.ip(self.clients, "address", "add", f"{address}/24", "dev", "clients")
 
     def ip(self, where, *words):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The kernel's side of a link whose other end is a host of crate netstack: its example `answer`. It asks as any host would, and prints
-`kept` when every promise was kept. To be run in a network namespace of its own.
+"""The kernel's side of a link to a host of crate netstack (its example `answer`). It sends requests as any host would, and prints
+`kept` if every promise was kept. Run it in its own network namespace.
 
     unshare --net tests/system/link.py EXAMPLE KIND
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 OURS, THEIRS = ("10.9.0.1", "fd00:9::1"), ("10.9.0.2", "fd00:9::2")
-# Longer than the check that runs this: what takes too long is its matter.
+# Longer than the limit of the check that runs this.
 SECONDS_MAX = 60
 
 
@@ -26,7 +26,7 @@ def main():
     kernels, theirs = ("kernel", "stack") if on_veth else ("stack", "stack")
     if on_veth:
         ip("link", "add", kernels, "type", "veth", "peer", "name", theirs)
-        # No address, so that the kernel says nothing there.
+        # Without an address, the kernel sends nothing there.
         ip("link", "set", theirs, "addrgenmode", "none", "up")
     if kind == "xdp":
         make_checksums(kernels)
@@ -51,7 +51,7 @@ def main():
 
 
 def make_checksums(interface):
-    """What `ethtool -K INTERFACE tx off` does: the kernel leaves neither checksums nor segmentation to the device."""
+    """Same as `ethtool -K INTERFACE tx off`: the kernel leaves neither checksums nor segmentation to the device."""
     set_transmit_checksum, siocethtool = 0x17, 0x8946
     value = array.array("I", [set_transmit_checksum, 0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -65,14 +65,14 @@ def ask_all():
             ping(theirs, length)
         expect_refused(theirs)
         expect_no_listener(theirs)
-        # Several, so that both of two queues have some.
+        # Several connections, so that each of two queues gets some.
         for _ in range(8):
             mirror(theirs, [1, 1000, 1460, 1461, 30_000])
         mirror(theirs, [3_000_000])
 
 
 def ping(theirs, length):
-    """An echo of so many bytes comes back, for the right identifier, with the right bytes."""
+    """Checks that an echo of this length returns with the right identifier and bytes."""
     is_v6 = ":" in theirs
     request, reply, protocol = (128, 129, socket.IPPROTO_ICMPV6) if is_v6 else (8, 0, socket.IPPROTO_ICMP)
     data = random.randbytes(length)
@@ -80,13 +80,13 @@ def ping(theirs, length):
         raw.settimeout(SECONDS_MAX)
         message = struct.pack("!BBHHH", request, 0, 0, os.getpid() & 0xffff, length) + data
         if not is_v6:
-            # The kernel makes ICMPv6's, which includes the addresses.
+            # ICMPv6's checksum, which covers the addresses, is computed by the kernel.
             message = message[:2] + struct.pack("!H", checksum(message)) + message[4:]
         raw.sendto(message, (theirs, 0))
         while True:
             came, (source, *_) = raw.recvfrom(2000)
             came = came if is_v6 else came[20:]
-            # It sees other messages as well, such as neighbour discovery's.
+            # The socket receives other messages as well, such as neighbour discovery's.
             if came[0] == reply and source == theirs:
                 break
     assert came[4:] == message[4:], f"an echo of {length} bytes from {theirs} came back as {came[4:]!r}"
@@ -102,7 +102,7 @@ def checksum(message):
 
 
 def expect_refused(theirs):
-    """A datagram to a port is answered by an ICMP error, which the kernel hands to the socket that sent it."""
+    """Checks that a datagram to an unused port gets an ICMP error, which the kernel reports to the sending socket."""
     with socket.socket(socket.AF_INET6 if ":" in theirs else socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.settimeout(SECONDS_MAX)
         datagrams.connect((theirs, 999))
@@ -123,7 +123,7 @@ def expect_no_listener(theirs):
 
 
 def mirror(theirs, lengths):
-    """Bytes come back as they were sent, however many: where the kernel's offloads are on, both sides cut and merge segments."""
+    """Checks that bytes return as they were sent. With the kernel's offloads on, both sides cut and merge segments."""
     with socket.create_connection((theirs, 80), SECONDS_MAX) as connection:
         connection.setblocking(False)
         for length in lengths:
@@ -135,7 +135,7 @@ def mirror(theirs, lengths):
 
 
 def echo_of(connection, sent):
-    """Sends and reads by turns, since the host takes no more than it can send back."""
+    """Sends and reads in turns, since the host accepts no more than it can send back."""
     left, came = memoryview(sent), bytearray()
     while len(came) < len(sent):
         readable, writable, _ = select.select([connection], [connection] if left else [], [], SECONDS_MAX)

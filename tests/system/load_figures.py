@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`weft load` beside wrk and h2load against one nginx: CPU time of the generator per request (rusage of its process), rates, and CPU time
-of the server per request and its share of its processor; by turns, least of the rounds (of rates the median). nginx has processor 0, the
+"""`weft load`, wrk and h2load compared against one nginx: the generator's CPU time per request (rusage of its process), rates, and the
+server's CPU time per request and share of its processor; in turns, minimum of the rounds (median for rates). nginx has processor 0, the
 generator processor 1.
 
     tests/system/load_figures.py [-r ROUNDS] [-d SECONDS] ROW[,ROW...] PATH/TO/weft
@@ -17,13 +17,13 @@ import sys
 import tempfile
 import time
 
-# URL's scheme and path, connections, streams of each; 0 for HTTP/1.1.
+# URL's scheme and path, connections, streams per connection; 0 for HTTP/1.1.
 ROWS = {
     "400": ("http", "/400.html", 64, 0), "400x1000": ("http", "/400.html", 1000, 0), "64k": ("http", "/64k.html", 64, 0),
     "400-tls": ("https", "/400.html", 64, 0), "64k-tls": ("https", "/64k.html", 64, 0),
     "h2-64x1": ("http", "/400.html", 64, 1), "h2-8x100": ("http", "/400.html", 8, 100), "h2-64k-8x10": ("http", "/64k.html", 8, 10),
     "h2-tls-64x1": ("https", "/400.html", 64, 1), "h2-tls-8x100": ("https", "/400.html", 8, 100),
-    # The server compresses for each request, so that it is the limit.
+    # The server compresses each reply, so that it is the bottleneck.
     "gzip": ("http", "/16k.html", 64, 0), "h2-gzip-64x1": ("http", "/16k.html", 64, 1), "h2-gzip-8x100": ("http", "/16k.html", 8, 100),
     "h2-gzip-8x10": ("http", "/16k.html", 8, 10),
 }
@@ -68,7 +68,7 @@ def commands(row, weft, io, seconds):
 
 
 def measure(command, server, seconds):
-    """CPU of the generator per request in µs, requests per second, CPU of the server per request in µs, and its share."""
+    """CPU time of the generator per request in µs, requests per second, CPU time of the server per request in µs, and its share."""
     began = cpu_ns(server)
     child = subprocess.Popen(["taskset", "-c", "1", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     said = child.stdout.read()
@@ -79,7 +79,7 @@ def measure(command, server, seconds):
     if status or not found:
         sys.exit(f"{command}: {said[-500:]}{child.stderr.read()[-500:]}")
     count = int(next(filter(None, found.groups())))
-    # weft awaits the last replies, which do not count in its rate; the others drop them.
+    # weft waits for the last replies, without counting them in its rate; the others drop them.
     rate = re.search(r'"achieved_rate_per_s": ?([0-9.]+)', said)
     rate = float(rate[1]) if rate else count / seconds
     return (used.ru_utime + used.ru_stime) * 1e6 / count, rate, served_us / count, served_us / 1e6 / seconds

@@ -1,27 +1,27 @@
-"""What the machine does to the checks: for how long it stood still, which packets it dropped, and limits of its network that a suite in
-lanes reaches before any server does."""
+"""Influence of the machine on the checks: standstills, dropped packets, and network limits that a suite in lanes reaches before any
+server does."""
 
 import contextlib
 import pathlib
 import threading
 import time
 
-# Packets that wait for a processor, of loopback and of every veth. Connections that netfilter follows, where there are rules that make it
-# do so (iptables' nat table, as containers have it): each keeps its place for two minutes after its end. What has no place is dropped without a
-# word, and a client's connect(2) takes 1, 3, 7 or 15 s, whatever the server does. Seen: with 262,144 places `nf_conntrack: table full, dropping
-# packet` in the kernel's log for 76 s of the suite, which opens more connections than that in two minutes.
+# Packets that wait for a processor, of loopback and every veth. Connections tracked by netfilter, where rules make it track (iptables' nat
+# table, as with containers): each keeps its entry for two minutes after its end. With a full table packets are dropped silently, and
+# connect(2) takes 1, 3, 7 or 15 s, whatever the server does. Seen: with 262,144 entries `nf_conntrack: table full, dropping packet` in
+# the kernel's log for 76 s of the suite, which opens more connections than that in two minutes.
 LEAST = {"net/core/netdev_max_backlog": 100_000, "net/netfilter/nf_conntrack_max": 1_000_000}
 MOST = {"net/netfilter/nf_conntrack_tcp_timeout_time_wait": 10}
 
 
 @contextlib.contextmanager
 def roomy_network():
-    """Changes what is beyond these limits, where that is allowed, and sets it back."""
+    """Raises these limits where allowed, and restores them."""
     with contextlib.ExitStack() as before:
         for limits, choose in ((LEAST, max), (MOST, min)):
             for name, limit in limits.items():
                 path = pathlib.Path("/proc/sys") / name
-                # A container may have none of them, or may only read them.
+                # A container may lack these files, or may only read them.
                 with contextlib.suppress(OSError):
                     is_ = path.read_text()
                     if choose(int(is_), limit) != int(is_):
@@ -31,7 +31,7 @@ def roomy_network():
 
 
 class Standstill:
-    """The longest time for which the machine gave this process, which only sleeps, no processor."""
+    """Longest time without a processor for this process, which otherwise only sleeps."""
 
     STEP_S = 0.1
 
@@ -47,13 +47,13 @@ class Standstill:
 
 
 class Drops:
-    """What the kernel has dropped since this was made, of any process."""
+    """Packets that the kernel dropped since this was created, of all processes."""
 
     def __init__(self):
         self.before = counted()
 
     def __str__(self):
-        """Empty, if nothing was dropped."""
+        """Empty if nothing was dropped."""
         more = {where: count - self.before.get(where, 0) for where, count in counted().items()}
         said = ", ".join(f"{count} {where}" for where, count in more.items() if count > 0)
         return f"the machine dropped {said}" if said else ""
@@ -72,13 +72,13 @@ def counted():
 
 
 def lines_of(path):
-    """The words of each line; none of a file that is not there."""
+    """Words of each line; empty without the file."""
     with contextlib.suppress(OSError):
         return [line.split() for line in pathlib.Path(path).read_text().splitlines()]
     return []
 
 
 def named(path, kind):
-    """Counters of a line of names and a line of numbers. proc(5)"""
+    """Counters from a line of names and a line of numbers. proc(5)"""
     found = [line[1:] for line in lines_of(path) if line[0] == kind]
     return dict(zip(found[0], map(int, found[1]))) if len(found) == 2 else {}

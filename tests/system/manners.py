@@ -1,8 +1,8 @@
-"""Servers that behave badly in one known way each, for `weft load`: as threads of a check (`Badly`), or as a process elsewhere:
+"""Servers with one known fault each, for `weft load`: as threads of a check (`Badly`), or as a process elsewhere:
 
     manners.py HOST NAME          prints its port, and serves until it is ended
 
-A manner is shown a connection after each piece of a request, and may say "close". `greet` has those that begin by themselves.
+A function is called with the connection after each piece of a request, and may return "close". Those in `greet` act before any request.
 """
 
 import socket
@@ -122,7 +122,7 @@ def head_of_line_feeds(connection):
     connection.sendall(b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello")
 
 
-# What it does, and the classes of errors that may count it. More bytes that are no reply are in the tests of
+# Behaviour, and the error classes that may count it. Further malformed replies are in the tests of
 # crates/load/src/protocol/http.rs: `nonsense_is_broken`, `what_never_comes_to_an_end_is_broken`.
 HTTP = {
     half_a_body: {"short_reply"},
@@ -158,7 +158,7 @@ def value(key, content, length=None):
     return b"VALUE %b 0 %d\r\n%b\r\n" % (key, length, content)
 
 
-# The first key of the plan, whatever is asked for.
+# The plan's first key, whatever key is requested.
 FIRST_KEY = b"weft-0000000000" + b"x" * 15
 
 
@@ -203,13 +203,13 @@ def no_end(connection):
     connection.sendall(value(FIRST_KEY, b"x" * 100))
 
 
-# `STORED` for a get, and a length of letters, are in crates/load/tests/cache.rs and crates/load/src/protocol/memcached.rs.
+# `STORED` in reply to a get, and a length of letters, are in crates/load/tests/cache.rs and crates/load/src/protocol/memcached.rs.
 CACHE = {
     always_the_same_key: {"wrong_bytes"},
     a_key_of_somebody_else: {"wrong_bytes"},
     out_of_memory: {"unexpected_status"},
     values_without_end: {"bad_reply"},
-    # A fast machine has all of it within the time-out, and then no end of line.
+    # A fast machine receives all of it within the time-out, but then no end of line.
     value_of_a_gigabyte: {"bad_reply", "client_timeout", "wrong_bytes"},
     value_longer_than_said: {"bad_reply"},
     value_shorter_than_said: {"bad_reply"},
@@ -219,7 +219,7 @@ CACHE = {
 }
 
 
-# ---- what begins by itself
+# ---- servers that act before any request
 
 def repeat(connection, piece):
     for _ in range(ENDLESS // len(piece)):
@@ -235,7 +235,7 @@ def reply_before_the_request(connection):
 
 
 def deaf(connection):
-    """Reads nothing, for longer than any run."""
+    """Reads nothing for longer than any run."""
     time.sleep(60)
 
 

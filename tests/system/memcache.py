@@ -1,4 +1,4 @@
-"""What the checks of `weft cache` stand on: a server with memcached's flags, and a client that speaks plain text."""
+"""Helpers for the checks of `weft cache`: a server with memcached's flags, and a client of the text protocol."""
 
 import pathlib
 import socket
@@ -29,7 +29,7 @@ class CacheServer(Server):
 
 
 def cache(world, *flags, **options):
-    """A running cache; leave it with `with`, which demands that it ends well."""
+    """Starts a cache for a `with` statement, which checks that it ends well."""
     server = CacheServer(world, [str(flag) for flag in flags], **options)
     world.servers.append(server)
     server.start()
@@ -37,7 +37,7 @@ def cache(world, *flags, **options):
 
 
 def run_weft_cache(world, *flags, status, seconds=20):
-    """Runs `weft cache` to its end, and returns what it printed on both outputs."""
+    """Runs `weft cache` to its end, and returns its output and errors."""
     process = world.start(world.binary, "cache", *flags)
     out, err = process.communicate(timeout=seconds)
     text = out.decode() + err.decode()
@@ -46,7 +46,7 @@ def run_weft_cache(world, *flags, status, seconds=20):
 
 
 class Client:
-    """A connection that speaks the text protocol, and fails on anything but what it asked for."""
+    """Connection in the text protocol, which fails on any unexpected reply."""
 
     def __init__(self, connection):
         self.socket = connection
@@ -91,7 +91,7 @@ class Client:
         expect(answer == b"STORED", f"set {key.decode()} is answered with {answer!r}")
 
     def get_many(self, *keys):
-        """The values that there are, by key."""
+        """Values that were found, by key."""
         self.send(b"get " + b" ".join(keys) + b"\r\n")
         return self.read_values()
 
@@ -119,7 +119,7 @@ class Client:
 
 
 def certificate(folder, days=2):
-    """An authority's certificate, and a certificate and key that it signed: three files."""
+    """Creates an authority's certificate, and a certificate and key that it signed. Returns three files."""
     folder = pathlib.Path(folder)
 
     def openssl(*words):

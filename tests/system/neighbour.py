@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A normal client beside an attack: a request every 10 ms on a connection that is kept, and one on a new connection (with TLS every 100 ms).
-How long each took is counted from when it was due, so a server that stalls for a second has kept a hundred requests waiting. A process of its
-own, because what else a check does must not look like a stall of the server.
+"""A normal client during an attack: a request every 10 ms on a kept connection, and one on a new connection (with TLS every 100 ms).
+Each time counts from when the request was due, so a server that stalls for a second delays a hundred requests. It is a process of its
+own, so that the check's other work does not look like a stall of the server.
 
     tests/system/neighbour.py PORT http|https|http2|cache|forgetful
 
-A `forgetful` cache may have lost its item. It prints `ready`, and at a line of its input what it found, as JSON.
+A `forgetful` cache may have lost its item. Prints `ready`, and after a line of input its results as JSON.
 """
 
 import itertools
@@ -18,9 +18,9 @@ import time
 
 import frames
 
-# A handshake of TLS takes as long as many requests.
+# A TLS handshake takes as long as many requests.
 PERIODS_S = {"kept": 0.01, "new": 0.01, "new https": 0.1}
-# A reply that has not come by then is lost.
+# A later reply counts as lost.
 PATIENCE_S = 30
 
 BODY = b"small"

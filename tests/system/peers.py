@@ -1,4 +1,4 @@
-"""Servers that others wrote, with what they themselves say of their requests."""
+"""Servers by others, with their own record of the requests."""
 
 import re
 import socket
@@ -7,7 +7,7 @@ from world import free_port, wait_for
 
 
 class nginx:
-    """An nginx of one process, that logs path, agent and status of every request."""
+    """nginx with one process, which logs path, agent and status of every request."""
 
     def __init__(self, world, folder=None, more="", host="127.0.0.1", wrap=(), how=""):
         self.world, self.port, self.more, self.how = world, free_port(), more, how
@@ -32,7 +32,7 @@ http {{
     server {{ listen {self.host}:{self.port} {self.how}; root {self.folder}; }}
 }}""")
         self.process = self.world.start(*self.wrap, "nginx", "-p", self.world.scratch, "-c", config)
-        # It listens before it writes its number.
+        # nginx listens before it writes its pid.
         wait_for("nginx listens", (self.world.scratch / "nginx.pid").exists)
         return f"http://{self.host}:{self.port}", self.log
 
@@ -50,7 +50,7 @@ def answers(port):
 
 
 class memcached:
-    """The real one, and its own statistics."""
+    """The original memcached, and its statistics."""
 
     def __init__(self, world, *flags, host="127.0.0.1", wrap=()):
         self.world, self.port = world, free_port()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A client that asks for one small value again and again. At each line of its input it prints how many times since the last one, and the
-longest wait in milliseconds, and ends unless the line is `lap`. A process of its own: what else a check does must not look like a stall of
-the server.
+"""A client that gets one small value again and again. After each line of input it prints the number of gets since the last line and the
+longest wait in milliseconds; it ends unless the line is `lap`. It is a process of its own, so that the check's other work does not look
+like a stall of the server.
 
     tests/system/pulse.py PORT
 """
@@ -22,7 +22,7 @@ def main():
 
 
 def lap(connection):
-    """Asks until a line comes, and returns it."""
+    """Sends gets until a line of input arrives, and returns it."""
     count, longest = 0, 0.0
     while not select.select([sys.stdin], [], [], 0.002)[0]:
         began = time.perf_counter()
@@ -35,7 +35,7 @@ def lap(connection):
 
 def ask(connection, request):
     connection.sendall(request)
-    # A value, or its absence after a flush: both end with a line.
+    # A value, or a miss after a flush: both end with a line.
     reply = b""
     while not reply.endswith((b"STORED\r\n", b"END\r\n")):
         piece = connection.recv(4096)

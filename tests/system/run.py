@@ -3,19 +3,19 @@
 
     tests/system/run.py --binary target/release/weft --site target/site [--only TEXT] [--list]
 
-Started by `./ci.sh system`, which builds both and installs the clients. Needs root. Every check runs against servers
-of its own, within a bounded time, and ends what it started by process id. Checks mostly wait, so LANES of them run at
-a time: each lane takes the next module. Those of ALONE follow. It prints
+Started by `./ci.sh system`, which builds both and installs the clients. Needs root. Every check runs against its own
+servers, within a time limit, and ends its processes by their ids. Checks mostly wait, so LANES of them run at a time:
+each lane takes the next module. Those in ALONE come last, one by one. Output:
 
     ok NAME (SECONDS)           or           FAIL NAME: why
 
-and at last how many failed, with their names. Files of a failed check stay below target/system.
+and finally the number and names of failed checks. Files of a failed check stay below target/system.
 
-A check whose time was over, and whose servers are well, runs again by itself, once, and what it says then counts: a
-wait that was too short says nothing of a server on a machine that stood still, and neither does the time-out of a client
-or a reply that took long. Anything else that is wrong fails at once, and so do more than LATE_MAX such moments. Files of
-the first try stay beside those of the second, as NAME.late, and with them what each process waited for. The last lines
-tell the longest time for which the machine gave this process no processor, and what it dropped of the network's packets.
+A check that exceeds a time limit while its servers are well runs again, once, alone, and the second result counts: on a
+machine that stood still, an expired wait, a client's time-out or a slow reply are no evidence against a server. Any other
+fault fails at once, and so do more than LATE_MAX such moments. Files of the first try are kept as NAME.late, with the
+wait state of each process. The last lines give the longest time for which the machine gave this process no processor,
+and the network packets that it dropped.
 """
 
 import argparse
@@ -35,18 +35,18 @@ from world import REGISTRY, Failure, StillWaiting, TookTooLong, World, use_share
 import checks
 
 LANES = 3
-# How often the machine may stand still. It does so for each lane: checks that were late within LATE_APART_S of each other are one such moment.
+# Limit of standstills. One affects every lane: checks late within LATE_APART_S of each other count as one.
 LATE_MAX = 6
 LATE_APART_S = 15
-# A check's files of this size go when it has passed.
+# A passed check's files of this size are deleted.
 LARGE = 1 << 20
 # Free space that the suite's files need while it runs.
 SPACE_GB = 4
-# Modules that take longest: they begin first.
+# The slowest modules, which begin first.
 LONG = ["cache_clients", "http2", "netstack_engine", "acme", "starts", "crowds", "lifecycle"]
-# Modules that share the account whose threads are counted: one lane takes both.
+# Modules that share the account whose threads are counted, so one lane takes both.
 TOGETHER = [{"load_attacks", "starts"}]
-# Those that measure, or change what all processes have in common.
+# Modules that measure, or change global state of the machine.
 ALONE = {"cache_neighbours", "denials", "lab", "load_truth", "neighbours", "proxies", "scale", "small_memory"}
 
 
@@ -63,7 +63,7 @@ def main():
     if (free_gb := shutil.disk_usage(options.scratch).free / 1e9) < SPACE_GB:
         sys.exit(f"the system suite writes up to {SPACE_GB} GB below {options.scratch}, where {free_gb:.1f} GB are free")
     raise_open_files()
-    # Ctrl-C and a CI that gives up must leave no server and no changed sysctl behind: both unwind the stack.
+    # Ctrl-C and a cancelled CI run must unwind the stack, so that no server and no changed sysctl remains.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = [check for check in REGISTRY if check.is_wanted(options.only or [])]
     if not wanted:
@@ -87,13 +87,13 @@ def run_all(wanted, options):
 
 
 def moments(late):
-    """How many times checks were late that are no more than LATE_APART_S apart."""
+    """Number of moments of lateness: checks within LATE_APART_S of each other count once."""
     ends_s = sorted(end_s for _, end_s in late)
     return sum(nth == 0 or end_s - ends_s[nth - 1] > LATE_APART_S for nth, end_s in enumerate(ends_s))
 
 
 def groups(checks):
-    """Checks that one lane runs in a row: those of a module, or of modules that share something."""
+    """Groups of checks that one lane runs in a row: those of a module, or of modules that share a resource."""
     found = {}
     for check in checks:
         modules = next((together for together in TOGETHER if check.module in together), {check.module})
@@ -107,8 +107,8 @@ def place(names, name, otherwise):
 
 
 def failures_of_lanes(waiting, options):
-    """Runs groups of checks in LANES processes, each of which takes the next one when it is done. Returns a line for each failure, and
-    the names of checks whose time was over, with the time of that."""
+    """Runs groups of checks in LANES processes, each of which takes the next one when it is done. Returns a line per failure, and the names
+    of late checks with the time of their end."""
     context = multiprocessing.get_context("fork")
     taken = context.Value("i", 0)
 
@@ -159,13 +159,13 @@ def parse():
 
 
 def raise_open_files():
-    """Ten thousand connections need as many descriptors in the server and in this process."""
+    """Raises the limit on descriptors: ten thousand connections need as many in the server and in this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def failures(checks, options, late=None):
-    """Runs checks. Returns a line for each that fails. Where there is a list for those whose time was over, they go there."""
+    """Runs checks. Returns a line per failure; late checks are added to `late` instead, if it is given."""
     return list(filter(None, (failure_of(check, options, late) for check in checks)))
 
 
@@ -215,15 +215,15 @@ def failure_of(check, options, late=None):
 
 
 def remove_large_files(scratch):
-    """Logs and screenshots stay; pages that were made and downloads, gigabytes over the whole suite, do not."""
+    """Keeps logs and screenshots, and deletes generated pages and downloads, which are gigabytes over the whole suite."""
     for path in scratch.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.stat().st_size > LARGE:
             path.unlink(missing_ok=True)
 
 
 def is_late_by(error):
-    """Whether no more is wrong than that a wait was over: one of a check, of a client's socket, or for the end of a process."""
-    # urllib wraps a socket's.
+    """True if the only fault is an expired wait: of a check, of a client's socket, or for the end of a process."""
+    # urllib wraps the socket's error.
     return isinstance(error, (StillWaiting, subprocess.TimeoutExpired)) or isinstance(getattr(error, "reason", error), TimeoutError)
 
 
@@ -232,7 +232,7 @@ def described(error):
 
 
 def place_of(trace):
-    """The last line of the suite itself, but for the handler of a time that is over."""
+    """Last line of the suite in the trace, without the handler of the time limit."""
     frames = [frame for frame in traceback.extract_tb(trace) if "/system/" in frame.filename and frame.name != took_too_long.__name__]
     return f"{pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno}"
 

@@ -1,4 +1,4 @@
-"""What checks stand on: servers of their own, clients as processes, replies, waiting with a bound."""
+"""Base of all checks: their own servers, clients as processes, replies, bounded waits."""
 
 import contextlib
 import fcntl
@@ -16,8 +16,8 @@ import socket
 import subprocess
 import time
 
-# Below ip_local_port_range (32768 and up, Linux' default): a client's own port in TIME_WAIT there would
-# take a server's.
+# Below ip_local_port_range (from 32768, Linux' default): a client's port in TIME_WAIT there would
+# block a server's.
 PORTS = iter(range(20_100, 32_000))
 
 # Concurrency models, as flags. The promises are the same under each.
@@ -30,30 +30,30 @@ VARIANTS = {
 }
 ALL = tuple(VARIANTS)
 FIBERS = ("uring", "epoll")
-# Those that carry any number of connections.
+# Variants without a fixed maximum of connections.
 MANY = ("uring", "epoll", "event", "pipeline")
 
-# What event loops and stages may wait with, beside epoll-edge, which is the default.
+# Dispatchers of event loops and stages, besides the default, epoll-edge.
 DISPATCHERS = ("select", "poll", "fdm", "lap", "rtsig", "rtsig-kept-poll", "rtsig-select", "rtsig-signalfd", "epoll",
                "uring")
 VARIANTS["distributed"] = ["--engine", "event:accept=distributed"]
 for _engine, _keys in (("event", "event:"), ("distributed", "event:accept=distributed,"), ("pipeline", "pipeline:")):
     VARIANTS |= {f"{_engine}-{name}": ["--engine", f"{_keys}dispatcher={name}"] for name in DISPATCHERS}
 EVENT_DISPATCHERS = tuple(f"event-{name}" for name in DISPATCHERS)
-# Every engine over everything that it can stand on. Most checks are about other things, and run under ALL.
+# Every engine with every back end and dispatcher. Most checks are independent of these and run under ALL.
 COMBINATIONS = tuple(VARIANTS)
 
 
 class Failure(Exception):
-    """A promise that was not kept."""
+    """A broken promise."""
 
 
 class StillWaiting(Failure):
-    """What a check waited for has not come in time: a broken promise, or a machine that stood still."""
+    """An expired wait: a broken promise, or a machine that stood still."""
 
 
 class TookTooLong(BaseException):
-    """The check's time is over. No `except Exception` of a check may catch it."""
+    """The check's time limit. No `except Exception` of a check may catch it."""
 
 
 class Check:
@@ -62,7 +62,7 @@ class Check:
         self.module = getattr(run, "func", run).__module__.rpartition(".")[2]
 
     def is_wanted(self, texts):
-        """Whether it runs, if --only had these texts."""
+        """True if --only with these texts selects the check."""
         if self.by_hand:
             return self.name in texts
         return not texts or any(text in self.name for text in texts)
@@ -72,8 +72,8 @@ REGISTRY = []
 
 
 def check(*variants, limit_s=30, by_hand=False):
-    """Registers a function of a world as a check under each of these variants; once, if there are none. One that is `by_hand` runs
-    only when --only names it whole."""
+    """Registers a function of a world as a check under each of these variants, or once without variants. With `by_hand` it runs only
+    if --only has its whole name."""
 
     def register(run):
         for variant in variants or (None,):
@@ -103,13 +103,13 @@ def expect(kept, why):
 
 
 def expect_in_time(kept, why):
-    """What a machine breaks that stands still, as well as a server: how long something took, or what came within a time."""
+    """Fails as late. For durations and time limits, which a machine that stands still breaks as a server does."""
     if not kept:
         raise StillWaiting(why)
 
 
 def expect_no_failures(errors, of):
-    """Of threads of a check: what only waited too long is late, as in the check itself."""
+    """Fails for errors of a check's threads; as late if all of them are expired waits."""
     wrong = [error for error in errors if not isinstance(error, (StillWaiting, TimeoutError))]
     expect(not wrong, f"{of}: {wrong[:3]}")
     expect_in_time(not errors, f"{of}: {errors[:3]}")
@@ -126,7 +126,7 @@ def shorten(value):
 
 
 def wait_for(what, holds, seconds=10.0):
-    """Waits until `holds()` is true, and fails after `seconds`: never a sleep that hopes."""
+    """Waits until `holds()` is true, and fails after `seconds`. Checks wait by it instead of sleeping."""
     end = time.monotonic() + seconds
     while True:
         value = holds()
@@ -138,7 +138,7 @@ def wait_for(what, holds, seconds=10.0):
 
 
 def limit_threads(count):
-    """For the start of a process: an account that has no other one may have so many threads."""
+    """Returns a preexec function that limits the threads of an otherwise unused account."""
 
     def before_exec():
         resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
@@ -162,7 +162,7 @@ def free_port(host="127.0.0.1"):
 
 
 def use_share_of_ports(nth, shares):
-    """Leaves the others to other processes."""
+    """Takes every `shares`-th port; the others belong to other processes."""
     global PORTS
     PORTS = itertools.islice(PORTS, nth, None, shares)
 
@@ -171,7 +171,7 @@ FETCH_TRIES = 3
 
 
 def fetch(command, **options):
-    """Runs a command that may have to fetch something from a registry, which does not answer each time. Returns what it prints."""
+    """Runs a command that may download from a registry, again if it fails. Returns its output."""
     for nth in range(FETCH_TRIES):
         time.sleep(5 * nth)
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
@@ -182,7 +182,7 @@ def fetch(command, **options):
 
 
 def made_once(folder, make):
-    """A folder that `make` fills, in whichever lane needs it first; the others wait for that."""
+    """A folder that `make` fills in the first lane that needs it; the others wait."""
     made = folder.with_name(f"{folder.name}.made")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
@@ -196,32 +196,32 @@ def made_once(folder, make):
 
 
 class World:
-    """One check's servers, processes and files."""
+    """Servers, processes and files of one check."""
 
     def __init__(self, binary, site, scratch, variant):
         self.binary, self.site, self.scratch = binary, site, scratch
-        # The program under test has none, as what is installed.
+        # The program under test is built as installed, without a laboratory.
         self.laboratory = binary.parents[1] / "debug/weft"
         self.variant = variant
         self.servers, self.processes, self.cleanups = [], [], contextlib.ExitStack()
         self.note = ""
 
     def server(self, *flags, **options):
-        """A running server; leave it with `with`, which demands that it ends well."""
+        """Starts a server for a `with` statement, which checks that it ends well."""
         server = Server(self, [str(flag) for flag in flags], **options)
         self.servers.append(server)
         server.start()
         return server
 
     def start(self, *command, **options):
-        """A process that is ended with the check."""
+        """Starts a process that ends with the check."""
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen([str(word) for word in command], **options)
         self.processes.append(process)
         return process
 
     def output_of(self, *command, status=0, seconds=25):
-        """What a client prints, as bytes. Fails if it ends with another status."""
+        """A client's output, as bytes. Fails at another exit status."""
         process = self.start(*command)
         out, err = process.communicate(timeout=seconds)
         statuses = status if isinstance(status, tuple) else (status,)
@@ -231,7 +231,7 @@ class World:
         return out
 
     def folder(self, name="site", **files):
-        """A site of the check's own. A name's `__` stands for a dot."""
+        """The check's own site. `__` in a name stands for a dot."""
         folder = self.scratch / name
         folder.mkdir()
         folder.chmod(0o755)
@@ -240,13 +240,13 @@ class World:
         return folder
 
     def big_site(self):
-        """A site with `/big.bin`, 64 MiB: more than the sockets' buffers of both sides take in (10 MiB with Linux' defaults),
-        so that a client which does not read holds up the reply."""
+        """A site with `/big.bin`, 64 MiB: more than the socket buffers of both sides (10 MiB with Linux' defaults), so that a client that
+        does not read blocks the reply."""
         chance = random.Random(64)
         return self.folder(big__bin=b"".join(chance.randbytes(1 << 20) for _ in range(64)), small__txt=b"small")
 
     def at_end(self, cleanup):
-        """Runs `cleanup` when the check is over, however it ended, as others do."""
+        """Runs `cleanup` after the check, however it ends."""
         self.cleanups.callback(cleanup)
 
     def end(self):
@@ -260,13 +260,13 @@ class World:
         self.cleanups.close()
 
     def has_fallen(self):
-        """Whether a server has panicked, or has ended in a way in which no check ends one. One that is to refuse its start may end as it
-        likes."""
+        """True if a server has panicked, or has ended in a way that no check intends. A server that is expected to refuse its start may end
+        in any way."""
         ends = {server.process.poll() for server in self.servers if server.process and server.expect_ready}
         return not ends <= {None, 0, -signal.SIGKILL} or any("panicked" in server.output() for server in self.servers)
 
     def keep_state(self):
-        """Writes down what each process waits for. A wake-up that was lost shows there, and nowhere else once they are ended."""
+        """Records the wait state of each process: a lost wake-up shows there, and nowhere else once the processes have ended."""
         processes = [*(server.process for server in self.servers if server.process), *self.processes]
         lines = []
         for process in processes:
@@ -293,7 +293,7 @@ def thread_folders(pid):
 
 
 def state_of(thread):
-    """Its number, name, state, what it waits for in the kernel, and its system call. proc(5)"""
+    """Number, name, state, wait channel and system call of a thread. proc(5)"""
     try:
         name, stat, wait, call = ((thread / file).read_text().strip() for file in ("comm", "stat", "wchan", "syscall"))
     except OSError as error:
@@ -352,7 +352,7 @@ class Server:
         except OSError:
             return False
 
-    # ---- asking it
+    # ---- requests
 
     def url(self, path="/"):
         return self.origin + path
@@ -380,7 +380,7 @@ class Server:
             connection.close()
 
     def metrics(self):
-        """The metrics without labels summed up under their plain names."""
+        """All metrics; those with labels are summed up under their plain names."""
         found = {}
         for line in self.admin("/metrics").body.decode().splitlines():
             match = re.fullmatch(r"(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)", line)
@@ -394,11 +394,11 @@ class Server:
         return metrics[name]
 
     def has_counted(self, name, least):
-        """Waits until a counter has come so far. A reply is counted once it is sent, which its client may see first."""
+        """Waits until a counter reaches `least`. A reply is counted after it is sent, and its client may see it first."""
         wait_for(f"{name} is {least:g}", lambda: self.metrics().get(name, 0) >= least)
         return self.metric(name)
 
-    # ---- looking at it from outside
+    # ---- observation from outside
 
     @property
     def pid(self):
@@ -408,12 +408,12 @@ class Server:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def status(self, field):
-        """A line of /proc/PID/status: `VmRSS`, `Uid`, `Threads`…"""
+        """A field of /proc/PID/status: `VmRSS`, `Uid`, `Threads`…"""
         text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return re.search(rf"^{field}:\s*(.*)$", text, re.M)[1]
 
     def is_stopped(self):
-        """Whether each thread has obeyed SIGSTOP."""
+        """True if each thread has obeyed SIGSTOP."""
         threads = pathlib.Path(f"/proc/{self.pid}/task").iterdir()
         return all("\nState:\tT" in (thread / "status").read_text() for thread in threads)
 
@@ -425,12 +425,12 @@ class Server:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait_for_output(self, *texts):
-        """What it has said once it has said all of these. It is healthy a moment before it tells of its start, and counts an error a
-        moment before it tells of it."""
+        """Waits until the output has all of these texts, and returns it. The server is healthy just before it reports its start, and counts an
+        error just before it reports it."""
         wait_for(f"it says {' and '.join(map(repr, texts))}", lambda: all(text in self.output() for text in texts))
         return self.output()
 
-    # ---- ending it
+    # ---- end
 
     def signal(self, number):
         os.kill(self.pid, number)
@@ -454,7 +454,7 @@ class Server:
         expect("panicked" not in self.output(), "the server panicked on the way")
 
 
-# ---- talking bytes
+# ---- raw bytes
 
 def request(path="/", close=False, **headers):
     lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1"]
@@ -464,7 +464,7 @@ def request(path="/", close=False, **headers):
 
 
 class Incomplete(Exception):
-    """The connection ended before the reply did. `received` says how many bytes had come."""
+    """The connection ended before the reply. `received` is the number of bytes received."""
 
     def __init__(self, received):
         super().__init__(f"the connection ended after {received} bytes of a reply")
@@ -472,7 +472,7 @@ class Incomplete(Exception):
 
 
 def read_reply(file):
-    """One reply with a Content-Length from a socket's file."""
+    """Reads one reply with a Content-Length from a socket's file."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         line = file.readline()

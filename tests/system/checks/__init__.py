@@ -1,4 +1,4 @@
-"""The checks, in the order in which they run: each module registers its own."""
+"""All checks, in the order in which they run: each module registers its own."""
 
 from . import clients, pages, load, lifecycle, crowds, starts, disks, denials, load_truth, load_attacks
 from . import load_manual, load_netstack, load_transports, cache_commands, cache_clients, cache_differences, cache_crowds

@@ -1,5 +1,5 @@
-"""Certificates by ACME from `pebble`, the authority of Let's Encrypt for tests, which the Go module proxy has. Its names are those of a
-name server of the check's own, `pebble-challtestsrv`; it refuses a third of all nonces."""
+"""Certificates by ACME from `pebble`, Let's Encrypt's authority for tests, built from the Go module proxy. It resolves names by the
+check's own name server, `pebble-challtestsrv`, and refuses a third of all nonces."""
 
 import contextlib
 import datetime
@@ -49,11 +49,11 @@ def a_certificate_comes_by_tls_alpn_01(world):
 
 @check(limit_s=300)
 def restarts_and_reloads_order_nothing(world):
-    """Neither does a second server that has the same state directory."""
+    """A second server with the same state directory orders nothing either."""
     authority = Authority(world)
     authority.answer("127.0.0.1")
     with server_of(world, authority) as server:
-        # In the middle of an order.
+        # During an order.
         for _ in range(10):
             server.signal(signal.SIGHUP)
             time.sleep(0.1)
@@ -71,7 +71,7 @@ def restarts_and_reloads_order_nothing(world):
 
 @check(limit_s=300)
 def a_certificate_is_renewed_before_its_end(world):
-    """At every moment clients are shown one that they believe."""
+    """Clients are always shown a certificate that they accept."""
     authority = Authority(world, life_s=24)
     authority.answer("127.0.0.1")
     with server_of(world, authority) as server:
@@ -110,7 +110,7 @@ def a_certificate_is_renewed_after_a_long_sleep(world):
         expect_equal("certificate after 50 days", shown(server, authority, "example.org"), first)
     with server_of(world, authority, clock="+62d") as server:
         wait_for("another certificate", lambda: shown(server, authority, "example.org") != first, 30)
-        # The authority's clock is not ahead, so it is in its last third at once.
+        # The authority's clock is not ahead, so the new certificate is in its last third at once.
         wait_for("a warning", lambda: "for other.example.org is old already: is the clock right?" in server.output(), 30)
         orders = authority.orders()
         time.sleep(4)
@@ -122,7 +122,7 @@ def failures_say_what_to_do_and_are_few(world):
     authority = Authority(world)
     with server_of(world, authority, http=True) as server:
         wait_for("a failure", lambda: "example.org could not be validated by http-01" in server.output(), 30)
-        # However often the operator tries.
+        # However often the operator retries.
         for _ in range(20):
             server.signal(signal.SIGHUP)
             time.sleep(0.5)
@@ -158,7 +158,7 @@ def an_authority_may_want_its_own_customers(world):
 
 @check(limit_s=300)
 def the_user_keeps_the_certificates(world):
-    """The state directory is made by root, and is the user's; other users cannot read it."""
+    """The state directory is made by root and belongs to the user; other users cannot read it."""
     authority = Authority(world)
     authority.answer("127.0.0.1")
     world.scratch.chmod(0o755)
@@ -172,14 +172,14 @@ def the_user_keeps_the_certificates(world):
 
 
 def server_of(world, authority, *flags, http=False, more="", port=None, clock=None):
-    """Two hosts, whose certificates come from `authority`; the clock of the server is ahead."""
+    """Starts a server with two hosts, whose certificates come from `authority`; the server's clock is ahead."""
     folder = world.scratch / "site"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     (folder / "index.html").write_text("<p>hello")
     config = world.scratch / "serve.toml"
     redirect = f'https_redirect = "127.0.0.1:{authority.http_port}"\n' if http else ""
-    # Else the check of the file takes the current folder, in which the keys may be.
+    # Without `root`, the check of the file would take the current folder, which may contain the keys.
     config.write_text(f"""
 root = "{folder}"
 {redirect}{more}{SETTING}
@@ -200,13 +200,13 @@ names = ["other.example.org"]
 
 
 def faked(clock):
-    """The variables of a process whose wall clock is ahead."""
+    """Environment of a process whose wall clock is ahead."""
     library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     return f"LD_PRELOAD={library}", f"FAKETIME={clock}", "FAKETIME_DONT_FAKE_MONOTONIC=1"
 
 
 class Authority:
-    """Pebble and its name server, which knows no name yet."""
+    """Pebble and its name server, which knows no names at first."""
 
     def __init__(self, world, life_s=7_776_000, nonces_refused=30, **settings):
         self.world, self.process, self.nonces_refused = world, None, nonces_refused
@@ -239,7 +239,7 @@ class Authority:
         self.process.wait()
 
     def answer(self, address):
-        """Every name has this address from now on."""
+        """Resolves every name to this address from now on."""
         post(f"http://127.0.0.1:{self.dns_manager}/set-default-ipv4", {"ip": address})
 
     def manage(self, path, body):
@@ -249,20 +249,20 @@ class Authority:
         return self.log.read_text().count("Added order")
 
     def roots(self):
-        """The authority's own, which signs nothing but certificates of this check."""
+        """Certificate of the authority, which signs only certificates of this check."""
         context = ssl.create_default_context(cafile=self.root)
         with urllib.request.urlopen(f"https://localhost:{self.manager}/roots/0", context=context, timeout=10) as reply:
             return reply.read().decode()
 
 
 def programs(world):
-    """Pebble's programs, built once. Seen: once in a few hundred orders pebble answered nothing more of one, and the server told of a
-    time-out. Cause: it locks an order for reading twice, and who issues the certificate waits for it in between (its issue 554). Cure:
-    the first lock is given back."""
+    """Pebble's programs, built once. Seen: once in a few hundred orders pebble stopped answering about one of them, and the server reported a
+    time-out. Cause: it takes an order's read lock twice, and the issuing thread waits for the write lock in between (its issue 554). Cure:
+    the first lock is released."""
     def make(folder):
         source = folder / "source"
         found = json.loads(fetch(["go", "mod", "download", "-json", f"github.com/letsencrypt/pebble/v2@{VERSION}"]))
-        # Not their modes: nobody may write there.
+        # Without the modes: the module cache is read-only.
         shutil.copytree(found["Dir"], source, copy_function=shutil.copyfile)
         file = source / "wfe/wfe.go"
         text, twice = file.read_text(), "\torderAccountID := order.AccountID\n\tdefer order.RUnlock()\n"
@@ -274,7 +274,7 @@ def programs(world):
 
 
 def ports(count):
-    """So many different ports."""
+    """Different free ports."""
     found = set()
     while len(found) < count:
         found.add(free_port())
@@ -294,7 +294,7 @@ def post(url, body, context=None):
 
 
 def expect_names(server, authority, name):
-    """A certificate comes that a client believes."""
+    """Waits for a certificate that a client accepts."""
     try:
         wait_for(f"a certificate of {name}", lambda: not refuses(server, name), 60)
     except Failure as failure:
@@ -314,7 +314,7 @@ def refuses(server, name):
 
 
 def shown(server, authority, name):
-    """The certificate that a client is shown, and believes, in PEM."""
+    """The certificate that the server presents, in PEM, if a client accepts it."""
     context = ssl.create_default_context(cadata=authority.roots())
     with socket.create_connection(("127.0.0.1", server.tls_port), timeout=10) as plain:
         with context.wrap_socket(plain, server_hostname=name) as tls:

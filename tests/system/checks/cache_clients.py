@@ -1,7 +1,7 @@
 """memcached's own clients, unmodified, with their own tests. They look for memcached at its usual port and start it by its name,
-so each suite runs in a network namespace of its own, with a `memcached` on the path that is weft cache.
+so each suite runs in its own network namespace, with a `memcached` on the path that is weft cache.
 
-pip and go fetch them by name into target/system-clients, once. Nothing is skipped: a suite that skips a test has failed.
+pip and go download them into target/system-clients, once. A suite that skips an unexpected test fails.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from world import ALL, FIBERS, VARIANTS, Failure, StillWaiting, check, expect, e
 
 PINNED = [
     "pytest==9.2.0", "pymemcache==4.0.0", "pylibmc==1.6.3", "python-binary-memcached==0.33.0",
-    # What their tests import.
+    # Imports of their tests.
     "faker==40.54.0", "zstd==1.5.7.2", "trustme==1.2.1",
 ]
-# Their source packages have the tests.
+# Clients whose tests are in the source package only.
 SOURCES = {"pylibmc": "pylibmc-1.6.3", "python-binary-memcached": "python_binary_memcached-0.33.0"}
 GOMEMCACHE = "github.com/bradfitz/gomemcache@v0.0.0-20260422231931-4d751bb6e37c"
 
@@ -29,7 +29,7 @@ GOMEMCACHE = "github.com/bradfitz/gomemcache@v0.0.0-20260422231931-4d751bb6e37c"
 def memccapable_finds_every_capability(world):
     with cache(world) as server:
         out = memccapable(world, server.port)
-        # memcached of today answers a delete without a key in other words than are asked for.
+        # Current memcached answers a delete without a key in other words than memccapable expects.
         theirs = memccapable(world, memcached(world).split(":")[1])
         expect_equal("capabilities that lack", lacking(out), lacking(theirs))
         protocols = {protocol: out.count(f"\n{protocol} ") for protocol in ("ascii", "binary")}
@@ -38,7 +38,7 @@ def memccapable_finds_every_capability(world):
 
 
 def memccapable(world, port):
-    """What it prints of each capability."""
+    """Output of memccapable: a line per capability."""
     asks = world.start("memccapable", "-h", "127.0.0.1", "-p", port, "-t", "20", stderr=subprocess.STDOUT)
     return asks.communicate(timeout=25)[0].decode()
 
@@ -51,7 +51,7 @@ def lacking(out):
 @check(*ALL, limit_s=180)
 def pymemcache_passes_its_tests(world):
     folder = next(environment(world).glob("lib/python3*/site-packages"))
-    # Its benchmarks are no tests. One test, of three kinds of clients, is switched off in its source (its issue 39).
+    # Benchmarks are left out. One test, for three kinds of clients, is disabled in its source (its issue 39).
     pytest(world, folder, "pymemcache/test", "-k", "not bench", least=500, skipped=3)
 
 
@@ -68,7 +68,7 @@ def bmemcached_passes_its_tests(world):
     pytest(world, folder, "test", least=100)
 
 
-# Those with one thread for all connections, see SCRIPT.
+# Variants with one thread for all connections, see SCRIPT.
 @check(*FIBERS, "event", limit_s=180)
 def gomemcache_passes_its_tests(world):
     folder = clients_folder(world) / "go"
@@ -84,7 +84,7 @@ def gomemcache_passes_its_tests(world):
 
 
 def pytest(world, folder, *tests, least, skipped=0):
-    """Runs a suite, all of it, and demands that at least so many tests were there to pass."""
+    """Runs a whole suite, and checks that at least `least` tests passed."""
     python = environment(world) / "bin" / "python"
     command = [python, "-m", "pytest", "-q", "-rs", "-W", "ignore", "-p", "no:cacheprovider", *tests]
     out = in_own_network(world, command, folder)
@@ -94,8 +94,8 @@ def pytest(world, folder, *tests, least, skipped=0):
     world.note = f"{passed} tests"
 
 
-# One thread: a test of gomemcache sends flush_all on a connection, closes it and goes on with another. With two threads
-# the flush may come in the middle of that test.
+# One thread: a test of gomemcache sends flush_all, closes the connection and uses another one. With two threads
+# the flush may run during the rest of that test.
 SCRIPT = """
 ip link set lo up
 rm -f /tmp/memcached.sock
@@ -112,7 +112,7 @@ until [ -S /tmp/memcached.sock ]; do kill -0 $third || exit 1; sleep 0.05; done
 
 
 def in_own_network(world, command, folder):
-    """Runs a command where port 11211 is weft cache's, and returns what it printed."""
+    """Runs a command in a network where port 11211 is weft cache's, and returns its output."""
     names = world.scratch / "bin"
     names.mkdir()
     memcached = names / "memcached"
@@ -125,14 +125,14 @@ def in_own_network(world, command, folder):
     if process.returncode != 0:
         (world.scratch / "suite.log").write_bytes(out + err)
         last = " | ".join((out + err).decode(errors="replace").strip().splitlines()[-8:])
-        # Clients of half a second's patience say so.
+        # The message of clients with a time-out of half a second.
         is_late = re.search(r"timed? ?out|i/o timeout", (out + err).decode(errors="replace"), re.I)
         kind = StillWaiting if is_late else Failure
         raise kind(f"{pathlib.Path(str(command[0])).name} ended with {process.returncode}: {last}")
     return out.decode()
 
 
-# ---- fetching
+# ---- downloads
 
 ENVIRONMENT = dict(os.environ)
 
@@ -142,7 +142,7 @@ def clients_folder(world):
 
 
 def environment(world):
-    """A virtual environment with the pinned clients; made anew when the pins change."""
+    """A virtual environment with the pinned clients, remade when the pins change."""
     pins = hashlib.sha256(" ".join(PINNED).encode()).hexdigest()[:8]
 
     def make(folder):
@@ -153,7 +153,7 @@ def environment(world):
 
 
 def source(world, name):
-    """The unpacked source package of a client."""
+    """Unpacked source package of a client."""
     python = environment(world)
     folder = clients_folder(world) / SOURCES[name]
     if not folder.exists():

@@ -1,4 +1,4 @@
-"""More than one cache: nutcracker, and memcached's own proxy, before three of them, by the samples of the documentation."""
+"""Several caches: nutcracker, and memcached's own proxy, in front of three, with the configurations of the documentation."""
 
 import hashlib
 import pathlib
@@ -20,8 +20,8 @@ def nutcracker_spreads_keys_and_survives_a_lost_cache(world):
     for name, server in zip(("11211", "11212", "11213"), servers):
         expect(f"127.0.0.1:{name}:1" in text, f"the sample does not name 127.0.0.1:{name}")
         text = text.replace(f"127.0.0.1:{name}:1", f"127.0.0.1:{server.port}:1")
-    # The sample waits half a minute before it tries a lost cache again. Each try fails, so on a busy machine, which takes
-    # long, there may not be many.
+    # The sample waits half a minute before it retries a lost cache. Each try fails a request, so on a slow, busy machine
+    # there must not be many.
     expect("server_retry_timeout: 30000" in text, "the sample has no server_retry_timeout")
     text = text.replace("server_retry_timeout: 30000", "server_retry_timeout: 5000")
     configuration = world.scratch / "nutcracker.yml"
@@ -53,9 +53,9 @@ def memcacheds_proxy_spreads_keys_and_survives_a_lost_cache(world):
 
 
 def survives_a_lost_cache(world, servers, port):
-    """A proxy on this port before three caches, of which one dies and returns."""
-    # Names that look random: nutcracker's hash puts keys that differ in their last digits side by side, all of them into one
-    # cache or another, as the ports have it.
+    """Checks a proxy on this port in front of three caches, of which one dies and returns."""
+    # Random-looking keys: nutcracker's hash places keys that differ in their last digits side by side, so, depending on the
+    # ports, all of them on one cache.
     keys = [b"key-" + hashlib.md5(b"%d" % number).hexdigest().encode() for number in range(3000)]
     with connect(port) as client:
         for key in keys:

@@ -1,4 +1,4 @@
-"""`weft cache` as an operator meets it: flags, sockets, TLS, datagrams, limits, signals, restarts."""
+"""`weft cache` from an operator's view: flags, sockets, TLS, datagrams, limits, signals, restarts."""
 
 import hashlib
 import os
@@ -36,7 +36,7 @@ def cache_answers_on_every_protocol(world):
 
 @check()
 def cache_says_what_is_wrong_with_flags(world):
-    """What is wrong with the words alone is in the tests of crates/weft/src/command/cache."""
+    """Mistakes in single flags are in the tests of crates/weft/src/command/cache."""
     for flags, expected in [
         (["-p", "99999"], "-p: '99999' is not a port"),
         (["-Z", "-o", "ssl_chain_cert=/nonexistent.pem", "-u", "root"], "cannot read the certificate chain /nonexistent.pem"),
@@ -107,7 +107,7 @@ def one_connection_above_the_limit_is_told_so(world):
 
 @check(*ALL)
 def connections_above_the_limit_wait_without_maxconns_fast(world):
-    # One processor: who waits is given to a processor, and waits for a place there.
+    # One processor, so that a waiting client is assigned to it, and waits for a free slot there.
     with cache(world, "-t", "1", "-c", "5", "-o", "no_maxconns_fast") as server:
         inside = [server.client() for _ in range(5)]
         for client in inside:
@@ -233,10 +233,10 @@ def datagrams_are_answered(world):
             long = os.urandom(100_000)
             client.must_set(b"long", long)
         expect_equal("a long get", datagrams.ask(b"get long\r\n"), b"VALUE long 0 100000\r\n" + long + b"\r\nEND\r\n")
-        # Too short for its header: dropped, and nothing breaks.
+        # Shorter than its header: dropped, without effect on others.
         datagrams.socket.send(b"short")
         expect_equal("after a short one", datagrams.ask(b"mn\r\n"), b"MN\r\n")
-        # A number in a value this long ended its receiver once, and ten of them the service.
+        # Seen: a number in such a long value ended the receiver of datagrams, and ten of them the service.
         with server.client() as client:
             client.must_set(b"number", b"1".ljust(70_001))
         for number in range(2, 22):
@@ -251,11 +251,11 @@ def there_are_no_datagrams_unless_asked_for(world):
         probe.bind(("127.0.0.1", server.port))
 
 
-# ---- who may
+# ---- permissions
 
 @check()
 def a_mistake_in_the_users_keeps_no_certificate_away(world):
-    # Seen: users that could not be read kept a new certificate away until they could.
+    # Seen: while the file of users could not be read, a new certificate was not loaded either.
     authority, chain, key = certificate(world.scratch)
     users, newer = world.scratch / "users", world.scratch / "newer"
     users.write_text("ada:lovelace\n")
@@ -432,7 +432,7 @@ def a_restart_keeps_the_items(world):
 
 @check(*MANY, limit_s=60)
 def an_upgrade_under_load_loses_nothing(world):
-    """Four writers count up, each in keys of its own; the server is replaced twice under them. What was acknowledged is there."""
+    """Four writers count up, each in its own keys, while the server is replaced twice. No acknowledged value is lost."""
     file, port = world.scratch / "items", free_port()
     written, over, failures = [0, 0, 0, 0], threading.Event(), []
 

@@ -1,5 +1,5 @@
 """`weft cache` with many clients, dying clients, slow clients, and a full memory. Values carry their own checksum, so that a torn one
-is seen wherever it turns up; a client beside asks for one small value all the time, and says how long it waited."""
+is detected anywhere; another client gets one small value all the time, and reports its waits."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from checks.crowds import IDLE_KIB_MAX
 from memcache import cache
 from world import ALL, MANY, check, expect, expect_equal, expect_in_time, expect_no_failures, wait_for
 
-# What a client may wait, in milliseconds, on a machine that has other things to do. What it did wait is in the report.
+# Longest wait of a client, in milliseconds, on a busy machine. The report has the actual wait.
 WAIT_MS_MAX = 1000
 
 PULSE = pathlib.Path(__file__).parent.parent / "pulse.py"
@@ -21,14 +21,14 @@ PULSE = pathlib.Path(__file__).parent.parent / "pulse.py"
 
 @check(*ALL)
 def watchers_need_no_threads(world):
-    """All that there may be watch, without threads but on the engine of threads; half of them leave, and their places are free again."""
+    """The maximum of watchers needs no threads, except with the thread engine; when half of them leave, their slots are free again."""
     with cache(world, "-t", 2) as server, server.client() as client:
         client.must_set(b"a", b"before")
         threads = int(server.status("Threads"))
         watchers = [server.client() for _ in range(20)]
         for watcher in watchers:
             expect_equal("the answer to watch", watcher.ask(b"watch mutations"), b"OK")
-        # Threads of the jobs' pool come and go.
+        # The job pool's threads come and go.
         if world.variant != "thread":
             wait_for("there are hardly more threads", lambda: int(server.status("Threads")) <= threads + 2)
         for round in range(50):
@@ -44,7 +44,7 @@ def watchers_need_no_threads(world):
 
 
 class Pulse:
-    """The client beside."""
+    """The client that gets a small value."""
 
     def __init__(self, world, server):
         self.world = world
@@ -66,7 +66,7 @@ class Pulse:
 
 
 def sealed(seed, length):
-    """A value that carries its checksum."""
+    """A value with its checksum."""
     body = (b"%s " % seed * (length // (len(seed) + 1) + 1))[:length - 64]
     return hashlib.sha256(body).hexdigest().encode() + body
 
@@ -116,7 +116,7 @@ sys.stdin.read()
 
 @check(*ALL, limit_s=60)
 def clients_killed_in_the_middle_of_a_set_leave_nothing(world):
-    # Room for all that they begin, so that nothing need be evicted for it.
+    # Enough memory for all unfinished sets, so that nothing is evicted.
     with cache(world, "-m", "512") as server, server.client() as client, Pulse(world, server):
         value = sealed(b"whole", 900_000)
         for number in range(50):
@@ -137,7 +137,7 @@ def clients_killed_in_the_middle_of_a_set_leave_nothing(world):
         for number in range(50):
             found = client.get(b"shared%d" % number)
             expect(found == value, f"shared{number} is {'gone' if found is None else 'torn'}")
-        # What they had begun to fill can be filled by others.
+        # Memory of the unfinished sets can be filled by others.
         for number in range(50):
             client.must_set(b"more%d" % number, value)
         expect_equal("evictions", client.stats()["evictions"], "0")
@@ -154,7 +154,7 @@ def slow_readers_of_large_replies_hold_up_nobody(world):
             readers = [server.client(60) for _ in range(40)]
             for reader in readers:
                 reader.send(b"get " + b" ".join(keys) + b"\r\n")
-            # Meanwhile all that they asked for is replaced, and flushed.
+            # Meanwhile all requested items are replaced and flushed.
             for generation in range(5):
                 for key in keys:
                     writer.must_set(key, sealed(b"%s of %d" % (key, generation), 100_000))
@@ -227,7 +227,7 @@ def flush_all_under_load_shows_nothing_older(world):
 
 @check(*ALL, limit_s=60)
 def a_value_is_never_torn_however_it_is_changed(world):
-    """Writers replace, append and delete the same large values that readers read."""
+    """Writers replace, append to and delete the large values that readers read."""
     failures, over, reads = [], threading.Event(), [0]
     keys = [b"hot%d" % number for number in range(4)]
 
@@ -255,7 +255,7 @@ def a_value_is_never_torn_however_it_is_changed(world):
         threads = [guarded(write), guarded(write), guarded(read), guarded(read)]
         for thread in threads:
             thread.start()
-        # Nothing more happens to be waited for: the longer, the more is tried.
+        # Not a wait for an event: a longer time tries more.
         time.sleep(2)
         wait_for("some values were read", lambda: reads[0] > 100 or failures)
         over.set()

@@ -1,4 +1,4 @@
-"""`weft cache` beside memcached of today itself: conversations that were thought of, and random operations."""
+"""`weft cache` compared with current memcached: written conversations, and random operations."""
 
 import cache_fuzz
 import cache_oracle
@@ -6,7 +6,7 @@ from memcache import cache
 from peers import answers
 from world import ALL, check, expect, free_port, wait_for
 
-# Enough to find again each of the differences that were found first; other seeds are tried by hand.
+# Enough to find all differences that were found at first; other seeds are tried by hand.
 SEED, OPERATIONS = 1, 100_000
 
 

@@ -1,8 +1,8 @@
-"""What a client waits while another asks for the most expensive things, beside memcached in the same run. One processor each, so that
-a client that is served keeps the others waiting; three million items, so that whatever walks over all of them shows.
+"""A client's waits while another one sends the most expensive requests, compared with memcached in the same run. Each server has one
+processor, so that work for one client delays the others, and three million items, so that any walk over all of them shows.
 
-The machine has other things to do, and a client that the kernel takes off its processor waits as well. So what counts is the least of
-several rounds' longest waits: a server that blocks does so in every round, and a noise is not in all of them.
+Other programs run on the machine, and a client that the kernel preempts waits as well. So the minimum of several rounds' longest waits
+counts: a server that blocks does so in every round, and noise is not in all of them.
 """
 
 import socket
@@ -15,10 +15,10 @@ from memcache import cache
 from peers import memcached
 from world import check, expect, expect_equal
 
-# What a client may wait, in milliseconds, where memcached's waits less.
+# Longest wait of a client, in milliseconds, if memcached's is shorter.
 WAIT_MS_MAX = 10
 
-# Rounds until the least of the longest waits is taken for true.
+# Rounds before the minimum of the longest waits is final.
 ROUNDS_MAX = 6
 
 ITEMS = 3_000_000
@@ -29,7 +29,7 @@ def keys(name, count, line):
     return b"".join(line % (b"%s%d" % (name, at)) for at in range(count))
 
 
-# The name, what is asked, and how much of the reply is read at most. The flushes come last: after them the table is empty.
+# Name, request, and the number of bytes of the reply to read at most. Flushes come last: they empty the table.
 BURSTS = [
     ("2,000 stats", b"stats\r\n" * 2000, None),
     ("500 stats items", b"stats items\r\n" * 500, None),
@@ -73,7 +73,7 @@ def is_short(us, them):
 
 
 def least_waits(sides, request, read_max):
-    """The least of the longest waits, with ours and with memcached."""
+    """Minimum of the longest waits, for ours and for memcached."""
     least = [float("inf")] * len(sides)
     for _ in range(ROUNDS_MAX):
         least = [min(before, side.longest_wait(request, read_max)) for before, side in zip(least, sides)]
@@ -83,7 +83,7 @@ def least_waits(sides, request, read_max):
 
 
 class Side:
-    """A filled server with a client beside."""
+    """A filled server and a client."""
 
     def __init__(self, world, port):
         self.port = port
@@ -95,7 +95,7 @@ class Side:
         expect_equal("the pulse", self.pulse.stdout.readline(), b"ready\n")
 
     def burst(self, request, read_max):
-        """Asks on a connection of its own, and reads the replies to their end, or `read_max` bytes of them."""
+        """Sends a request on a new connection, and reads the replies to their end, or `read_max` bytes of them."""
         with socket.create_connection(("127.0.0.1", self.port), 60) as connection:
             sender = threading.Thread(target=send, args=(connection, request + b"quit\r\n"))
             sender.start()
@@ -123,16 +123,16 @@ def send(connection, request):
     try:
         connection.sendall(request)
     except OSError:
-        # The reader has enough, or the server has: a line too long ends the connection with memcached.
+        # The reader has closed, or the server has: memcached ends a connection after a line that is too long.
         pass
 
 
 def end(connection):
-    """So that a sender stops whose replies have been read."""
+    """Stops a sender whose replies have been read."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        # The server ended it before.
+        # The server has ended it already.
         pass
 
 

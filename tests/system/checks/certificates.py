@@ -1,4 +1,4 @@
-"""Certificates of files: renewed by certbot and lego as docs/serve.md has it, broken in every way, those of clients, and what testssl finds."""
+"""Certificates in files: renewed by certbot and lego as docs/serve.md says, damaged in every way; client certificates; testssl's findings."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def certbot_renews_by_webroot(world):
         certbot("certonly", "--webroot", "-w", world.scratch / "site", "-d", NAME, "--server", authority.url, "--agree-tos",
                 "-m", "mail@example.org")
         live = folder / "config/live" / NAME
-        # The lines of the manual: the user of the server reads links, certificates and keys.
+        # Commands of the manual: the server's user may read links, certificates and keys.
         for path in (folder / "config", folder / "config/live", folder / "config/archive"):
             path.chmod(0o750)
             shutil.chown(path, group="nogroup")
@@ -66,12 +66,12 @@ def lego_renews_by_webroot(world):
             shutil.chown(files / name, group="nogroup")
         return files / f"{NAME}.crt", files / f"{NAME}.key"
 
-    # Without a terminal it waits up to 8 minutes first.
+    # Without a terminal lego sleeps up to 8 minutes first, unless told otherwise.
     renewed_while_requests_run(world, authority, first, lambda: lego("renew", "--days", "100", "--no-random-sleep"))
 
 
 def renewed_while_requests_run(world, authority, first, renew):
-    """A certificate is got while the server speaks HTTP alone; then it is renewed, without a signal and without a failed request."""
+    """A certificate is issued while the server speaks HTTP alone, and then renewed, without a signal and without a failed request."""
     world.scratch.chmod(0o755)
     site = world.folder(index__html=b"hello")
     authority.answer("127.0.0.1")
@@ -93,7 +93,7 @@ def renewed_while_requests_run(world, authority, first, renew):
 
 
 class Secure:
-    """A server as clients see it that speak TLS, and believe the authority alone."""
+    """A server as TLS clients see it that trust the authority alone."""
 
     def __init__(self, server, site, authority):
         self.site, self.port = site, server.tls_port
@@ -189,7 +189,7 @@ def clients_of_a_site_show_certificates(world):
         server.signal(signal.SIGHUP)
         wait_for("those without one are served", lambda: status() == "200")
         expect_equal("optional", (status((chain, key)), status(stranger)), ("200", "000"))
-        # Read again by itself, and none of the old ones is accepted.
+        # The file is read again without a signal, and old client certificates are refused.
         (folder / "stranger/ca.pem").rename(authority)
         wait_for("the other authority", lambda: status(stranger) == "200", 30)
 
@@ -207,7 +207,7 @@ def testssl_finds_nothing_above_low(world):
                         "--jsonfile", found, f"localhost:{port}", status=tuple(range(256)), seconds=880)
     findings = json.loads(found.read_text())
     expect(len(findings) > 100, f"testssl looked at {len(findings)} things")
-    # An authority of tests has no lists of revoked certificates.
+    # An authority for tests has no revocation lists.
     bad = [f"{it['id']}: {it['finding']}" for it in findings
            if it["severity"] in ("MEDIUM", "HIGH", "CRITICAL") and it["id"] != "cert_revocation"]
     expect(not bad, "; ".join(bad))
@@ -215,7 +215,7 @@ def testssl_finds_nothing_above_low(world):
 
 @check("uring", "event", limit_s=60)
 def a_browser_exchanges_keys_by_ml_kem(world):
-    """X25519MLKEM768 is half ours, so a client that nobody here wrote must come to the same secret."""
+    """Half of X25519MLKEM768 is our own code, so a client by others must compute the same secret."""
     _, chain, key = certificate(world.scratch)
     log = world.scratch / "net.json"
     with world.server("--tls-cert", chain, "--tls-key", key) as server:

@@ -1,4 +1,4 @@
-"""What ordinary clients see: curl, wget, a browser, and sockets by hand."""
+"""Ordinary clients: curl, wget, a browser, and plain sockets."""
 
 import os
 import shutil
@@ -79,7 +79,7 @@ def curl_heads(world):
 
 @check(*ALL)
 def curl_uploads_and_goes_on(world):
-    """An upload that announces itself with Expect, and one that does not, are refused; the connection lives on or closes cleanly."""
+    """Uploads with and without Expect are refused; the connection stays in use or closes cleanly."""
     upload = world.scratch / "upload"
     upload.write_bytes(b"w" * 300_000)
     with world.server() as server:
@@ -129,7 +129,7 @@ def nobody_gets_out_of_the_folder(world):
 def wget_mirrors_the_site(world):
     mirror = world.scratch / "mirror"
     with world.server() as server:
-        # 8: a page of the site has a link to nowhere, on purpose.
+        # Status 8: a page of the site has a broken link, on purpose.
         world.output_of("wget", "--mirror", "--no-verbose", "--no-host-directories", "-P", mirror, server.url("/"), status=8)
     (mirror / "robots.txt").unlink(missing_ok=True)
     linked = world.scratch / "linked"
@@ -173,7 +173,7 @@ def a_browser_shows_the_page(world):
 
 
 def chromium(world, *arguments):
-    """The command line of a Chromium that calls no host but ours."""
+    """Command line of a Chromium that connects to no host but ours."""
     return ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
             f"--user-data-dir={world.scratch / 'profile'}", *arguments]

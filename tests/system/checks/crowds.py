@@ -1,4 +1,4 @@
-"""Very many connections, slow ones, dead ones, and no descriptors left."""
+"""Very many connections, slow ones, dead ones, and exhausted descriptors."""
 
 import os
 import resource
@@ -13,14 +13,14 @@ from memcache import certificate
 from world import ALL, DISPATCHERS, EVENT_DISPATCHERS, MANY, check, expect, expect_equal, expect_in_time, read_reply, request, wait_for
 
 CROWD = 10_000
-# A crowd that comes slowly, on a machine that has other things to do, is no crowd of clients that are silent for too long.
+# On a busy machine a crowd connects slowly; its clients must not be closed as silent.
 PATIENT = ("--head-timeout", "10m", "--idle-timeout", "10m")
-# What docs/engines.md says of fibers, and room for an allocator that grows in steps.
+# The figure of docs/engines.md for fibers, and space for an allocator that grows in steps.
 IDLE_KIB_MAX = 1.25
 
 
 class Crowd:
-    """Connections, half of which dribble a request head byte by byte while the others idle between two requests."""
+    """Connections of which half dribble a request head byte by byte, and the others idle between two requests."""
 
     def __init__(self, server, count, dribbling):
         needed = count + 200
@@ -44,20 +44,20 @@ class Crowd:
                 expect_equal("an idler's first reply", read_reply(file).status, 200)
 
     def dribble(self):
-        """One byte to each, spread over three seconds, again and again."""
+        """Sends one byte on each connection within three seconds, repeatedly."""
         while not self.stopping.is_set():
             for part in range(30):
                 for slow in self.dribblers[part::30]:
                     try:
                         slow.send(self.head[self.at:self.at + 1], socket.MSG_NOSIGNAL)
                     except OSError:
-                        pass  # the server may have given up on it: that is its right
+                        pass  # the server may have closed it
                 if self.stopping.wait(0.1):
                     return
             self.at += 1
 
     def closed_by_server(self):
-        """How many of the connections the server has ended."""
+        """Number of connections that the server has ended."""
         with selectors.DefaultSelector() as selector:
             for connection in self.sockets:
                 selector.register(connection, selectors.EVENT_READ)
@@ -80,7 +80,7 @@ def ten_thousand_slow_connections_stop_nobody(world):
             worst_s = slowest_of(server, 300)
             others = world.output_of("ab", "-q", "-k", "-n", 5000, "-c", 50, server.url("/style.css"), seconds=30).decode()
             expect("Failed requests:        0" in others and "Non-2xx" not in others, f"ab beside the crowd: {others}")
-            # A SYN that the machine dropped costs its client a second.
+            # A SYN that the machine drops delays its client by a second.
             expect_in_time(worst_s < 1.0, f"the slowest of 300 others was served after {worst_s:.2f} s")
             expect_equal("connections that the server ended meanwhile", crowd.closed_by_server(), 0)
             world.note = f"slowest other {worst_s * 1000:.0f} ms"
@@ -100,7 +100,7 @@ def slowest_of(server, count):
 
 @check(*(f"{engine}-{name}" for engine in ("event", "distributed", "pipeline") for name in DISPATCHERS if name.startswith("rtsig")))
 def an_overflow_of_signals_loses_no_request(world):
-    """500 clients ask at once, and the kernel queues 64 signals: it drops the others and says so with one SIGIO."""
+    """500 clients send at once, and the kernel queues 64 signals: it drops the others and reports that with one SIGIO."""
     queued_max = 64
 
     def few_signals():
@@ -111,13 +111,13 @@ def an_overflow_of_signals_loses_no_request(world):
         files = [client.makefile("rb") for client in clients]
         for turn in range(4):
             if turn > 0:
-                # While it is stopped it takes no signal. In the first turn its connections are not watched yet.
+                # A stopped server takes no signals. In the first turn its connections are not watched yet.
                 server.signal(signal.SIGSTOP)
                 wait_for("it is stopped", server.is_stopped)
             for client in clients:
                 client.sendall(request("/style.css"))
             if turn > 0:
-                # What it was sent comes a little later on a machine that has other things to do.
+                # On a busy machine requests arrive a little later.
                 wait_for("the queue of signals is full", lambda: int(server.status("SigQ").split("/")[0]) >= queued_max)
                 server.signal(signal.SIGCONT)
             expect_equal(f"the statuses of turn {turn}", {read_reply(file).status for file in files}, {200})
@@ -165,7 +165,7 @@ def a_silent_connection_is_closed_without_a_word(world):
 def a_client_that_takes_nothing_is_let_go(world):
     with world.server("--send-timeout", "1s", site=world.big_site()) as server, server.connect() as stuck:
         stuck.sendall(request("/big.bin"))
-        # It may be over again by the time that somebody looks.
+        # The connection may be closed again before the metric is read.
         wait_for("the download is open", lambda: server.metric("weft_connections_accepted_total") >= 1)
         wait_for("the server gives up on it", lambda: server.metric("weft_connections_active") == 0, 15)
         expect_equal("another client's status", server.get("/small.txt").status, 200)
@@ -173,8 +173,8 @@ def a_client_that_takes_nothing_is_let_go(world):
 
 @check(*ALL, limit_s=60)
 def few_fibers_serve_many_clients_in_turn(world):
-    """The model of the seed: a fixed number of fibers (or threads), each of which accepts and then serves. Event loops, which have
-    none, know the limit alone."""
+    """The thesis's model: a fixed number of fibers (or threads), each of which accepts and then serves. Event loops have no such number, only
+    the limit on connections."""
     fixed = {"uring": "fiber:io=uring,fibers=8", "epoll": "fiber:io=epoll,fibers=8", "thread": "thread:threads=8"}
     limits = [("--max-connections", 8)]
     if world.variant in fixed:
@@ -191,7 +191,7 @@ def few_fibers_serve_many_clients_in_turn(world):
 @check(*MANY, limit_s=120)
 def an_idle_connection_costs_little(world):
     """10,000 kept-alive connections after their first request, by resident memory."""
-    # Those that are asked last have been silent for as long as it takes to ask the others.
+    # The first connections are silent until the last one has had its request.
     with world.server("--workers", 1, *PATIENT) as server:
         server.get("/favicon.svg")
         before_kib = int(server.status("VmRSS").split()[0])
@@ -251,7 +251,7 @@ def killed_clients_leave_nothing_behind(world):
 
 @check(*ALL, limit_s=60)
 def clients_take_no_descriptors_from_files(world):
-    """Three times as many clients as descriptors leave room for, cold and warm: all are served, in turn."""
+    """Three times as many clients as descriptors allow, cold and warm: all are served, one after another."""
     site = world.scratch / "pages"
     site.mkdir()
     for number in range(100):
@@ -261,7 +261,7 @@ def clients_take_no_descriptors_from_files(world):
             clients = [server.connect(timeout=30) for _ in range(3 * 192)]
             for number, client in enumerate(clients):
                 client.sendall(request(f"/{number % 100}.txt", close=True))
-            # Each holds its connection until it has its reply, and those behind it wait in the listen queue.
+            # Each client holds its connection until its reply; the next ones wait in the listen queue.
             statuses = [status_or_none(client) for client in clients]
             counts = {status: statuses.count(status) for status in set(statuses)}
             expect_equal(f"what the clients of a {temperature} server got", counts, {200: len(clients)})
@@ -270,10 +270,10 @@ def clients_take_no_descriptors_from_files(world):
 
 @check(*ALL, limit_s=60)
 def no_descriptors_left_is_survived(world):
-    """Few descriptors and 150 clients: those without room wait or are told so; none is reset, no processor spins."""
-    # One connection needs 69 descriptors, with what files need, and 10 need 78; with fewer it does not start.
+    """Few descriptors and 150 clients: excess ones wait or get a 503; none is reset, and no processor spins."""
+    # One connection needs 69 descriptors, those for files included, and 10 need 78; with fewer the server does not start.
     for flags, nofile in (((), 72), (("--max-connections", 10), 80)):
-        # A client that is silent for the time-out of a head is closed without a word, as one of a test that stood still.
+        # PATIENT, because a client of a test that stands still for the head time-out would be closed without a reply.
         with world.server(*PATIENT, *flags, nofile=nofile) as server:
             clients = [server.connect() for _ in range(150)]
             for client in clients:
@@ -282,10 +282,10 @@ def no_descriptors_left_is_survived(world):
             expect(set(statuses) <= {200, 503}, f"the 150 clients got {dict((s, statuses.count(s)) for s in set(statuses))}")
             expect(statuses.count(200) >= 20, f"only {statuses.count(200)} of 150 were served")
             world.note = f"{statuses.count(200)} served, {statuses.count(503)} told 503"
-            # Idle while the queue is full: hold connections open and see whether the server rests.
+            # No CPU time while the queue is full: hold connections open and measure.
             held = [server.connect() for _ in range(100)]
             cpu_s = server.cpu_s()
-            time.sleep(1)  # not for a result: the length of the measurement
+            time.sleep(1)  # length of the measurement
             spent = server.cpu_s() - cpu_s
             expect(spent < 0.5, f"{spent:.2f} s of CPU in one second while nothing happened")
             for client in held:
@@ -307,7 +307,7 @@ def status_or_none(client):
 
 @check()
 def a_hundred_thousand_files_cost_next_to_nothing(world):
-    """What was never asked for may cost 200 bytes, which is room for an allocator: it costs none."""
+    """Files that were never requested cost nothing; 200 bytes each are allowed for the allocator."""
     count = 100_000
     few, many = world.folder("few", page__html=b"x"), world.folder("many", page__html=b"x")
     for nth in range(count // 1000):

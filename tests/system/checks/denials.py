@@ -1,4 +1,4 @@
-"""io_uring denied in each way that there is: what may do without it says so and does; what was told to use it says why not."""
+"""io_uring denied in every way: `auto` does without and says so; an explicit `uring` says why it fails."""
 
 import ctypes
 import errno
@@ -15,12 +15,12 @@ from memcache import cache
 from world import check, expect, expect_equal, free_port, wait_for
 
 DISABLED = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
-# io_uring_setup, io_uring_enter, io_uring_register: everywhere the same numbers.
+# io_uring_setup, io_uring_enter, io_uring_register: the same numbers on all architectures.
 SETUP, ENTER, REGISTER = 425, 426, 427
 
 
 def deny(calls, number):
-    """For the start of a process: a filter of classic BPF with which these calls fail with this errno. seccomp(2)"""
+    """Returns a preexec function with a classic BPF filter: these calls fail with this errno. seccomp(2)"""
     load, jump_if_equal, give = 0x20, 0x15, 0x06
     allow, fail = 0x7FFF0000, 0x00050000 | number
     tests = [(jump_if_equal, len(calls) - at, 0, call) for at, call in enumerate(calls)]
@@ -37,7 +37,7 @@ def deny(calls, number):
     return before_exec
 
 
-# Container runtimes deny all three; a profile by hand may forget one of them.
+# Container runtimes deny all three; a hand-written profile may omit one.
 FILTERS = {
     "all, as docker does": deny([SETUP, ENTER, REGISTER], errno.EPERM),
     "all, as if they were not there": deny([SETUP, ENTER, REGISTER], errno.ENOSYS),
@@ -61,7 +61,7 @@ def each_filter_is_survived_by_auto_and_named_by_uring(world):
             client.socket.sendall(b"set a 0 0 1\r\nx\r\n")
             expect_equal(f"{name}: a set", client.file.readline(), b"STORED\r\n")
         dispatchers = [["--engine", f"{engine}:dispatcher=uring"] for engine in ("event", "pipeline")]
-        # A dispatcher registers nothing.
+        # A dispatcher does not call io_uring_register.
         fibers = ["--engine", "fiber:io=uring"]
         for words in ([fibers] if name == "register" else [fibers, *dispatchers]):
             for refused in (
@@ -140,7 +140,7 @@ def an_unprivileged_process_is_told_of_the_switch(world):
 
 
 def said_of_engine(process):
-    """What it says on standard error, up to the line that names its engine, whichever that is."""
+    """Standard error up to the line that names the engine."""
     said = ""
     for line in process.stderr:
         said += line.decode()
@@ -150,7 +150,7 @@ def said_of_engine(process):
 
 
 def kernel():
-    """Linux's version, as two numbers."""
+    """Linux's version as two numbers."""
     return tuple(int(number) for number in re.match(r"(\d+)\.(\d+)", os.uname().release).groups())
 
 
@@ -162,7 +162,7 @@ def unprivileged():
 
 @check(limit_s=60)
 def no_locked_memory_is_survived_by_auto_and_named_by_uring(world):
-    """Rings count for the limit of locked memory since Linux 6.14, unless the process is privileged."""
+    """Since Linux 6.14 rings count towards the limit on locked memory, unless the process is privileged."""
     expect(kernel() >= (6, 14), f"this is Linux {os.uname().release}: rings do not count for the limit before 6.14")
 
     def before_exec():
@@ -200,11 +200,11 @@ def however_few_descriptors_there_are_it_is_one_sentence(world):
     world.at_end(lambda: shutil.rmtree(folder))
     folder.chmod(0o755)
     program = f"/proc/self/fd/{binary}"
-    # The loader needs a descriptor that is free, before there is a program to say anything.
+    # The loader needs a free descriptor before the program runs at all.
     first = max(binary + 1, 6)
     for words in (["serve", folder, "--max-connections", "4", "--workers", "2", "--listen"], ["cache", "-c", "4", "-t", "2", "-l"]):
         has_started = False
-        # The program itself is given as a descriptor.
+        # The program itself is passed as a descriptor.
         for count in [*range(first, binary + 64, 3), 200]:
             command = [program, *words, f"127.0.0.1:{free_port()}", "--admin", f"127.0.0.1:{free_port()}"]
             process = world.start(*command, pass_fds=[binary], preexec_fn=limited(count))

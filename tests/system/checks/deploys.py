@@ -1,4 +1,4 @@
-"""Releases that are switched by a link while clients are served, as Capistrano does it."""
+"""Releases that are switched by a symbolic link while clients are served, as with Capistrano."""
 
 import os
 import random
@@ -19,7 +19,7 @@ SWITCHES = 4
 
 @check(*ALL, limit_s=120)
 def each_reply_is_of_one_release_while_a_link_is_switched(world):
-    """No reply has half of each, none is older than one before, downloads end as they began, and the certificate follows."""
+    """No reply mixes two releases or is older than one before it, downloads finish unchanged, and the certificate is switched too."""
     deploy = Deploy(world)
     socket_file = world.scratch / "socket"
     config = world.scratch / "serve.toml"
@@ -45,7 +45,7 @@ def each_reply_is_of_one_release_while_a_link_is_switched(world):
             for file in downloads:
                 body = file.read(LONG)
                 expect(body == deploy.letter(number - 1) * LONG, f"a download of {len(body)} bytes does not end as it began")
-            # Nothing of it is needed any more.
+            # Nothing needs it any more.
             shutil.rmtree(deploy.folder / str(number - 1) / "public")
         for client in clients:
             client.stop()
@@ -57,7 +57,7 @@ def each_reply_is_of_one_release_while_a_link_is_switched(world):
 
 
 class Deploy:
-    """Releases in folders of their numbers, each of one letter, and the link to the current one."""
+    """Releases in numbered folders, each of one letter, and the link to the current one."""
 
     def __init__(self, world):
         self.folder = world.folder("deploy")
@@ -72,7 +72,7 @@ class Deploy:
         public.mkdir(parents=True)
         tls.mkdir()
         for name, length in (*FILES.items(), ("long.bin", LONG)):
-            # Of different lengths, so that no head fits another release's body.
+            # Different lengths, so that no head fits another release's body.
             (public / name).write_bytes(self.letter(number) * (length if name == "long.bin" else length + number))
         authority, chain, key = certificate(tls)
         chain.rename(tls / "cert.pem")
@@ -97,7 +97,7 @@ class Deploy:
 
 
 class Client:
-    """Asks for one file after another, on connections that last and on others, and notes what is wrong."""
+    """Gets one file after another, on kept and on new connections, and records faults."""
 
     def __init__(self, connect, deploy):
         self.connect, self.deploy, self.failures, self.late = connect, deploy, [], []
@@ -142,7 +142,7 @@ class Client:
 
 
 def begun_download(connect):
-    """A client that has got the head of a long reply, and its first bytes."""
+    """A client that has received the head of a long reply and its first bytes."""
     connection = connect()
     connection.sendall(request("/long.bin", close=True))
     file = connection.makefile("rb")

@@ -1,4 +1,4 @@
-"""Disks that are full, and folders that cannot be written: one sentence, no older file that is cut, and servers that go on."""
+"""Full disks and read-only folders: a one-line message, no truncated older file, and servers that keep running."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ OLD = "what an earlier run has left\n"
 
 
 def full_disk(world, name="full", **files):
-    """A file system of its own with these files and no room for more."""
+    """A file system with these files and no free space."""
     folder = world.scratch / name
     folder.mkdir()
     world.output_of("mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=32", "tmpfs", folder)
@@ -53,7 +53,7 @@ def a_result_that_has_no_room_costs_no_older_one(world):
                 expect(b"verdict" in out, "the screen is shown all the same")
                 expect_equal(f"the old file of --{flag}", (folder / flag).read_text(), OLD)
         expect_equal("what is there", sorted(path.name for path in folder.iterdir()), sorted([*flags, "filler"]))
-        # With room again it is written, whole.
+        # With free space the file is written, whole.
         (folder / "filler").unlink()
         process = world.start(world.binary, "load", "http", server.url("/style.css"), "-c", 2, "-d", "300ms", "--csv", folder / "csv")
         process.communicate(timeout=20)
@@ -70,7 +70,7 @@ def the_table_of_a_sweep_on_a_full_disk_is_an_error(world):
             _, err = process.communicate(timeout=20)
         expect_equal("exit status", process.returncode, 1)
         expect(b"No space left" in err and b"panicked" not in err, err.decode())
-        # Nobody reads it any more: that is no failure, and no panic.
+        # A closed reader is no failure, and no panic.
         read, write = os.pipe()
         os.close(read)
         process = world.start(*command, stdout=write)
@@ -162,7 +162,7 @@ def a_limit_on_the_length_of_files_does_not_end_a_server(world):
         expect_equal("status", server.get("/style.css").status, 200)
         server.wait_for_output("File too large")
         expect(log.stat().st_size <= 16_384, "the log is longer than its limit")
-        # Turned to a file of its own, it goes on.
+        # With a new file after a reload, logging resumes.
         log.rename(world.scratch / "access.log.1")
         server.signal(signal.SIGHUP)
         wait_for("the new log is written", lambda: log.exists() and log.stat().st_size > 0)
@@ -190,7 +190,7 @@ def a_server_goes_on_when_its_disk_is_full(world):
         server.get("/style.css")
         wait_for("the log is written", lambda: log.exists() and log.stat().st_size > 0)
         fill(folder)
-        # More lines than what was left of the log's last block takes.
+        # More lines than the free part of the log's last block.
         for _ in range(100):
             expect_equal("status", server.get("/style.css").status, 200)
         wait_for("the log could not be written", lambda: server.metric("weft_log_write_errors_total") > 0)
@@ -202,7 +202,7 @@ def a_server_goes_on_when_its_disk_is_full(world):
 
 @check(limit_s=60)
 def items_that_have_no_room_are_said_to_be_lost(world):
-    """`-e FILE` on a disk that is full when the items are to be saved: the server says so and leaves nothing half written."""
+    """`-e FILE` on a disk that is full when items are saved: the server says so and leaves no partial file."""
     folder = full_disk(world)
     items = folder / "items"
     for limit in ("disk", "file"):

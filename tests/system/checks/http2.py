@@ -1,4 +1,4 @@
-"""HTTP/2 as its clients and `weft load` see it: h2spec, curl, nghttp, h2load, Go, Python's httpx and Chromium, over TLS and by prior
+"""HTTP/2 with many clients and `weft load`: h2spec, curl, nghttp, h2load, Go, Python's httpx and Chromium, over TLS and by prior
 knowledge."""
 
 import hashlib
@@ -18,7 +18,7 @@ H2SPEC = "v2.2.1+incompatible"
 
 
 def certified(world):
-    """A key and its certificate, for localhost."""
+    """A key and a certificate for localhost."""
     key, certificate = world.scratch / "key.pem", world.scratch / "certificate.pem"
     world.output_of("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
                     "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate)
@@ -31,7 +31,7 @@ def secured(world):
 
 
 def h2spec(world):
-    """The program, built once."""
+    """h2spec, built once."""
     module = f"github.com/summerwind/h2spec/cmd/h2spec@{H2SPEC}"
     folder = made_once(world.scratch.parent / f"h2spec-{H2SPEC}",
                        lambda folder: fetch(["go", "install", module], env={**os.environ, "GOBIN": str(folder)}))
@@ -43,10 +43,10 @@ def h2spec_passes(world):
     program = h2spec(world)
     for start, tls in (world.server, []), (lambda: secured(world), ["-t", "-k"]):
         with start() as server:
-            # Without a time-out of its own it gives a reply 2 s, and is no wiser on a machine that stands still for as long.
+            # By default a reply has 2 s, which a machine that stands still may exceed.
             said = world.output_of(program, "--strict", "--timeout", 10, "-h", server.host, "-p", server.port, *tls, status=(0, 1),
                                    seconds=140).decode()
-            # Without TLS an address speaks HTTP/1.1 as well, so what does not begin with the preface gets its 400. RFC 9113 3.4
+            # Without TLS an address also speaks HTTP/1.1, so anything but the preface gets a 400. RFC 9113 3.4
             passed = "146 passed" if tls else "145 passed"
             expect_in_time(not re.search("(Actual|Error): Timeout|i/o timeout", said), said[-900:])
             expect(passed in said and (tls or "Sends invalid connection preface" in said.split("Failures:")[-1]), said[-900:])
@@ -71,7 +71,7 @@ def clients_of_http2_get_every_file(world):
 
 @check("uring", "event", "thread", "pipeline", limit_s=180)
 def go_and_httpx_get_every_file(world):
-    """Both ask for compressed replies and show what was compressed."""
+    """Both request compressed replies and print decompressed sums."""
     files = [file for file in files_below(world.site) if file.suffix not in (".br", ".gz", ".zst")]
     sums = {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     folder = pathlib.Path(__file__).parent.parent / "clients"
@@ -94,7 +94,7 @@ def go_client(world, folder):
 
 
 def httpx(world):
-    """A Python with httpx, made once."""
+    """A Python with httpx, installed once."""
     def make(folder):
         fetch([sys.executable, "-m", "venv", "--clear", folder])
         fetch([folder / "bin" / "pip", "install", "--quiet", "httpx[http2]==0.28.1"])
@@ -135,7 +135,7 @@ def a_browser_shows_a_gallery_over_http2(world):
 
 @check(*ALL, limit_s=60)
 def a_drain_loses_no_stream(world):
-    """Requests that the client sends before it knows of the drain are answered, and the large one goes on."""
+    """Requests sent before the client knows of the drain are answered, and the large download completes."""
     with world.server(site=world.big_site()) as server, server.connect() as connection:
         connection.sendall(frames.PREFACE + frames.settings((4, frames.WINDOW_MAX)) + frames.window(0, frames.WINDOW_MAX - 65_535)
                            + frames.get(1, b"/big.bin") + b"".join(frames.get(stream) for stream in range(3, 43, 2)))
@@ -163,7 +163,7 @@ def a_drain_loses_no_stream(world):
 
 @check(*ALL, limit_s=60)
 def a_drain_tells_idle_clients_their_last_stream(world):
-    """A client that sends a request in the very moment in which its idle connection ends knows that it may send it again."""
+    """A client that sends a request just as its idle connection ends learns that it may repeat it."""
     with world.server() as server, server.connect() as connection:
         connection.sendall(frames.PREFACE + frames.settings() + frames.get(1))
         last = []
@@ -180,7 +180,7 @@ def a_drain_tells_idle_clients_their_last_stream(world):
 
 
 def expect_load(world, url, *words, replies=5000):
-    """Runs `weft load --http2`, which has to see this many replies and no error."""
+    """Runs `weft load --http2`, and expects this many replies and no error."""
     insecure = ["-k"] if url.startswith("https") else []
     report = load(world, "http", url, "--http2", "-c", 5, "--streams", 50, *insecure, *words)
     report.expect_no_errors(f"errors of {url}")
@@ -203,7 +203,7 @@ def load_over_http2_counts_what_nginx_and_h2load_do(world):
             body = world.scratch / "body"
             body.write_bytes(b"x" * 200_000)
             expect_load(world, url, "-n", 100, "-m", "POST", "--body-file", body, "--expect", 405, replies=100)
-            # nginx logs a request when it has ended.
+            # nginx logs a request at its end.
             wait_for("nginx has logged all", lambda: log.read_text().count(" weft 200") >= 10_000)
             expect_equal("requests that nginx saw", log.read_text().count(" weft 200"), 10_000)
         with nginx(world, folder, more, how=f"{how}; keepalive_requests 100") as (url, _):

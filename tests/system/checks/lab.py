@@ -1,4 +1,4 @@
-"""The laboratory with real servers beside ours, in a network of its own and with memory groups."""
+"""The laboratory with our servers and others, in its own network and with memory groups."""
 
 import glob
 import json
@@ -11,18 +11,18 @@ import subprocess
 from lan import SERVER, Lan
 from world import check, expect, expect_equal, expect_in_time, wait_for
 
-# Version 2's hierarchy, and version 1's of each controller.
+# Hierarchy of version 2, and those of version 1's controllers.
 CGROUPS = [f"/sys/fs/cgroup/{controller}" for controller in ("", "memory", "cpu", "blkio")]
 
 
 def lab(world, *words):
-    """A command line of the laboratory, which measures the program under test."""
+    """Command line of a laboratory that measures the program under test."""
     weft = ["--weft", world.binary] if words[0] == "run" else []
     return [world.laboratory, "lab", *words, *weft, "--out", world.scratch / "results", "--scratch", "/var/tmp"]
 
 
 def left_of(pid):
-    """What a laboratory of this process id has left: processes, folders, control groups."""
+    """Processes, folders and control groups that a laboratory with this process id has left."""
     folder = f"/var/tmp/weft-lab-{pid}"
     processes = subprocess.run(["pgrep", "-f", folder], capture_output=True, text=True).stdout.split()
     groups = [group for root in CGROUPS for group in pathlib.Path(root).glob(f"weft-lab-{pid}-*")]
@@ -31,7 +31,7 @@ def left_of(pid):
 
 
 def text_of(path):
-    """A file's text; none if it is gone."""
+    """A file's text; empty if it is gone."""
     try:
         return pathlib.Path(path).read_text()
     except OSError:
@@ -46,25 +46,25 @@ def target_of(path):
 
 
 def programs_of(pid):
-    """What a laboratory has started with its folder as a word."""
+    """Processes that a laboratory started with its folder in their command lines."""
     return [one for one in left_of(pid) if isinstance(one, str)]
 
 
 def networks_of(pid):
-    """The networks that a laboratory and its programs are in, but for the one that it came from."""
+    """Networks of a laboratory and its programs, except for the original one."""
     networks = {target_of(f"/proc/{one}/ns/net") for one in (pid, *programs_of(pid))}
     return networks - {"", os.readlink("/proc/self/ns/net")}
 
 
 def users_of(networks):
-    """What is in a network, holds it, or keeps it mounted."""
+    """Processes, descriptors and mounts that keep a network alive."""
     paths = [path for kind in ("task/[0-9]*/ns/net", "fd/*") for path in glob.glob(f"/proc/[0-9]*/{kind}")]
     mounts = text_of("/proc/self/mountinfo")
     return [path for path in paths if target_of(path) in networks] + [network for network in networks if network in mounts]
 
 
 def has_a_link(pid):
-    """Both ends, and a server at the far one."""
+    """True if both ends are there, and a server at the far one."""
     far = any("far" in text_of(f"/proc/{one}/net/dev") for one in programs_of(pid))
     return far and "near" in text_of(f"/proc/{pid}/net/dev") and len(networks_of(pid)) == 2
 
@@ -99,13 +99,13 @@ def the_lab_measures_overload_on_a_part_of_a_core(world):
     for system, sample in samples.items():
         expect_in_time(sample["values"]["goodput_percent"] > 0, f"no good replies of {system}: {table}")
         expect(len(sample["courses"]["goodput_percent"]["figures"]) > 15, f"no course of {system}")
-        # The quota is 25 % of a core; a moment may have more of it.
+        # The quota is 25 % of a core; it may be exceeded for a moment.
         expect_in_time(sample["values"]["busy_percent"] < 40, f"{system} had more than its part: {table}")
 
 
 @check(limit_s=100)
 def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
-    """At the shortest packets of the paper. Seen: the netstack refused them, and no run of the check had others than 1,500 bytes."""
+    """At the paper's smallest MTU. Seen: the netstack refused it, and the check ran with 1,500 bytes only."""
     words = ["run", "netstack-mtu", "--repeat", "1", "--sample", "1s", "--configurations", "MTU 128"]
     table = world.output_of(*lab(world, *words), seconds=90).decode()
     lines = (world.scratch / "results/samples/netstack-mtu.jsonl").read_text().splitlines()
@@ -118,7 +118,7 @@ def the_lab_measures_a_netstack_and_the_kernel_on_a_link(world):
 
 @check(limit_s=150)
 def gos_waiters_are_made_once_and_leave_nothing_to_collect(world):
-    """Seen: rt-locality made a waiter for every operation on Go, which no other runtime had to do, and counted the collector."""
+    """Seen: on Go, rt-locality made a waiter per operation, unlike all other runtimes, and so measured the garbage collector."""
     expect(shutil.which("go"), "there is no Go: apt-get install golang-go")
     peers = world.scratch / "peers"
     words = ["run", "rt-locality", "--quick", "--repeat", "1", "--sample", "50ms", "--peers", "go", "--systems", "go", "--folder", peers]
@@ -148,7 +148,7 @@ def a_lab_that_is_killed_leaves_no_process_and_no_memory_group(world):
 
 @check(limit_s=180)
 def a_lab_that_is_interrupted_leaves_no_link_no_network_and_no_group(world):
-    """Ctrl-C was sent to a laboratory without a link and without a group only."""
+    """Ctrl-C used to be tested only without a link and without a group."""
     interfaces = set(os.listdir("/sys/class/net"))
     for experiment, system, is_set_up in (("netstack-mtu", "weft event", has_a_link), ("web-overload", "weft", has_a_group)):
         words = ["run", experiment, "--quick", "--sample", "60s", "--systems", system]
@@ -186,7 +186,7 @@ UserKnownHostsFile {folder}/known
 
 
 class OtherMachine:
-    """A network with an sshd and a clock of its own, at the other end of a link: `other` by this `ssh`. `there` is its folder of
+    """A network with an sshd and its own clock, at the other end of a link: `other` by this `ssh`. `there` is its folder of
     temporary files."""
 
     def __init__(self, world):
@@ -211,7 +211,7 @@ class OtherMachine:
         return [*self.lan.server, *lab(world, "run", *words, "--quick", "--generator", host, "--ssh", self.ssh)]
 
     def has(self):
-        """Folders of the laboratory's there, and processes of it on either side."""
+        """The laboratory's folders there, and its processes on either side."""
         processes = subprocess.run(["pgrep", "-f", f"{self.there}/|{self.ssh}"], capture_output=True, text=True).stdout.split()
         return [*self.there.iterdir(), *processes]
 
@@ -234,7 +234,7 @@ def the_lab_has_its_generator_on_another_machine_by_ssh(world):
         for system, sample in came.items():
             expect("sample" in sample and sample["sample"]["values"]["cpu_us"] > 0, f"{experiment} of {system}: {sample} {table}")
     wait_for("nothing is left", lambda: not other.has(), seconds=20)
-    # By its address it has no known key.
+    # The address has no known host key.
     process = world.start(*other.lab(world, "web-rows", host=OTHER))
     said = process.communicate(timeout=60)[1].decode()
     expect_equal("the exit code of a host that is not known", process.returncode, 1)

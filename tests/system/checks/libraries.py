@@ -1,4 +1,4 @@
-"""Other people's blocking libraries on fibers: the programs of examples/libraries, each against what it is for."""
+"""Other people's blocking libraries on fibers: the programs of examples/libraries, each with its counterpart."""
 
 import glob
 import re
@@ -19,7 +19,7 @@ def fifteen_thousand_idle_websockets(world):
     bytes_each = [int(count) for count in re.findall(r"15000 idle WebSockets, (\d+) bytes each", said)]
     expect_equal("how many sides told", len(bytes_each), 2)
     world.note = "client and server: " + " and ".join(f"{count} bytes each" for count in bytes_each)
-    # A fiber that waits has a page or two of stack; the library has its buffers beside it.
+    # A waiting fiber has a page or two of stack; the rest are the library's buffers.
     expect(max(bytes_each) < 32_768, f"an idle WebSocket takes {bytes_each} bytes")
 
 
@@ -49,7 +49,7 @@ def postgresql_in_three_ways(world):
     data, port = world.scratch / "postgres", free_port()
     data.mkdir()
     world.output_of("chown", "postgres:", data)
-    # It refuses to run as root, and asks for no password on this machine.
+    # PostgreSQL refuses to run as root; it is set up without passwords for local clients.
     as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
     world.output_of(*as_postgres, f"{tools[-1]}/initdb", "--auth=trust", "--no-sync", "--pgdata", data, seconds=60)
     log = (world.scratch / "postgres.log").open("wb")
@@ -59,6 +59,6 @@ def postgresql_in_three_ways(world):
     wait_for("the database takes connections", lambda: subprocess.run(ready, check=False).returncode == 0, 30)
     said = world.output_of(program(world, "postgres"), f"127.0.0.1:{port}", seconds=60).decode()
     expect_equal("what it said", said.split("\n"), ["wire: 2450", "offload: 2450", "futures: 2450", ""])
-    # Its helpers end with it.
+    # The helper processes end with it.
     database.terminate()
     database.wait(timeout=20)

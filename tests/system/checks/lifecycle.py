@@ -1,4 +1,4 @@
-"""Signals, reloads, rotated logs, changing files: what happens to a server in its life, under load."""
+"""Signals, reloads, rotated logs, changing files: the life of a server under load."""
 
 import http.client
 import os
@@ -14,7 +14,7 @@ from .load import expect_no_error
 
 
 class Clients:
-    """Closed-loop clients in threads, each of which knows what became of every request."""
+    """Closed-loop clients in threads, which record the result of every request."""
 
     def __init__(self, server, count, path="/style.css", close=False):
         self.server, self.path, self.close = server, path, close
@@ -68,7 +68,7 @@ class Clients:
         expect_in_time(not self.late, f"{len(self.late)} of {self.complete} without a reply so far ({kind}), such as {self.late[:1]}")
 
     def stop(self, but_connecting=False):
-        """Waits until they have ended. To one whose SYN was dropped a server that ends is refused a second later: RFC 6298."""
+        """Waits until all threads have ended. After a dropped SYN a client may be refused a second late, by an ending server: RFC 6298."""
         self.stopping.set()
         wait_for("the clients have ended",
                  lambda: not any(thread.is_alive() and not (but_connecting and thread in self.connecting) for thread in self.threads))
@@ -76,7 +76,7 @@ class Clients:
 
 @check(*COMBINATIONS)
 def sigterm_loses_no_request(world):
-    """Every request on a connection that was accepted is answered whole; later connections are refused."""
+    """Every request on an accepted connection gets a whole reply; later connections are refused."""
     for close in (False, True):
         server = world.server()
         clients = Clients(server, 16, close=close)
@@ -108,7 +108,7 @@ def sigterm_lets_downloads_and_heads_finish(world):
 
 
 def begun_download(server):
-    """A client that asks for 64 MiB and holds the reply up by not reading."""
+    """A client that requests 64 MiB and blocks the reply by not reading."""
     client = server.connect()
     client.sendall(request("/big.bin"))
     wait_for("the reply has begun", lambda: client.recv(1, socket.MSG_PEEK))
@@ -125,7 +125,7 @@ def is_refused(server):
 
 @check(*ALL)
 def a_start_right_after_kill_9_finds_its_port(world):
-    """Under io_uring the kernel gives the listener of a dead process back late: 8 of 8 starts found it in use."""
+    """With io_uring the kernel frees the listener of a dead process late: 8 of 8 starts found the port in use."""
     server = world.server()
     for _ in range(4):
         server.get("/style.css")
@@ -150,7 +150,7 @@ def a_second_signal_ends_at_once(world):
     with begun_download(server):
         server.signal(signal.SIGINT)
         wait_for("it says that it stops", lambda: "stopping" in server.output())
-        time.sleep(0.3)  # within 200 ms the same signal is an echo of the first
+        time.sleep(0.3)  # within 200 ms a second signal is taken as an echo of the first
         server.signal(signal.SIGINT)
         expect_equal("exit status (128 + SIGINT)", server.wait_end(10), 130)
 
@@ -160,14 +160,14 @@ def sighup_under_load_drops_no_connection(world):
     config = world.scratch / "weft.toml"
     config.write_text('[headers]\n"X-Turn" = "0"\n')
     with world.server("--config", config) as server:
-        # Without a time-out of its own wrk counts what takes 2 s as an error.
+        # By default wrk counts replies after 2 s as errors.
         wrk = world.start("wrk", "-t1", "-c64", "-d300s", "--timeout", "60s", server.url("/style.css"))
         for turn in range(1, 11):
             config.write_text(f'[headers]\n"X-Turn" = "{turn}"\n')
             server.signal(signal.SIGHUP)
             wait_for(f"reload {turn} is seen", lambda: server.get("/style.css").header("X-Turn") == str(turn))
         expect(wrk.poll() is None, "wrk ended before the last reload")
-        # It ends at once, and says what it has seen.
+        # wrk ends at once, and prints its results.
         wrk.send_signal(signal.SIGINT)
         expect_no_error(wrk.communicate(timeout=20)[0].decode())
 
@@ -189,13 +189,13 @@ def rotated_logs_lose_no_line(world):
     lines = [line for file in logs for line in file.read_text().splitlines()]
     whole = [line for line in lines if re.fullmatch(r'\S+ - - \[[^]]+\] "GET /favicon.svg HTTP/1.1" 200 \d+ "[^"]*" "[^"]*" \d+\.\d{6}', line)]
     expect_equal("torn or strange lines", [line for line in lines if line not in set(whole)][:3], [])
-    # A client that is stopped may leave the last request of its connection unread; it is logged all the same.
+    # A stopped client may not read the last reply of its connection, which is logged all the same.
     expect(0 <= len(whole) - clients.complete <= 4, f"{len(whole)} lines for {clients.complete} requests")
 
 
 @check(*ALL, limit_s=60)
 def a_changing_file_is_never_mixed(world):
-    """Two contents, swapped by rename under load: each reply is one of them, with its own length and tag."""
+    """Two contents, swapped by rename under load: each reply is one of them, with the matching length and tag."""
     contents = [b"a" * 70_001, b"b" * 300_007]
     site = world.folder(file__txt=contents[0])
     with world.server("--recheck", "10ms", site=site) as server:
@@ -213,21 +213,21 @@ def a_changing_file_is_never_mixed(world):
                     continue
                 if reply.status != 200 or reply.body not in contents:
                     wrong.append(f"status {reply.status}, {len(reply.body)} bytes, starts with {reply.body[:1]}")
-                # Each swap is a new file with a new tag, but never one tag for two contents.
+                # Each swap may bring a new tag, but no tag may have two contents.
                 if seen.setdefault(reply.header("ETag"), reply.body) != reply.body:
                     wrong.append(f"one tag for two contents: {reply.header('ETag')}")
 
         readers = [threading.Thread(target=read, daemon=True) for _ in range(4)]
         for reader in readers:
             reader.start()
-        # At least 60 swaps, and on a machine that stands still as many as it takes to see some of them.
+        # At least 60 swaps; on a machine that stands still, until some were seen.
         for turn in range(600):
             if turn >= 60 and len(seen) > 20:
                 break
             fresh = world.scratch / "fresh"
             fresh.write_bytes(contents[turn % 2])
             os.rename(fresh, site / "file.txt")
-            time.sleep(0.03)  # not for a result: the length of the experiment
+            time.sleep(0.03)  # length of the experiment
         stop.set()
         for reader in readers:
             reader.join(10)

@@ -1,4 +1,4 @@
-"""Load generators, which must count no error at all."""
+"""Other load generators, which must report no error at all."""
 
 import re
 
@@ -39,7 +39,7 @@ def number(report, name):
 def wrk_counts_no_error(world):
     with world.server() as server:
         for path in ("/favicon.svg", "/style.css", "/data/loom.wav"):
-            # Seen on a busy machine: after two seconds none of the 64 had all of 3.5 MB. A longer run tells.
+            # Seen on a busy machine: after two seconds none of the 64 had received 3.5 MB. A longer run decides.
             for seconds in (2, 8, 30):
                 flags = ("-t1", "-c64", f"-d{seconds}s", "--timeout", "60s")
                 report = world.output_of("wrk", *flags, server.url(path), seconds=seconds + 38).decode()

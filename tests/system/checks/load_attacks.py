@@ -1,5 +1,5 @@
-"""`weft load` against whatever can go wrong: every run ends by its deadline, with a count that has the right name, and an exit
-code that says which it was."""
+"""`weft load` against all kinds of faults: every run ends by its deadline, counts errors in the right class, and exits with the
+matching status."""
 
 import functools
 import os
@@ -16,17 +16,17 @@ from lan import SERVER, Lan
 from memcache import cache
 from world import ALL, Failure, StillWaiting, check, expect, expect_equal, expect_in_time, free_port, limit_threads, wait_for
 
-# Beyond a run's duration and one time-out: starting, writing, a machine that has other things to do.
+# Time beyond a run's duration and one time-out: start, output, a busy machine.
 GRACE_S = 10
-# More than a generator with a few connections ever needs; what an endless reply makes it keep would be beyond it.
+# More than a generator with a few connections needs; buffering an endless reply would exceed it.
 MEMORY_MAX_KB = 200_000
-# How many generators that wait for most of their time run beside each other.
+# Number of concurrent generators; they wait most of the time.
 AT_ONCE = 3
 
 
 def try_all(cases):
-    """Tries each of the cases, which are names with calls. A few go on at once, because they wait for most of their time. All are
-    tried, so that one failure hides no other."""
+    """Runs all cases, which are pairs of name and function, a few at a time, because they mostly wait. A failed case does not hide
+    others."""
 
     def failure_of(name, run):
         try:
@@ -57,7 +57,7 @@ def every_bad_manner_of_a_server_has_its_class(world):
 
 
 def has_its_class(report, classes):
-    # On a busy machine some of it comes after the 400 ms that a reply may take.
+    # On a busy machine a part of the replies takes more than 400 ms.
     seen = set(report.errors)
     expect_in_time(seen & classes or seen != {"client_timeout"}, f"{report.errors}, not {classes}")
     expect(seen & classes and seen <= classes | {"client_timeout"}, f"{report.errors}, not {classes}")
@@ -69,7 +69,7 @@ def every_bad_manner_of_a_cache_has_its_class(world):
         with Badly(manner) as server:
             report = load(world, "cache", f"127.0.0.1:{server.port}", "--sets", 0, *words, *more, "-c", 4, "-d", "600ms", "--timeout",
                           "400ms", status=1, seconds=1 + GRACE_S)
-        # A value that is wrong is so before its reply is whole.
+        # A wrong value is detected before its reply is complete.
         has_its_class(report, classes)
         expect(report["verdict"]["row"] in ("no_replies", "wrong_replies"), f"{report['verdict']}")
 
@@ -147,7 +147,7 @@ def storing_the_keys_can_be_stopped(world):
             wait_for("it is connected", lambda: server.connections[1:])
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
-            # Long before the time-out, or this fails.
+            # Well before the time-out of the run.
             process.communicate(timeout=10)
             expect_equal("exit status", process.returncode, 130)
     with Badly(manners.silence) as server:
@@ -194,16 +194,16 @@ def a_server_that_is_killed_in_the_middle(world):
                                     "--timeout", "1s", "--io", io)
             wait_for("it is under load", lambda: server.metric("weft_http_replies_total") > 50)
             kill_under_load(server, process)
-            # What it answered was right; more than one request in a hundred had no answer.
+            # Its replies were right; more than one request in a hundred had none.
             report = finished(process, file, 1, 3 + 1 + GRACE_S)
             expect(report["replies"] > 0, "replies from before are kept")
             expect(report.errors.get("refused", 0) > 0, f"{io} {words}: {report.errors}")
-            # In the open loop what waits for a connection gives up after its time-out.
+            # In an open loop, requests without a connection give up after their time-out.
             expect(set(report.errors) <= {"refused", "reset", "short_reply", "client_timeout"}, f"{report.errors}")
 
 
 def kill_under_load(server, load):
-    """In the middle of a run of a few seconds, which a machine that stands still may miss."""
+    """Kills the server during a run of a few seconds. A machine that stands still may be too late for that."""
     server.process.kill()
     server.process.wait()
     time.sleep(0.2)
@@ -233,7 +233,7 @@ def nobody_there_and_nobody_who_answers(world):
     expect("cannot connect to [::1]" in report.said, report.said)
     report = load(world, "http", "http://no-such-host.invalid/", "-d", "1s", status=2, seconds=40)
     expect("no-such-host.invalid" in report.said, report.said)
-    # A listener whose queue is full drops what comes: only the time-out ends it.
+    # A listener with a full queue drops SYNs: only the time-out ends the run.
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -257,8 +257,8 @@ def ipv6_is_spoken(world):
 
 @check()
 def too_few_threads_end_the_run_at_once(world):
-    """Seen: with a limit on threads of less than --threads the run never ended, nor by SIGTERM. Cause: those that had started waited
-    for those that had not. Cure: they learn that these will not come."""
+    """Seen: with a limit on threads below --threads the run never ended, not even by SIGTERM. Cause: started threads waited for those that
+    could not start. Cure: they learn that these will not come."""
     binary = os.open(world.binary, os.O_RDONLY)
     world.at_end(lambda: os.close(binary))
     with world.server() as server:
@@ -271,8 +271,8 @@ def too_few_threads_end_the_run_at_once(world):
 
 @check(limit_s=60)
 def ports_that_run_out_are_counted(world):
-    # In a network of its own, with twenty ports: each is in TIME_WAIT once its client has closed first. It does so after the
-    # second request; with --close the server would, together with its reply.
+    # A network of its own with twenty ports: a port is in TIME_WAIT once its client has closed first, which it does after the
+    # second request. With --close the server would close first, with its reply.
     script = world.scratch / "few-ports"
     script.write_text(f"""#!/bin/sh
 ip link set lo up
@@ -303,7 +303,7 @@ exit $status
 def what_cannot_be_written_is_said(world):
     with world.server() as server:
         common = ["load", "http", server.url("/style.css"), "-c", 2, "-d", "300ms"]
-        # To a full disk: see disks.py.
+        # A full disk is tested in disks.py.
         for flag in ("--json", "--csv", "--hgrm", "--interval-log"):
             process = world.start(world.binary, *common, flag, world.scratch)
             _, err = process.communicate(timeout=20)
@@ -327,7 +327,7 @@ def signals_end_a_run_with_what_was_seen(world):
                 expect_equal("stopped early", report["stopped_early"], True)
                 if "--warm-up" not in words:
                     expect(report["replies"] > 0, f"{words}: no reply is in the report")
-        # Also while it waits for connections that do not open.
+        # The same while connections do not open.
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
             full.listen(1)
@@ -387,7 +387,7 @@ def every_wrong_argument_is_one_sentence(world):
         process = world.start(world.binary, "load", *words, cwd=world.scratch)
         out, err = process.communicate(timeout=20)
         text = err.decode().strip()
-        # clap's own sentences are followed by hints; ours are one line.
+        # Hints follow clap's own sentences; ours are one line.
         sentence = text.split("\n\n")[0]
         runs = words and words[0] in ("fileset", "traces") and process.returncode == 1
         if process.returncode != 2 and not runs:

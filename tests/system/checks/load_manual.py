@@ -1,4 +1,4 @@
-"""Every command line of docs/load.md: that it is one, and that it does what stands beside it, scaled down to this machine."""
+"""All command lines of docs/load.md: each is valid, and has the documented effect, scaled down to this machine."""
 
 import itertools
 import pathlib
@@ -10,7 +10,7 @@ from peers import memcached, nginx
 from world import check, expect, free_port
 
 MANUAL = pathlib.Path(__file__).parents[3] / "docs" / "load.md"
-# Durations, rates and counts of a laboratory become those of a check.
+# Durations, rates and counts, reduced to those of a check.
 SMALLER = {
     "--sweep": "100,200", "--duration": "300ms", "-d": "300ms", "--pause": "0s", "--repeat": "1", "--rate": "200",
     "--idle": "100", "--connect-rate": "2k",
@@ -18,7 +18,7 @@ SMALLER = {
 
 
 def lines_of_the_manual():
-    """The lines in code blocks, without what stands behind them in columns, and those in tables."""
+    """Lines of code blocks, without the explanations in columns behind them, and those of tables."""
     text = MANUAL.read_text()
     parts = re.split(r"^```\w*\n", text, flags=re.M)
     blocks, prose = re.sub(r"\\\n\s*", " ", "".join(parts[1::2])), "".join(parts[0::2])
@@ -31,7 +31,7 @@ def lines_of_the_manual():
 def every_line_of_the_manual_runs(world):
     lines = lines_of_the_manual()
     expect(len(lines) >= 20, f"only {len(lines)} lines were found in {MANUAL}")
-    # One folder has it all: a scaled set, the pages beside it, and two files more.
+    # One set of folders for all lines: a scaled file set, the pages, and two more files.
     names = {"DIR": world.scratch / "set", "PAGES": world.scratch / "pages", "LOGS": world.scratch / "logs"}
     world.output_of(world.binary, "load", "fileset", names["DIR"], "--scale", "0.01")
     world.output_of(world.binary, "load", "fileset", names["PAGES"], "--model", "pages")
@@ -54,7 +54,7 @@ def every_line_of_the_manual_runs(world):
 
 
 def refused(world, words):
-    """As it stands, towards a port without a listener: a right command line that finds no server. Lines that need files are run below."""
+    """Runs a line against a port without a listener: a valid one finds no server. Lines that need files run below."""
     if "--help" in words or re.search(r"fileset|traces|merge|sessions|paths|agents", words):
         return []
     port = free_port()
@@ -83,7 +83,7 @@ def scaled(words, url, port, names):
         if word in ("-c", "--connections"):
             typed[at + 1] = str(min(64, int(float(typed[at + 1].replace("k", "e3")))))
     if "--fileset" in typed:
-        # The set lies below the server's root.
+        # The file set lies below the server's root.
         typed += ["--verify"] if "--verify" not in typed else []
     if not {"-d", "--duration"} & set(typed) and typed[0] in ("http", "cache", "idle"):
         typed += ["-d", "300ms"]
@@ -94,6 +94,6 @@ def ended_otherwise(world, line, typed):
     process = world.start(world.binary, "load", *typed, cwd=world.scratch)
     _, err = process.communicate(timeout=60)
     said = err.decode().strip()
-    # A machine that has other things to do finds its own knee; and says so.
+    # A busy machine finds the generator's knee, and says so.
     is_ours = "--knee" in typed and process.returncode == 1 and "the generator was the bottleneck" in said
     return [] if process.returncode == 0 or is_ours else [f"{line}\n    as {' '.join(typed)}: {process.returncode} {said[:300]}"]

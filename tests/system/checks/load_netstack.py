@@ -1,4 +1,4 @@
-"""`weft load --network netstack`: the generator is a host of its own on a link, and the servers have the kernel's TCP/IP."""
+"""`weft load --network netstack`: the generator is a host on a link, and the servers use the kernel's TCP/IP."""
 
 import re
 
@@ -33,7 +33,7 @@ def a_netstack_reports_what_nginx_logged(world, kind):
 
 @check(limit_s=180)
 def over_a_netstack_the_port_range_is_no_limit(world):
-    """More connections than the kernel has ports for one pair of addresses, and none is refused; nothing is left open."""
+    """More connections than the kernel has ports for a pair of addresses: none is refused, and none is left open."""
     lan = Lan(world, "tap")
     with nginx(world, host=SERVER, wrap=lan.server) as (url, _):
         report = load(world, "http", f"{url}/a.txt", "--close", "-c", 64, "-n", 40_000, *netstack(lan), wrap=lan.clients, seconds=150)
@@ -57,7 +57,7 @@ def a_netstack_and_memcached_agree(world):
 
 @check(limit_s=60)
 def a_netstack_says_what_is_missing(world):
-    """A port without a listener, an address without a host, an interface that is not there."""
+    """A port without a listener, an address without a host, a missing interface."""
     lan = Lan(world, "packet")
     address = ("--network", "netstack", "--address", "10.9.0.2/24", "--connect-timeout", "3s")
     for target, device, why in (
@@ -70,7 +70,7 @@ def a_netstack_says_what_is_missing(world):
 
 @check(limit_s=90)
 def sessions_per_second_of_a_core(world):
-    """Not a promise: the note has the rates of the three generators over the same veth, and what a session costs each in CPU time."""
+    """Not a promise: the note compares the rates of three generators over the same veth, and their CPU time per session."""
     lan = Lan(world, "packet")
     with nginx(world, host=SERVER, wrap=lan.server) as (url, _):
         words = ("http", f"{url}/a.txt", "--close", "-c", 64, "-d", "2s")

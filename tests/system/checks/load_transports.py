@@ -1,4 +1,4 @@
-"""`weft load` over Unix sockets and UDP, and what it sends and shows: bodies, keys, live metrics, public reports on others."""
+"""`weft load` over Unix sockets and UDP; bodies, keys, live metrics, and faults reported of other generators."""
 
 import http.client
 import http.server
@@ -33,11 +33,11 @@ def load_over_the_socket_of_nginx(world):
     folder = world.folder("unix", a__txt=b"text\n" * 50)
     with nginx(world, more=f"server {{ listen unix:{path} backlog=4; root {folder}; }}") as (_, log):
         for io in ("uring", "epoll"):
-            # More connections than its listen queue has places for.
+            # More connections than slots in the listen queue.
             report = load(world, "http", "http://host/a.txt", "--unix-socket", path, "-n", 1000, "-c", 200, "--io", io, "--close")
             report.expect_no_errors()
             expect_equal("replies", report["replies"], 1000)
-        # The probes' connections asked nothing.
+        # The connections of probes sent no request.
         wait_for("nginx has logged all", lambda: log.read_text().count(" 200\n") == 2000)
 
 
@@ -81,12 +81,12 @@ def is_open(path):
 
 
 def asked_over_udp(world, port):
-    """Keys are stored over TCP at the same port; replies are up to fifteen datagrams. The server's socket holds the sets of eight."""
+    """Stores keys over TCP at the same port; replies are up to fifteen datagrams. The server's socket buffers the sets of eight."""
     wait_for("it answers", lambda: socket.create_connection(("127.0.0.1", port), 1).close() is None)
     for io in ("uring", "epoll"):
         for more in ((), ("--protocol", "meta"), ("--rate", "2k")):
             report = load(world, "cache", f"127.0.0.1:{port}", "--udp", *CACHE_LOAD, "--io", io, *more)
-            # A busy machine may drop a few of some ten thousand datagrams: no buffer is ours alone.
+            # A busy machine may drop a few of ten thousand datagrams: the buffers are shared.
             lost = report.errors.get("client_timeout", 0)
             expect_in_time(lost <= 5, f"errors of {more}: {report.errors}")
             expect(set(report.errors) <= {"client_timeout"}, f"errors of {more}: {report.errors}")
@@ -95,7 +95,7 @@ def asked_over_udp(world, port):
 
 @check(limit_s=60)
 def lost_datagrams_are_time_outs(world):
-    """A peer that never answers two of the requests of a socket: they are time-outs, and the socket goes on."""
+    """A peer that never answers two of a socket's requests: they time out, and the socket stays in use."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 0))
     world.at_end(server.close)
@@ -138,7 +138,7 @@ def named_keys_are_stored_under_their_names(world):
 
 
 class Bodies(http.server.BaseHTTPRequestHandler):
-    """Notes what it is sent."""
+    """Records the requests."""
 
     protocol_version = "HTTP/1.1"
     seen = []
@@ -205,10 +205,10 @@ def metrics_are_live(world):
     expect(f"{port}" in taken.said and "use" in taken.said, taken.said)
 
 
-# ---- what public bug reports say of other generators, tried on this one
+# ---- public bug reports of other generators, tried on this one
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-# Report, the server's reply, and whether it closes; the statuses that are good replies, and the errors of the others.
+# Report, the server's reply, whether it closes, and the expected error, if any.
 REPORTS = [
     ("nginx #1241: several early hints in a row", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3 + HEAD, False, None),
     ("xrootd #1120: 100 without a phrase, with a length", b"HTTP/1.1 100\r\nConnection: Keep-Alive\r\nContent-Length: 0\r\n\r\n" + HEAD, False, None),
@@ -236,8 +236,8 @@ def replies_of_public_reports(world):
             expect_in_time("client_timeout" not in found.errors, f"{report}: {found.errors}")
             expect_equal(f"{report}: errors", set(found.errors), {error} if error else set())
             expect_equal(f"{report}: replies", found["replies"], 0 if error else 20)
-    # bombardier #56: a close that was not announced comes in place of the next reply, unless none is asked for.
-    # The server ends its side and reads on: a close would reset the connection of a request that crosses it.
+    # bombardier #56: an unannounced close in place of the next reply is an error, unless none is expected (--close).
+    # The server ends its side and reads on: a close would reset connections whose request is under way.
     with Badly(lambda connection: connection.sendall(HEAD) or connection.shutdown(socket.SHUT_WR)) as server:
         found = load(world, "http", server.url(), "-n", 20, "-c", 2, status=1)
         expect_equal("errors", set(found.errors), {"short_reply"})
@@ -247,7 +247,7 @@ def replies_of_public_reports(world):
 
 @check(limit_s=60)
 def addresses_of_public_reports(world):
-    """wrk #53: Host with its port; hey #50: a Host of one's own; oha #166, #181: IPv6 literals, also with a zone."""
+    """wrk #53: Host with its port; hey #50: a custom Host; oha #166, #181: IPv6 literals, also with a zone."""
     seen = []
 
     class Hosts(http.server.BaseHTTPRequestHandler):
@@ -267,7 +267,7 @@ def addresses_of_public_reports(world):
 
     link = "weftzone"
     world.at_end(lambda: subprocess.run(["ip", "link", "delete", link], check=False))
-    world.output_of("ip", "link", "delete", link, status=(0, 1))  # Of a run that was killed.
+    world.output_of("ip", "link", "delete", link, status=(0, 1))  # Left by a killed run.
     world.output_of("ip", "link", "add", link, "type", "veth", "peer", "name", f"{link}2")
     world.output_of("ip", "link", "set", f"{link}2", "up")
     world.output_of("ip", "address", "add", "fe80::77/64", "dev", link, "nodad")
@@ -293,7 +293,7 @@ def addresses_of_public_reports(world):
 
 @check(limit_s=60)
 def ends_of_public_reports(world):
-    """vegeta #244: no run is longer than its time and one time-out; h2load #1523: every request that began is told of."""
+    """vegeta #244: no run exceeds its duration and one time-out; h2load #1523: every request that began is reported."""
     slow = threading.Event()
     world.at_end(slow.set)
     with Badly(lambda connection: slow.wait(20) and None) as server:
@@ -311,8 +311,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4;note=1\r\ntex
 
 @check(limit_s=90)
 def counts_of_public_reports(world):
-    """loadtest #21, #152: a number of requests below that of connections, or no multiple of it; wrk #119: the server saw as many;
-    k6 #3052, oha #577: a rate is the same number of requests in each run; h2load #1168: and with HTTP/2, too."""
+    """loadtest #21, #152: fewer requests than connections, or no multiple of them; wrk #119: the server counts the same number;
+    k6 #3052, oha #577: a rate yields the same number of requests in each run; h2load #1168: with HTTP/2, too."""
     with world.server() as server:
         seen = 0
         for count, connections, words in ((1, 200, ()), (401, 400, ()), (10, 5, ("-t", 2)), (7, 3, ("--http2", "--streams", 4))):
@@ -330,7 +330,7 @@ def counts_of_public_reports(world):
 
 @check(limit_s=90)
 def pieces_of_public_reports(world):
-    """cpp-httplib #1486, httrack #855: trailers; beast #430: chunks in small pieces; wrk #118: no length, and closed, as asked for."""
+    """cpp-httplib #1486, httrack #855: trailers; beast #430: chunks in small pieces; wrk #118: no length, and a requested close."""
     def slowly(connection):
         for at in range(len(CHUNKED)):
             connection.sendall(CHUNKED[at:at + 1])
@@ -346,7 +346,7 @@ def pieces_of_public_reports(world):
 
 @check(limit_s=60)
 def figures_of_public_reports(world):
-    """vegeta #210: two reports of 100 requests a second together have no rate of 9; wrk #114: connections = rate × latency."""
+    """vegeta #210: reports of two runs at 100 requests a second do not merge to a rate of 9; wrk #114: connections = rate × latency."""
     with world.server() as server:
         files = [report_file(world) for _ in range(2)]
         for file in files:
@@ -361,7 +361,7 @@ def figures_of_public_reports(world):
 
 @check(limit_s=60)
 def closes_of_public_reports(world):
-    """bombardier #82, h2load #981: a graceful GOAWAY loses no request, nor does a keep-alive that is over."""
+    """bombardier #82, h2load #981: neither a graceful GOAWAY nor the end of a keep-alive connection loses a request."""
     more = "server { listen 127.0.0.1:%d http2; listen 127.0.0.1:%d; root %s; keepalive_requests 7; }"
     h2, h1 = free_port(), free_port()
     with nginx(world, more=more % (h2, h1, world.folder("closes", a__txt=b"text"))) as (_, log):
@@ -374,7 +374,7 @@ def closes_of_public_reports(world):
 
 @check(limit_s=60)
 def keys_of_public_reports(world):
-    """memtier #46, #71: what was set in turn is found in turn; memtier #132: a number of long values comes to an end."""
+    """memtier #46, #71: keys set in sequence are found in sequence; memtier #132: a run with long values ends."""
     with memcached(world) as server:
         at = f"127.0.0.1:{server.port}"
         for sets, hits in ((100, 0), (0, 1000)):

@@ -1,4 +1,4 @@
-"""`weft load` against servers whose state is known from elsewhere: what its report says must be what they saw."""
+"""`weft load` against servers whose state is known independently: its report must match theirs."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from peers import memcached, nginx
 from world import ALL, StillWaiting, check, expect, expect_equal, expect_in_time, free_port, wait_for
 
 PAUSE_S = 0.2
-# Server and generator before everything else on the machine: what is measured is the pause, not the neighbours. chrt(1)
+# Server and generator run before all other processes, so that the pause is measured and not other load. chrt(1)
 FIRST = ("chrt", "--rr", "1")
 
 
 class Pauses:
-    """Stops a process for 200 ms in every second, and notes how long each pause really was."""
+    """Stops a process for 200 ms in every second, and records the actual length of each pause."""
 
     def __init__(self, pid):
         self.pid, self.lasted_s, self.over = pid, [], threading.Event()
@@ -49,8 +49,8 @@ class Pauses:
 
 @check("uring", "thread", limit_s=60)
 def a_stopped_server_shows_in_the_intended_p99_and_not_in_the_raw_one(world):
-    # Of 400 requests in a second a fifth fall into the pause: the slowest hundredth of all waits for 0.95 of it. With
-    # two connections, two of the 400 were under way when it began: fewer than a hundredth, so the raw p99 is blind.
+    # Of 400 requests in a second a fifth fall into the pause: the slowest hundredth of all waits for 0.95 of it. With two
+    # connections, two of the 400 were in flight when it began: less than a hundredth, so the raw p99 does not show it.
     for io in ("uring", "epoll"):
         with world.server(wrap=FIRST) as server:
             with Pauses(server.pid) as pauses:
@@ -67,7 +67,7 @@ def a_stopped_server_shows_in_the_intended_p99_and_not_in_the_raw_one(world):
 
 @check(limit_s=60)
 def a_pausing_server_looks_well_to_a_closed_loop(world):
-    """What the page on the two latencies says: the same pauses, and a closed loop of two sees hardly any."""
+    """The documentation's statement on the two latencies: a closed loop of two hardly notices the same pauses."""
     with world.server(wrap=FIRST) as server:
         with Pauses(server.pid):
             report = load(world, "http", server.url("/style.css"), "-c", 2, "-d", "4s", wrap=FIRST)
@@ -75,7 +75,7 @@ def a_pausing_server_looks_well_to_a_closed_loop(world):
     expect_in_time(report["latency_us"]["raw"]["max"] > 100e3, "one request per connection and pause is slow")
 
 
-# ---- the server's own figures
+# ---- the server's statistics
 
 @check(*ALL, limit_s=60)
 def the_report_is_what_weft_serve_counted(world):
@@ -90,7 +90,7 @@ def the_report_is_what_weft_serve_counted(world):
         replies = after["weft_http_replies_total"] - before.get("weft_http_replies_total", 0)
         expect_equal("replies by the report", report["replies"], 6000)
         expect_equal("replies by the server", replies, 6000)
-        # One connection looks whether a server is there.
+        # One connection is the probe's.
         opened = after["weft_connections_accepted_total"] - before.get("weft_connections_accepted_total", 0)
         expect_equal("connections by the server", opened, report["opened"] + 1)
         expect_equal("idle connections", report["idle_open"], 500)
@@ -140,7 +140,7 @@ def the_report_is_what_weft_cache_counted(world):
 
 def compare(world, server, name, words):
     populate = [] if name == "misses" else ["--populate"]
-    # A run that finds nothing has nothing to compare, and says so.
+    # A run without hits has nothing to compare, and fails with --verify.
     verify = [] if name == "misses" else ["--verify"]
     common = ["--keys", "5k", "--rate", "4k", "-c", 100, "-d", "1s", *verify]
     if "--keys" in words:
@@ -156,7 +156,7 @@ def compare(world, server, name, words):
         after = server.stats()
         return {key: int(after[key]) - int(before[key]) for key in ("cmd_get", "cmd_set", "get_hits", "get_misses", "total_connections")}
 
-    # Connections that were closed give their counts to the sum when the server has seen it.
+    # Counts of closed connections are added once the server notices the close.
     wanted = (classes["get"] * keys, classes["set"] + stored)
     with contextlib.suppress(StillWaiting):
         wait_for("all are counted", lambda: (count := counted_since()) and (count["cmd_get"], count["cmd_set"]) == wanted)
@@ -172,18 +172,18 @@ def compare(world, server, name, words):
 
 GZIP = "gzip on; gzip_comp_level 6; gzip_types text/plain;"
 PAIRS_MIN, PAIRS_MAX, APART_MAX = 3, 9, 0.05
-# What a machine with other things to do leaves of that.
+# Tolerance on a busy machine.
 APART_BUSY_MAX = 0.25
 
 
 @check(limit_s=120)
 def a_closed_loop_finds_the_rate_that_wrk_finds(world):
-    """Where the server is the limit: nginx compresses 16 KB for each reply, which takes it longer than either generator."""
+    """Compared where the server is the bottleneck: nginx compresses 16 KB per reply, which takes longer than either generator needs."""
     folder = world.folder("text", a__txt=random.Random(1).randbytes(8192).hex().encode())
     with nginx(world, folder, GZIP) as (url, _):
         ratios, reports = [], []
         while len(ratios) < PAIRS_MAX:
-            # Neighbours in time: a drift of the machine falls on both.
+            # wrk and weft alternate, so that a drift of the machine affects both.
             out = world.output_of("wrk", "-t1", "-c64", "-d2s", "-H", "Accept-Encoding: gzip", f"{url}/a.txt", seconds=20).decode()
             report = load(world, "http", f"{url}/a.txt", "-c", 64, "-d", "2s", "-H", "Accept-Encoding: gzip")
             report.expect_no_errors()
@@ -194,7 +194,7 @@ def a_closed_loop_finds_the_rate_that_wrk_finds(world):
                 break
         world.note = f"weft load / wrk: {statistics.median(ratios):.3f} of {len(ratios)} pairs"
         disturbed = [report for report in reports if report["verdict"]["row"] != "server_limited" or report["verdict"]["warnings"]]
-        # Others on the machine: then the reports say so.
+        # If the machine is busy, the reports say so.
         if disturbed:
             world.note += f", {len(disturbed)} reports say that they were disturbed"
         expect(apart <= APART_BUSY_MAX or disturbed, f"{ratios}, and no report says that it was disturbed")
@@ -220,7 +220,7 @@ def six_thousand_idle_connections_beside_sixty_four(world):
         report.expect_no_errors()
         expect_equal("idle", (report["idle_open"], report["idle_closed"]), (6000, 0))
         expect_equal("replies", report["replies"], 8000)
-        # Some of them wrote a byte, once at most in this time.
+        # Some connections wrote a byte, at most one each in this time.
         expect(0 < report["sent_bytes"] % 8000 < 6000, f"{report['sent_bytes']} bytes sent")
 
 

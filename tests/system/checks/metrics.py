@@ -1,4 +1,4 @@
-"""/metrics as Prometheus reads it: promtool has no complaint, and each query of the dashboard has data."""
+"""/metrics for Prometheus: promtool has no complaint, and each query of the dashboard returns data."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ DASHBOARD = pathlib.Path(__file__).parents[3] / "packaging/grafana/weft.json"
 
 
 def complaints(server):
-    """What promtool says of a server's metrics."""
+    """Complaints of promtool about a server's metrics."""
     text = server.admin("/metrics").body
     linted = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=20)
     said = (linted.stdout + linted.stderr).decode()
@@ -27,7 +27,7 @@ def promtool_has_no_complaint(world):
     _, chain, key = certificate(world.scratch)
     log = world.scratch / "access.log"
     with world.server("--tls-cert", chain, "--tls-key", key, "--access-log", log) as server, cache(world) as items:
-        # A slab class has metrics when it has an item.
+        # A slab class has metrics once it has an item.
         with items.client() as client:
             client.must_set(b"key", b"value")
         for one in (server, items):
@@ -36,7 +36,7 @@ def promtool_has_no_complaint(world):
 
 
 def queries():
-    """Title of its panel and text of each query of the dashboard, with the variables filled in."""
+    """Panel title and text of each query of the dashboard, with the variables filled in."""
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", []):
             text = target["expr"].replace("$__rate_interval", "5s")
@@ -71,7 +71,7 @@ def each_query_of_the_dashboard_has_data(world):
                 expect(error.code == 503, f"{query}: {error.read().decode()}")
                 return []
             except OSError:
-                return []  # It is starting.
+                return []  # Prometheus is still starting.
 
         count = 0
         for title, query in queries():

@@ -1,6 +1,6 @@
-"""What a normal client feels while others attack, beside the same client of an idle server of the same engine in the same seconds: its
-replies are right and none is lost, it waits not much longer than beside the idle one, what the attack took is given back, and SIGTERM ends the
-server. In CI each attack comes once, under one of the engines; all of them under each:
+"""A normal client during attacks, compared with a client of an idle server of the same engine in the same seconds: its replies are right
+and complete, it does not wait much longer, the memory taken by the attack is returned, and SIGTERM ends the server. CI runs each attack
+once, under one of the engines. All attacks under each engine:
 
     tests/system/run.py --only uring/every_attack_leaves_neighbours_in_peace    (and so on)
 """
@@ -16,27 +16,27 @@ import attacks
 from memcache import cache, certificate
 from world import ALL, check, expect, expect_equal, expect_in_time, wait_for
 
-# How much more than its counterpart beside the idle server a client may wait, by the 99th percentile. A server that lets attackers starve
-# it makes it wait for seconds.
+# Largest difference to the client of the idle server, in the 99th percentile. With a server that lets attackers starve others it is
+# seconds.
 WAITS_MORE_MS_MAX = {"kept": 1000, "new": 1000}
 
-# A handshake of TLS stands in line with those of the attackers.
+# A TLS handshake queues behind those of the attackers.
 WAITS_MORE_MS_MAX["new https"] = 5000
 
-# A server that lets them starve does so each time; another program that takes the processors does not.
+# A starving server fails each try; other load on the processors does not.
 TRIES = 3
 
-# How long a neighbour asks beside an attack.
+# Length of an attack.
 ATTACK_S = 1.0
 
-# What an allocator may keep, in MiB: not what each of a thousand connections had.
+# Memory that an allocator may keep, in MiB: less than a thousand connections had.
 KEPT_MIB_MAX = 96
 
 NEIGHBOUR = pathlib.Path(__file__).parent.parent / "neighbour.py"
 
 
 def shares(part):
-    """Each attack under one engine, in turn."""
+    """Attacks for one engine: they are distributed over all engines."""
     at = ALL.index(part)
     kinds = attacks.WEB, attacks.HTTP2, attacks.TLS, attacks.CACHE
     return [[attack for number, attack in enumerate(kind) if number % len(ALL) == at] for kind in kinds]
@@ -75,7 +75,7 @@ def make_site(world):
     site = world.folder(small__txt=b"small", medium__bin=b"m" * 200_000, growing__log=b"a line\n" * 1000)
     with open(site / "big.bin", "wb") as big:
         big.truncate(64 << 20)
-    # Settled files, which need no second look.
+    # Settled files, which are not checked again.
     for name in ("small.txt", "medium.bin", "big.bin"):
         os.utime(site / name, (10**9, 10**9))
     wide = site / "wide"
@@ -105,12 +105,12 @@ def beside(world, server, idle, attack, protocol):
 
 
 def wait_beside(world, server, idle, attack, protocol, name):
-    """How many milliseconds more the neighbour waited at most, and what of it is too long."""
+    """Largest increase of the neighbour's p99 in milliseconds, and what of it is too long."""
     neighbour, control = (Neighbour(world, it, protocol) for it in (server, idle))
     attackers = attacks.Attackers(server)
     try:
         attack(attackers)
-        time.sleep(ATTACK_S)  # not for a result: the length of the measurement
+        time.sleep(ATTACK_S)  # length of the measurement
         felt, without = neighbour.end(), control.end()
     finally:
         attackers.leave()

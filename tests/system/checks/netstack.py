@@ -1,5 +1,5 @@
-"""The devices of crate netstack against the kernel, each in a network namespace of its own: its example `answer` is a host there, and
-`link.py` is what asks."""
+"""The devices of crate netstack with the kernel as peer, each in its own network namespace: the example `answer` is a host there, and
+`link.py` sends the requests."""
 
 import pathlib
 
@@ -15,7 +15,7 @@ def a_host_answers_the_kernel(world, kind):
 
 
 def example_of(world, name="answer", package="weftwork-netstack"):
-    # Beside the binary, where cargo puts examples: ./ci.sh system builds them.
+    # Examples lie beside the binary, where ./ci.sh system has cargo build them.
     example = world.binary.parent / "examples" / name
     expect(example.exists(), f"{example} does not exist: cargo build --package {package} --example {name}, in the binary's profile")
     return example

@@ -1,6 +1,6 @@
-"""`--engine netstack` on a link of its own: what the checks of the other engines promise, and each device.
+"""`--engine netstack` on a link: the promises of the other engines' checks, and each device.
 
-A check's thread goes into a network namespace of its own, where the kernel is the server's neighbour. What it starts goes with it.
+A check's thread enters its own network namespace, where the kernel is the server's neighbour; its child processes inherit it.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from .cache_commands import tls_client
 
 KERNEL, SERVER, PORT = "10.9.0.1", "10.9.0.2", 8080
 KERNEL_V6, SERVER_V6 = "fd00:9::1", "fd00:9::2"
-# Which is asked for SERVER_V6.
+# The solicited-node multicast group of SERVER_V6.
 GROUP = "ff02::1:ff00:2"
 INTERFACE = "weft0"
 CLONE_NEWNET = 0x4000_0000
-# A crowd that asks at once fits into the interface's queue.
+# The interface's queue holds the requests of a whole crowd.
 QUEUE = 20_000
 
 
 class OnLink:
-    """A server whose netstack is on the other end of a link. Mixed into `Server`, whose options it leaves out but for the flags."""
+    """A server whose netstack is at the other end of a link. A mixin for `Server`, which keeps only its flags."""
 
     def prepare(self, world, kind, log):
         self.world, self.kind, self.host, self.port, self.admin_port = world, kind, SERVER, PORT, 9090
@@ -48,8 +48,8 @@ class OnLink:
     def start(self):
         super().start()
         if self.kind == "tap":
-            # Seen: once in a hundred runs a browser's page was empty. Cause: it gives up a connection that is being made while an
-            # address of its host's changes, and the interface's own was ready a second after it went up. Cure: it is ready at once.
+            # Seen: once in a hundred runs a browser's page was empty. Cause: it aborts connection attempts when an address of its host
+            # changes, and the interface's own became ready a second after it went up. Cure: without DAD it is ready at once.
             pathlib.Path(f"/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad").write_text("0")
             ip("address", "add", f"{KERNEL}/24", "dev", INTERFACE)
             ip("link", "set", INTERFACE, "txqueuelen", str(QUEUE), "up")
@@ -83,7 +83,7 @@ def own_network():
 
 
 def server_on_link(world, kind="tap"):
-    """What `world.server` is in a check: it starts servers on the link."""
+    """Replacement of `world.server` that starts servers on the link."""
 
     def server(*flags, **options):
         started = WebOnLink(world, [str(flag) for flag in flags], kind=kind, **options)
@@ -95,7 +95,7 @@ def server_on_link(world, kind="tap"):
 
 
 def on_tap(run, *flags):
-    """A check of the other engines, on a TAP interface, with these flags besides."""
+    """Wraps a check of the other engines to run on a TAP interface, with these additional flags."""
 
     @functools.wraps(run)
     def on_link(world):
@@ -120,7 +120,7 @@ for promise in (
 
 @check("netstack", limit_s=300)
 def h2spec_passes(world):
-    http2.h2spec(world)  # From this network there is no way to its source.
+    http2.h2spec(world)  # Built here, since the check's network cannot download its source.
     on_tap(http2.h2spec_passes)(world)
 
 
@@ -167,8 +167,8 @@ def curl_gets_files_over_ipv6(world, kind):
 
 @check_over("packet", "xdp")
 def a_switch_that_forwards_only_what_is_asked_for_learns_the_groups(world, kind):
-    """Seen (in review): the questions of neighbour discovery go to groups, and no switch was told that the host listens to them. It is told
-    at once, and again whenever the switch asks, here in both versions."""
+    """Seen (in review): neighbour discovery's questions go to multicast groups, and no switch learned that the host listens to them. Cure: the
+    host reports them at once, and whenever the switch queries, here in both versions."""
     with own_network():
         ip("link", "add", "switch", "type", "bridge", "mcast_snooping", "1")
         pathlib.Path("/proc/sys/net/ipv6/conf/switch/accept_dad").write_text("0")
@@ -182,7 +182,7 @@ def a_switch_that_forwards_only_what_is_asked_for_learns_the_groups(world, kind)
         for version in (1, 2):
             world.output_of("bridge", "mdb", "del", "dev", "switch", "port", "kernel", "grp", GROUP)
             expect(group not in mdb(world), "the switch has not forgotten the group")
-            # It asks once a second, which is as often as it can, for answers within half a second.
+            # The switch queries once a second, the fastest it can, for answers within half a second.
             ip("link", "set", "switch", "type", "bridge", "mcast_querier", "0")
             ip("link", "set", "switch", "type", "bridge", "mcast_mld_version", str(version), "mcast_query_interval", "100",
                "mcast_query_response_interval", "50", "mcast_querier", "1")
@@ -195,9 +195,9 @@ def mdb(world):
 
 @check("netstack", limit_s=60)
 def the_server_of_ones_own_runs_on_the_netstack(world):
-    """What docs/your-own-server.md builds, as that page says; its other engines are run by a test of crate serve."""
+    """The server of docs/your-own-server.md, as that page describes it; a test of crate serve runs it on the other engines."""
     with own_network():
-        # At SIGTERM it drains, and says so.
+        # SIGTERM drains the server, which reports that.
         server = world.start(netstack.example_of(world, "line", "weftwork-serve"), f"{SERVER}/24", "netstack")
         expect_equal("what it says", server.stdout.readline(), f"listening at {SERVER}/24\n".encode())
         ip("address", "add", f"{KERNEL}/24", "dev", "line0")
@@ -213,8 +213,8 @@ def the_server_of_ones_own_runs_on_the_netstack(world):
 
 @check("netstack", limit_s=60)
 def af_xdp_on_a_veth_runs_its_program_behind_the_driver(world):
-    """Seen: a tenth of the server's time went into frames that were made of the kernel's buffers, and copied, for a program that only
-    says where they go. Cause: it ran in the veth's driver, which has buffers. Cure: on a veth it runs behind the driver."""
+    """Seen: a tenth of the server's time went into converting and copying frames for a program that only chooses their destination. Cause: it
+    ran in the veth's driver, which copies kernel buffers into frames. Cure: on a veth it runs behind the driver."""
     with own_link(world, "xdp"):
         world.server()
         said = subprocess.run(["ip", "link", "show", "stack"], check=True, capture_output=True, text=True).stdout
@@ -239,7 +239,7 @@ def kernels_end(kind):
 def make_veth(queues=1):
     queues = ("numtxqueues", str(queues), "numrxqueues", str(queues))
     ip("link", "add", "kernel", *queues, "type", "veth", "peer", "name", "stack", *queues)
-    # No address, so that the kernel says nothing there.
+    # Without an address, the kernel sends nothing there.
     ip("link", "set", "stack", "addrgenmode", "none", "up")
     ip("address", "add", f"{KERNEL}/24", "dev", "kernel")
     ip("link", "set", "kernel", "up")
@@ -247,14 +247,14 @@ def make_veth(queues=1):
 
 @check("netstack", limit_s=60)
 def two_shards_serve_the_site_on_two_queues_of_af_xdp(world):
-    """With several queues the program runs in the veth's driver, which deals flows by their hash."""
+    """With several queues the program runs in the veth's driver, which distributes flows by their hash."""
     with own_link(world, "xdp", queues=2):
         expect_each_shard_to_serve(world.server(workers=2))
 
 
 @check_over("packet", "xdp")
 def long_frames_carry_files_both_ways(world, kind):
-    """Seen: AF_XDP refused an interface whose frames are longer than a chunk, which is a page. Cure: a frame may have several."""
+    """Seen: AF_XDP refused an interface whose frames are longer than a chunk, which is a page. Cure: a frame may have several chunks."""
     sent = os.urandom(3_000_000)
     with own_network():
         make_veth()
@@ -270,7 +270,7 @@ def long_frames_carry_files_both_ways(world, kind):
 
 
 def expect_each_shard_to_serve(server):
-    # A port of the client's decides which queue its connection comes to.
+    # The client's port decides which queue its connection uses.
     for path in ["/data/loom.wav", *["/style.css"] * 64]:
         expect(server.get(path).body == (server.site / path[1:]).read_bytes(), f"{path} has other bytes")
     wait_for("each shard has served some", lambda: all(float(flows) > 0 for flows in opened_by_shard(server)))
@@ -279,7 +279,7 @@ def expect_each_shard_to_serve(server):
 @check("netstack", limit_s=60)
 def af_xdp_is_refused_where_the_kernel_would_keep_some_frames(world):
     """Seen (in review): on a card with four receive queues a server with one worker did not answer three of four clients. Cause: the program
-    takes the frames of as many queues as there are workers, and the kernel has the others."""
+    takes the frames of one queue per worker, and the kernel gets the others."""
     with own_network():
         make_veth(queues=3)
         for workers in (1, 2):
@@ -291,7 +291,7 @@ def af_xdp_is_refused_where_the_kernel_would_keep_some_frames(world):
 
 @check("netstack", limit_s=60)
 def a_network_without_addresses_gives_no_warning(world):
-    """Without any address, and with `ip_nonlocal_bind`, the kernel lets a socket be bound to each, so that a bind tells nothing."""
+    """Without any address, and with `ip_nonlocal_bind`, a socket can be bound to every address, so a successful bind proves nothing."""
     for prepare in ("true", "ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind"):
         engine = f"netstack:device=tap:{INTERFACE},address={SERVER}/24"
         serve = f"{prepare} && exec '{world.binary}' serve '{world.site}' --color never --engine {engine}"
@@ -303,7 +303,7 @@ def a_network_without_addresses_gives_no_warning(world):
 
 @check("netstack", limit_s=60)
 def an_interface_without_ethernet_is_refused(world):
-    """Seen: on a tunnel, which carries bare IP packets, the server started and answered no one. Cause: only the interface's name was looked at."""
+    """Seen: on a tunnel, which carries bare IP packets, the server started and answered nobody. Cause: only the interface's name was checked."""
     with own_network():
         ip("tuntap", "add", "tunnel0", "mode", "tun")
         ip("link", "set", "tunnel0", "up")
@@ -323,8 +323,8 @@ def opened_by_shard(server):
 
 @check_over("packet", "xdp")
 def a_syn_behind_a_flood_finds_room(world, kind):
-    """Seen: while a host sent ARP as fast as it could, a client waited up to 3 s. Cause: the ring was full of it, so the SYN was lost. Cure:
-    what is not TCP is limited before it comes into the ring. Here the server is stopped, so that any flood is too fast for it."""
+    """Seen: while a host sent ARP as fast as it could, a client waited up to 3 s. Cause: ARP filled the ring, so the SYN was lost. Cure: frames
+    other than TCP are limited before they enter the ring. Here the server is stopped, so that any flood is too fast for it."""
     with own_link(world, kind):
         server = world.server()
         server.get("/style.css")
@@ -334,19 +334,19 @@ def a_syn_behind_a_flood_finds_room(world, kind):
             wait_for("it is stopped", server.is_stopped)
             for host in range(5000):
                 wire.send(b"\xff" * 6 + arp_question(bytes([2, 9, 9, 9, *divmod(host, 256)]), bytes([10, 9, 0, 200])))
-            # Once: nothing sends it again.
+            # Only once: a raw frame is not retransmitted.
             wire.send(neighbour + tcp_frame(40_000, SYN))
             server.signal(signal.SIGCONT)
             wire.settimeout(20)
             while not is_syn_ack(wire.recv(2000), 40_000):
                 pass
-        # The device is asked for what it has lost once a second.
+        # The netstack reads the device's count of losses once a second.
         wait_for("what was lost is counted", lambda: server.get("/style.css") and server.metric("weft_netstack_refused_frames_total") > 0)
 
 
 @check_over("tap", "packet", "xdp")
 def a_syn_flood_keeps_no_client_out(world, kind):
-    """Five times as many SYNs as may be half open, from hosts that are not there: clients come in by cookies meanwhile."""
+    """Five times as many SYNs as half-open connections, from absent hosts: meanwhile clients connect by SYN cookies."""
     page = (world.site / "style.css").read_bytes()
     with own_link(world, kind):
         server = world.server()
@@ -363,7 +363,7 @@ def a_syn_flood_keeps_no_client_out(world, kind):
 
 @check_over("packet", "xdp", "tap")
 def frames_that_find_the_queue_full_are_counted(world, kind):
-    """Seen: what the kernel dropped since the ring was full was in no counter."""
+    """Seen: no counter had the frames that the kernel dropped because the ring was full."""
     interface = kernels_end(kind)
     with own_link(world, kind):
         server = world.server()
@@ -383,7 +383,7 @@ def frames_that_find_the_queue_full_are_counted(world, kind):
 
 @check("netstack", limit_s=60)
 def a_packet_socket_without_the_right_to_programs_serves_all_the_same(world):
-    """A limit of what is not TCP is a program in the kernel: without CAP_BPF there is none."""
+    """The limit on frames other than TCP is a program in the kernel, which needs CAP_BPF."""
     with own_network():
         make_veth()
         words = ["setpriv", "--bounding-set", "-bpf,-sys_admin", "--inh-caps", "-bpf,-sys_admin"]
@@ -396,11 +396,11 @@ def a_packet_socket_without_the_right_to_programs_serves_all_the_same(world):
 
 @check("netstack", limit_s=60)
 def an_interface_whose_mtu_is_lowered_gets_shorter_segments(world):
-    """Seen: nothing left any more, of any connection. Cause: the kernel refused a long segment with EMSGSIZE, which left again and again.
-    Cure: the netstack learns the MTU anew, and the connection sends shorter segments."""
+    """Seen: after an MTU was lowered, no connection sent anything. Cause: the kernel refused a long segment with EMSGSIZE, and it was sent again
+    and again. Cure: the netstack reads the new MTU, and connections send shorter segments."""
     site = world.scratch / "narrow"
     site.mkdir()
-    # With its head, longer than one MTU and shorter than the other.
+    # With headers, longer than one MTU and shorter than the other.
     (site / "page.bin").write_bytes(os.urandom(1200))
     (site / "long.bin").write_bytes(os.urandom(3_000_000))
     for kind in ("packet", "xdp"):
@@ -414,8 +414,8 @@ def an_interface_whose_mtu_is_lowered_gets_shorter_segments(world):
 
 @check_over("tap", "packet", "xdp")
 def a_download_goes_on_when_the_mtu_is_lowered(world, kind):
-    """Seen: over AF_XDP it stood still until the client gave up. Cause: the kernel takes a frame that has become too long, and the driver
-    drops it without a word. Cure: the MTU is looked at once a second, and the connection sends shorter segments."""
+    """Seen: over AF_XDP a download stopped until the client gave up. Cause: the kernel accepts a frame above the MTU, and the driver drops it
+    silently. Cure: the MTU is read once a second, and connections send shorter segments."""
     site = world.scratch / "lowered"
     site.mkdir()
     (site / "long.bin").write_bytes(os.urandom(30_000_000))
@@ -433,7 +433,7 @@ def a_download_goes_on_when_the_mtu_is_lowered(world, kind):
 
 @check("netstack", limit_s=60)
 def long_files_go_to_the_tap_interfaces_own_host_in_frames_above_64_kib(world):
-    """BIG TCP. A host that the kernel answers for, but only passes packets on to, has them in pieces, and whole as well."""
+    """BIG TCP. A host behind the kernel (proxy ARP), to which it only forwards packets, gets them in pieces, and the whole file as well."""
     site = world.scratch / "big"
     site.mkdir()
     (site / "long.bin").write_bytes(os.urandom(20_000_000))
@@ -442,7 +442,7 @@ def long_files_go_to_the_tap_interfaces_own_host_in_frames_above_64_kib(world):
     own = os.readlink("/proc/self/ns/net")
     wait_for("a network of its own", lambda: os.readlink(f"/proc/{far.pid}/ns/net") != own)
     with own_link(world, "tap"):
-        # All of the file's bytes are in memory, so that what is read from it is no limit to a frame.
+        # The file is in memory, so that reads of it do not limit the length of frames.
         server = world.server("--memory-file-max", "32M", site=site)
         ip("link", "add", "near", "type", "veth", "peer", "name", "far", "netns", str(far.pid))
         for step in ("address add 10.9.0.3/24 dev far", "link set far up"):
@@ -453,7 +453,7 @@ def long_files_go_to_the_tap_interfaces_own_host_in_frames_above_64_kib(world):
             pathlib.Path(f"/proc/sys/net/ipv4/{setting}").write_text("1")
         for client in ((), inside):
             with raw_link(INTERFACE) as wire:
-                # SO_RCVBUFFORCE: room for the whole file.
+                # SO_RCVBUFFORCE: space for the whole file.
                 wire.setsockopt(socket.SOL_SOCKET, 33, 128 << 20)
                 file = world.scratch / "came"
                 world.output_of(*client, "curl", "--silent", "--fail", "--output", str(file), f"{server.origin}/long.bin")
@@ -463,7 +463,7 @@ def long_files_go_to_the_tap_interfaces_own_host_in_frames_above_64_kib(world):
 
 
 def longest_frame(wire):
-    """Of those that have come."""
+    """Length of the longest frame received."""
     wire.setblocking(False)
     longest = 0
     with contextlib.suppress(BlockingIOError):
@@ -477,7 +477,7 @@ SYN, RST = 2, 4
 
 @contextlib.contextmanager
 def raw_link(interface):
-    """Frames as they are, both ways."""
+    """Raw frames in both directions."""
     ethertype_ip = 0x0800
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ethertype_ip)) as wire:
         wire.bind((interface, ethertype_ip))
@@ -485,18 +485,18 @@ def raw_link(interface):
 
 
 def mac_of_neighbour():
-    """The Ethernet address of the server, which the kernel has learned."""
+    """The server's Ethernet address, from the kernel's neighbour table."""
     table = subprocess.run(["ip", "neighbour", "show", SERVER], check=True, capture_output=True, text=True).stdout
     return bytes.fromhex(table.split(" lladdr ")[1].split()[0].replace(":", ""))
 
 
 def arp_question(mac, address):
-    """Behind the destination: who has the server's address?"""
+    """ARP request for the server's address, without the destination at the start of the frame."""
     return mac + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + mac + address + bytes(6) + socket.inet_aton(SERVER)
 
 
 def tcp_frame(port, flags, source=KERNEL):
-    """Behind the destination: a segment without payload."""
+    """TCP segment without payload, without the destination at the start of the frame."""
     ends = socket.inet_aton(source) + socket.inet_aton(SERVER)
     segment = struct.pack("!HHIIBBHHH", port, PORT, 1, 0, 5 << 4, flags, 64_000, 0, 0)
     total = link.checksum(ends + struct.pack("!HH", socket.IPPROTO_TCP, len(segment)) + segment)
@@ -512,7 +512,7 @@ def is_syn_ack(frame, port):
 
 @check("netstack", limit_s=60)
 def a_frame_of_a_vlan_is_not_one_of_the_link(world):
-    """Seen: a host on VLAN 5 of the interface was answered. Cause: the kernel takes the tag off before a packet socket sees the frame."""
+    """Seen: a host on VLAN 5 of the interface was answered. Cause: the kernel removes the tag before a packet socket sees the frame."""
     with own_network():
         make_veth()
         server_on_link(world, "packet")()
@@ -534,8 +534,8 @@ def a_frame_of_a_vlan_is_not_one_of_the_link(world):
 
 @check("netstack", limit_s=60)
 def hosts_on_one_interface_have_their_own_frames(world):
-    """Seen (in review): of two containers with one network, neither got all frames of its connections. Cause: their packet sockets were one
-    group, which had the process id for a number, and that is 1 in both."""
+    """Seen (in review): of two containers in one network, neither received all frames of its connections. Cause: their packet sockets formed
+    one fanout group, numbered by the process id, which is 1 in both."""
     with own_network():
         make_veth()
         for host in (2, 3):
@@ -549,14 +549,14 @@ def hosts_on_one_interface_have_their_own_frames(world):
 
 @check_over("packet", "tap")
 def each_of_two_shards_opens_connections(world, kind):
-    """Seen (in review): of the connections that two shards opened, half were reset. Cause: the kernel dealt the answers by a hash that the
-    host did not know. Cure: by their ports, and a shard takes ports whose answers come to it."""
+    """Seen (in review): half of the connections opened by two shards were reset. Cause: the kernel distributed replies by a hash that the host
+    does not know. Cure: by ports, and a shard takes ports whose replies arrive at it."""
     expect_each_of_two_shards_to_open(world, kind, socket.AF_INET, f"{SERVER}/24", f"{KERNEL}:{PORT}")
 
 
 @check_over("packet", "tap")
 def each_of_two_shards_opens_connections_over_ipv6(world, kind):
-    """The programs that deal frames find the ports behind IPv6's header by instructions of their own."""
+    """The programs that distribute frames have separate instructions for ports behind an IPv6 header."""
     expect_each_of_two_shards_to_open(world, kind, socket.AF_INET6, f"{SERVER_V6}/64", f"[{KERNEL_V6}]:{PORT}")
 
 
@@ -579,8 +579,8 @@ def expect_each_of_two_shards_to_open(world, kind, family, own, peer):
 
 @check("netstack", limit_s=60)
 def a_long_frame_that_comes_before_the_link_goes_down_is_taken_all_the_same(world):
-    """Seen (in review): the loop slept no more (180,000 waits a second), and each long frame came when the next one did. Cause: a frame
-    longer than a slot of the ring is in the socket's queue. The error came first there, and the slot was given back without its frame."""
+    """Seen (in review): the loop never slept (180,000 waits a second), and each long frame arrived only with the next one. Cause: a frame longer
+    than a ring slot waits in the socket's queue. The link's error came first there, and the slot was released without its frame."""
     with own_network():
         make_veth()
         server = server_on_link(world, "packet")()
@@ -600,14 +600,14 @@ def a_long_frame_that_comes_before_the_link_goes_down_is_taken_all_the_same(worl
 
 
 def queued_at_packet_sockets():
-    """Bytes that the packet sockets of this network hold and that were not read."""
+    """Unread bytes in this network's packet sockets."""
     with open("/proc/thread-self/net/packet") as table:
         return sum(int(line.split()[6]) for line in table.readlines()[1:])
 
 
 @check("netstack", limit_s=60)
 def a_tap_interface_that_a_virtual_machine_had_is_used_as_any(world):
-    """Seen: the server answered no one. Cause: the interface kept the longer header that its last user had asked for."""
+    """Seen: the server answered nobody. Cause: the interface kept the longer header that its last user had set."""
     with own_network():
         ip("tuntap", "add", INTERFACE, "mode", "tap")
         with open("/dev/net/tun", "rb+", buffering=0) as tun:
@@ -646,7 +646,7 @@ def kill_9_leaves_no_interface_behind(world):
 
 @check("netstack")
 def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
-    """Seen: with two queues it started, and took half of the first server's connections. Cause: the kernel attaches any program's queues."""
+    """Seen: with two queues it started, and took half of the first server's connections. Cause: the kernel attaches queues of any program."""
     with own_network():
         server = server_on_link(world)(workers=2)
         second = ["--engine", f"netstack:device=tap:{INTERFACE},address=10.9.0.3/24", "--listen", str(PORT)]
@@ -661,7 +661,7 @@ def a_second_server_on_a_tap_interface_is_refused_and_told_of_the_first(world):
 
 @check("netstack", limit_s=60)
 def a_gateway_that_does_not_answer_is_counted(world):
-    """Seen: with a wrong gateway clients had no answer, and no figure had grown. Cause: what the neighbours do was counted, and not told."""
+    """Seen: with a wrong gateway clients had no answer, and no metric showed it. Cause: the neighbour counters were not exported."""
     with own_link(world, "packet"):
         server = world.server("--engine", f"netstack:device=packet:stack,address={SERVER}/24,gateway=10.9.0.77")
         ip("address", "add", "10.7.0.1/32", "dev", "lo")
@@ -675,7 +675,7 @@ def a_gateway_that_does_not_answer_is_counted(world):
 
 @check("netstack", limit_s=60)
 def a_second_server_at_one_address_of_a_packet_socket_says_so(world):
-    """Seen: both started, each reset half of the connections, and neither said a word. Cause: the kernel hands each frame to both sockets."""
+    """Seen: both started, each reset half of the connections, and neither said so. Cause: the kernel delivers each frame to both sockets."""
     with own_network():
         make_veth()
         for is_second in (False, True):
@@ -690,7 +690,7 @@ def a_second_server_at_one_address_of_a_packet_socket_says_so(world):
 
 @check_over("tap", "packet", "xdp")
 def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
-    """Seen: over AF_XDP and TAP nothing was said. Cause: their sockets bring no error, and that frames could not be sent was only counted."""
+    """Seen: over AF_XDP and TAP nothing was reported. Cause: their sockets return no error, and failed sends were only counted."""
     with own_link(world, kind):
         server = world.server("--idle-timeout", "1s")
         interface = INTERFACE if kind == "tap" else "stack"
@@ -698,7 +698,7 @@ def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
             client.sendall(request("/style.css"))
             with client.makefile("rb") as file:
                 expect_equal("the reply", read_reply(file).status, 200)
-            # The end of the idle connection is what cannot be sent.
+            # The FIN of the idle connection is the frame that cannot be sent.
             ip("link", "set", interface, "down")
             wait_for("it says so", lambda: b"netstack: the device failed" in server.log.read_bytes())
             ip("link", "set", interface, "up")
@@ -707,9 +707,9 @@ def an_interface_that_goes_down_is_told_and_serves_when_it_is_up(world, kind):
 
 @check("netstack", limit_s=60)
 def a_device_that_is_taken_away_is_told_and_the_server_can_be_ended(world):
-    """Seen: after `ip link delete` the server answered no one and said nothing. Cause: errors of the device were only counted."""
+    """Seen: after `ip link delete` the server answered nobody and said nothing. Cause: errors of the device were only counted."""
     with own_network():
-        # A client's last acknowledgement may be lost with the device, and a connection waits for it.
+        # A client's last acknowledgement may be lost with the device, and its connection waits for it.
         server = server_on_link(world)("--drain-timeout", "1s")
         expect_equal("the first page", server.get("/").status, 200)
         ip("link", "delete", INTERFACE)
@@ -755,8 +755,8 @@ def the_cache_tells_one_too_many_so_over_the_netstack(world):
             client.must_set(b"a", b"b")
         with server.client() as outside:
             expect_equal("what it is told", outside.line(), b"ERROR Too many open connections")
-        # Seen with fibers: one whose command came with the handshake was reset without a word. Cause: with bytes that were not read
-        # the line was thrown away. Cure: it is acknowledged before the connection goes.
+        # Seen with fibers: a connection whose command came with the handshake was reset without the error line. Cause: a close with
+        # unread bytes discarded the line. Cure: the line is acknowledged before the connection is closed.
         for _ in range(20):
             with eager_client(b"get a\r\n") as outside, outside.makefile("rb") as file:
                 expect_equal("what it is told", file.readline(), b"ERROR Too many open connections\r\n")
@@ -766,7 +766,7 @@ def the_cache_tells_one_too_many_so_over_the_netstack(world):
 
 
 def eager_client(command):
-    """Its first bytes are in the segment that ends the handshake."""
+    """A client whose first bytes are in the segment that ends the handshake."""
     outside = socket.socket()
     outside.settimeout(10)
     outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)

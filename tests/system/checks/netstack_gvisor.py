@@ -1,5 +1,5 @@
-"""gVisor's TCP/IP as the peer of ours, after the kernel's and smoltcp's: it has a SACK and a RACK of its own. `gvisor/main.go` is a host of
-it on a packet socket, which go builds once, with the module that its go.mod pins."""
+"""gVisor's TCP/IP as the peer of ours, after the kernel's and smoltcp's: it has its own SACK and RACK. `gvisor/main.go` is a host with it
+on a packet socket; go builds it once, with the module pinned in its go.mod."""
 
 import contextlib
 import functools
@@ -17,10 +17,10 @@ from .netstack_engine import PORT, SERVER, SERVER_V6, ip, own_network, server_on
 
 SOURCE = pathlib.Path(__file__).parent.parent / "gvisor"
 GVISOR, GVISOR_V6 = "10.9.0.1", "fd00:9::1"
-# Per thousand frames, each way.
+# Lost frames per thousand, in each direction.
 LOSS = 20
 
-# The first of them waits for the build.
+# The first check waits for the build.
 check_over = functools.partial(check_over, "packet", "xdp", variant="netstack", limit_s=300)
 
 
@@ -33,12 +33,12 @@ def gvisor_gets_every_file(world, kind):
 
 @check_over()
 def gvisor_gets_a_file_though_frames_are_lost(world, kind):
-    """What gVisor's SACK blocks report is sent again, and few time-outs are needed for that."""
+    """Retransmissions follow gVisor's SACK blocks, with few time-outs."""
     with link_to_gvisor(world, kind) as peer:
         server = world.server()
         counted = expect_gvisor_to_get(world, [*peer, "-loss", LOSS], [world.site / "data/loom.wav"])
         expect(counted["lost"] > LOSS, f"only {counted['lost']} frames were lost")
-        # The counters have the connections that have ended.
+        # The counters include connections that have ended.
         wait_for("what was sent again is counted", lambda: server.metric("weft_netstack_retransmissions_total") > LOSS)
         again, timeouts = (server.metric(f"weft_netstack_{what}_total") for what in ("retransmissions", "retransmission_timeouts"))
         world.note = f"{counted['lost']} lost, {again:.0f} sent again, {timeouts:.0f} time-outs"
@@ -46,7 +46,7 @@ def gvisor_gets_a_file_though_frames_are_lost(world, kind):
 
 
 def expect_gvisor_to_get(world, peer, files):
-    """Each over IPv4 and over IPv6, byte for byte. Returns what gVisor has counted."""
+    """Compares each file over IPv4 and IPv6, byte for byte. Returns gVisor's counters."""
     wanted = {f"http://{host}:{PORT}/{file.relative_to(world.site)}": hashlib.sha256(file.read_bytes()).hexdigest()
               for host in (SERVER, f"[{SERVER_V6}]") for file in files}
     *lines, last = world.output_of(*peer, "gvisor", "get", *wanted, seconds=100).decode().splitlines()
@@ -58,7 +58,7 @@ def expect_gvisor_to_get(world, peer, files):
 
 @check_over()
 def gvisor_gets_back_what_it_sends(world, kind):
-    """Both directions at once. gVisor closes its half first, and what comes back ends with ours."""
+    """Both directions at once. gVisor closes its half first; our half closes after the last byte."""
     with link_to_gvisor(world, kind) as peer, mirror(world, kind):
         for target in (f"{SERVER}:80", f"[{SERVER_V6}]:80"):
             world.output_of(*peer, "gvisor", "mirror", target, 0, 1, 1000, 1460, 1461, 30_000, 3_000_000)
@@ -66,7 +66,7 @@ def gvisor_gets_back_what_it_sends(world, kind):
 
 @check_over()
 def gvisor_gets_back_what_it_sends_though_frames_are_lost(world, kind):
-    """What our SACK blocks report gVisor sends again."""
+    """gVisor retransmits by our SACK blocks."""
     with link_to_gvisor(world, kind) as peer, mirror(world, kind):
         for target in (f"{SERVER}:80", f"[{SERVER_V6}]:80"):
             said = world.output_of(*peer, "-loss", LOSS, "gvisor", "mirror", target, 3_000_000, seconds=100)
@@ -76,7 +76,7 @@ def gvisor_gets_back_what_it_sends_though_frames_are_lost(world, kind):
 
 @check_over()
 def connections_to_gvisor_bring_what_it_serves(world, kind):
-    """Opened by the netstack of a generator, which compares what comes with the files."""
+    """Connections are opened by a generator on the netstack, which compares replies with the files."""
     files = world.scratch / "files"
     world.output_of(world.binary, "load", "fileset", files, "--scale", "0.001")
     with link_to_gvisor(world, kind) as peer:
@@ -86,7 +86,7 @@ def connections_to_gvisor_bring_what_it_serves(world, kind):
             for host, own in ((GVISOR, f"{SERVER}/24"), (f"[{GVISOR_V6}]", f"{SERVER_V6}/64")):
                 report = load(world, "http", f"http://{host}/", "--fileset", files, "--verify", "--close", "-c", 8, "-n", 200,
                               "--network", "netstack", "--device", f"{kind}:stack", "--address", own, seconds=100)
-                # Seen in a capture, once in 30,000: gVisor got no acknowledgement of a full window, and sent nothing again for 10 s.
+                # Seen in a capture, once in 30,000: gVisor lacked the acknowledgement of a full window, and did not retransmit for 10 s.
                 late = report.errors.get("client_timeout", 0)
                 expect_in_time(late <= (1 if loss else 0), f"{late} of 200 replies did not come from {host} with {loss} of 1000 frames lost")
                 expect_equal(f"errors at {host} with {loss} of 1000 frames lost", sum(report.errors.values()), late)
@@ -103,16 +103,16 @@ def counts_of(line):
 
 @contextlib.contextmanager
 def link_to_gvisor(world, kind):
-    """A veth between gVisor's interface and ours, `stack`. Gives what stands in front of gVisor's words."""
+    """A veth between gVisor's interface and ours, `stack`. Yields the command that starts gVisor."""
     program = clients_folder(world) / "gvisor"
-    # Outside, where there is a network to fetch the module from.
+    # Before entering the namespace, which has no network to download the module.
     fetch(["go", "build", "-buildvcs=false", "-o", program, "."], cwd=SOURCE)
     with own_network():
         ip("link", "add", "gvisor", "type", "veth", "peer", "name", "stack")
-        # No addresses, so that the kernel says nothing there.
+        # Without addresses, the kernel sends nothing there.
         for end in ("gvisor", "stack"):
             ip("link", "set", end, "addrgenmode", "none", "up")
-        # The packet socket at the other end has no offloads.
+        # The packet socket at gVisor's end has no offloads.
         link.make_checksums("stack")
         world.server = server_on_link(world, kind)
         yield [program]

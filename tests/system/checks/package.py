@@ -1,4 +1,4 @@
-"""The Debian package, in a clean Debian that was booted for it: what its first minute is, and its upgrade; and the static binary."""
+"""The Debian package in a clean, booted Debian: installation, first minutes, upgrade, removal; and the static binary."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from world import Failure, check, expect, expect_equal, expect_in_time, wait_for
 
 
 class Machine:
-    """A clean Debian with systemd, booted in namespaces of its own from a copy of what `./ci.sh debian_root` made."""
+    """A clean Debian with systemd, booted in its own namespaces from a copy of the root made by `./ci.sh debian_root`."""
 
     def __init__(self, world):
         made = world.binary.parents[1] / "debian-root"
@@ -21,17 +21,17 @@ class Machine:
         self.world, self.root = world, world.scratch / "root"
         subprocess.run(["cp", "--archive", "--reflink=auto", made, self.root], check=True)
         world.at_end(lambda: shutil.rmtree(self.root))
-        # No machine registry and no scope: there may be no systemd outside.
+        # No machine registry and no scope: the host may not run systemd.
         words = ["--quiet", "--boot", "--register=no", "--keep-unit", "--private-network", "--directory", self.root]
         log = (world.scratch / "boot.log").open("wb")
         self.process = world.start("systemd-nspawn", *words, stdout=log, stderr=log)
         self.init = wait_for("the machine has an init", self.find_init)
-        # It would outlive the program that started it, and all in the machine with it.
+        # The machine and its processes would outlive systemd-nspawn.
         world.at_end(self.kill)
         wait_for("it has started", lambda: self.run("systemctl", "is-system-running", status=None)[1].strip() == b"running", 60)
 
     def find_init(self):
-        """The child that has number 1 in a namespace of its own: before it comes one that sets up the folders, and ends."""
+        """The child with process id 1 in a namespace. An earlier child sets up the folders, and ends."""
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [child for child in children.read_text().split() if numbers_of(child)[1:] == ["1"]]
 
@@ -63,7 +63,7 @@ class Machine:
 
 
 def numbers_of(process):
-    """A process in each of its process namespaces."""
+    """Ids of a process in its process namespaces."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         lines = pathlib.Path(f"/proc/{process}/status").read_text().splitlines()
         return next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
@@ -92,7 +92,7 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     for command in (["weft", "--version"], ["weft", "check-config", "/etc/weft/serve.toml"], ["weft", "top", "127.0.0.1:9090", "--once"]):
         machine.run(*command)
 
-    # A restart serves another folder, as the page says; a reload takes other headers.
+    # A restart serves another folder, as the first page says; a reload changes headers.
     (machine.root / "srv/www").mkdir()
     (machine.root / "srv/www/index.html").write_text("mine")
     settings = machine.root / "etc/weft/serve.toml"
@@ -103,8 +103,8 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     machine.run("systemctl", "reload", "weft")
     wait_for("the other header is sent", lambda: "SAMEORIGIN" in machine.get())
 
-    # A reload fails at a mistake and changes nothing. After a restart with one, a client waits in the socket's queue: the
-    # service fails more often than systemd allows in 10 s, the socket stays open, and all goes on once the file is right.
+    # A reload with a mistake fails and changes nothing. After a restart with a mistake, a client waits in the socket's queue:
+    # the service fails more often than systemd allows in 10 s, but the socket stays open, and works once the file is right.
     right = settings.read_text()
     settings.write_text(f"redirct = 1\n{right}")
     machine.run("systemctl", "reload", "weft", status=1)
@@ -117,9 +117,9 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     out, err = client.communicate(timeout=60)
     expect_equal("what the client gets", (out, err), (b"mine", b""))
 
-    # Connections wait in the socket's queue while the old version ends and the new one starts; no request fails. With ten,
-    # each has a request in the quarter of a second in which the old one answers with `Connection: close`: one that was idle
-    # then is closed, and a request that crosses this on its way is the client's to repeat (RFC 9112 9.3.1).
+    # Connections wait in the socket's queue between the old version's end and the new one's start; no request fails. With ten
+    # connections, each sends a request in the quarter of a second in which the old version answers `Connection: close`. An idle
+    # one would be closed, and the client would have to repeat a request that crosses the close (RFC 9112 9.3.1).
     load = machine.enter(world.binary, "load", "http", "http://127.0.0.1/", "-c", "10", "--rate", "500", "-d", "10s",
                          "--fail-if", "errors>0", network_only=True)
     client = world.start(*load)
@@ -127,7 +127,7 @@ def the_package_installs_upgrades_under_load_and_goes(world):
     before = machine.run("systemctl", "show", "--property=MainPID", "weft")[1]
     machine.run("dpkg", "--install", "--force-confdef", "/srv/newer.deb")
     said = b"".join(client.communicate(timeout=60)).decode(errors="replace")[-900:]
-    # One that the machine kept from asking in that quarter of a second.
+    # The machine delayed a connection's request beyond that quarter of a second.
     expect_in_time(client.returncode == 0 or not re.search("short reply|reset|timeout", said), f"the load says: {said}")
     expect(client.returncode == 0, f"the load ended with {client.returncode}: {said}")
     expect(machine.run("systemctl", "show", "--property=MainPID", "weft")[1] != before, "the old version still runs")
@@ -144,7 +144,7 @@ def the_package_installs_upgrades_under_load_and_goes(world):
 
 @check()
 def the_installed_command_says_where_the_laboratory_is(world):
-    """And names it nowhere else. Of the binary, and not a unit test: CI builds those with the laboratory only."""
+    """Nothing else mentions the laboratory. Not a unit test, because CI builds those only with the laboratory."""
     tip, refusal = "`cargo build --release` makes one that has it", "weft has no command 'lab'"
     for words, expected in (("lab", tip), ("lab run web-rows --quick", tip), ("lab --help", tip), ("man lab", refusal)):
         said = world.output_of("sh", "-c", f"{world.binary} {words} 2>&1", status=2).decode()
@@ -156,18 +156,18 @@ def the_installed_command_says_where_the_laboratory_is(world):
 
 @check(limit_s=60, by_hand=True)
 def the_static_binary_runs_in_an_empty_root(world):
-    """After `./ci.sh static dev`, which takes minutes."""
+    """Needs `./ci.sh static dev`, which takes minutes."""
     [binary] = (world.binary.parents[1]).glob("*-linux-gnu/debug/weft")
     libraries = world.output_of("ldd", binary, status=(0, 1))
     expect(b"=>" not in libraries, f"it needs {libraries}")
     root = world.scratch / "empty"
     (root / "site").mkdir(parents=True)
-    # At the path by which the check starts it.
+    # The check starts it by this path.
     inside = root / world.binary.relative_to("/")
     inside.parent.mkdir(parents=True)
     shutil.copy(binary, inside)
     (root / "site/index.html").write_text("from an empty root")
-    # Names of hosts and accounts are in files, which are all that is needed.
+    # The only files needed: names of hosts and accounts.
     (root / "etc").mkdir()
     (root / "etc/hosts").write_text("127.0.0.1 weft.test\n")
     (root / "etc/passwd").write_text("weft:x:1234:1234::/:\n")

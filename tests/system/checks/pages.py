@@ -1,7 +1,7 @@
-"""What a browser makes of the pages: where things stand, not only that they are there.
+"""Pages in a browser: the position of elements, not only their presence.
 
-A page of the check's own holds the page to look at in a frame of the width that is wanted, and writes down where everything
-stands in it, which `chromium --dump-dom` prints.
+A helper page shows the tested page in a frame of a given width, and writes the position of its elements into its own DOM,
+which `chromium --dump-dom` prints.
 """
 
 import html
@@ -63,7 +63,7 @@ LOOKS = [("light", 1100), ("dark", 1100), ("light", 390), ("dark", 390)]
 
 
 def look_at(world, server, path, theme, width):
-    """What stands where on the page at `path`."""
+    """Positions of the elements of the page at `path`."""
     name = f"ruler-{width}.html"
     (server.site / name).write_text(RULER.format(path=path, width=width))
     setting = f"--blink-settings=preferredColorScheme={0 if theme == 'dark' else 1}"
@@ -85,7 +85,7 @@ def expect_readable(what, page, theme):
 
 @check(limit_s=180)
 def a_listing_stands_in_columns(world):
-    """Seen: sizes outside the table and dates under "Size", for 151 commits: each check asked for presence only."""
+    """Seen: sizes outside the table and dates under "Size", for 151 commits: checks tested only presence."""
     site = world.folder()
     folder = site / "folder"
     folder.mkdir()
@@ -180,7 +180,7 @@ const look = async () => {{
 
 
 def told_in(log, at):
-    """What a browser asked for in its request number `at` of this kind, if it has come."""
+    """Findings in the browser's report number `at`, once it has arrived."""
     requests = re.findall(r'"GET /found\?(\S+) ', log.read_text())
     return urllib.parse.unquote(requests[at]) if len(requests) > at else None
 
@@ -191,7 +191,7 @@ def a_report_of_the_lab_has_its_figures_whole_and_saves_them_as_pictures(world):
     results = pathlib.Path(__file__).parents[3] / "results"
     shutil.copytree(results / "samples", site / "samples")
     world.output_of(world.laboratory, "lab", "report", "--out", site)
-    # The first colour of the page in light and in dark, and the ground.
+    # First colour and background of the page, in light and in dark.
     looks = 0
     themes = {"light": ("11,98,168", [255, 255, 255]), "dark": ("90,169,230", [20, 24, 29])}
     log = world.scratch / "access.log"
@@ -217,7 +217,7 @@ def a_report_of_the_lab_has_its_figures_whole_and_saves_them_as_pictures(world):
             expect(found["bar"] and found["colours"] > 20, f"{what}: a picture of {found['colours']} colours, without a bar's")
 
 
-# Every page of the book in a frame, one after the other. A field of the log has room for four faults.
+# Shows every page of the book in a frame, one after the other. A log field has space for four faults.
 READER = """<!doctype html><title>reader</title><body><iframe id="frame" style="width:{width}px;height:2000px"></iframe><script>
 const frame = document.getElementById("frame"), faults = [], pages = {pages};
 const read = at => {{
@@ -239,7 +239,7 @@ read(0);
 
 @check(limit_s=240)
 def the_book_reads_in_light_and_dark_on_a_phone(world):
-    """Every page of what `./ci.sh book` makes, served by weft: its links lead somewhere, and a browser has nothing to complain of."""
+    """All pages of `./ci.sh book`, served by weft: links work, and the browser reports no error."""
     made = world.binary.parents[1] / "book/html"
     expect(made.is_dir(), f"{made} is missing: run ./ci.sh book")
     site = world.scratch / "site"
@@ -266,10 +266,10 @@ def the_book_reads_in_light_and_dark_on_a_phone(world):
 
 
 def expect_links(server, pages):
-    """Each link of the book leads to a file of it, and to a place in it."""
+    """Checks that each link of the book leads to an existing file and anchor."""
     texts = {page: server.get(page).body.decode() for page in pages}
     for page, text in texts.items():
-        # What mdBook writes itself into every page stands before `<main>`.
+        # mdBook's own links precede `<main>`.
         for link in re.findall(r'(?:href|src)="([^"]+)"', text[text.index("<main>"):text.index("</main>")]):
             path, _, place = html.unescape(link).partition("#")
             if ":" in path:

@@ -1,4 +1,4 @@
-"""The settings that docs/serve.md shows for a site on the open internet, read out of that page: each line does what it says."""
+"""The settings that docs/serve.md recommends for the open internet, read from that page: each line works as described."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ CLIENT, PROXY = "192.0.2.7", "127.0.0.1"
 
 
 def shown(first_line):
-    """The block of the page that begins with this line."""
+    """Block of the page that begins with this line."""
     blocks = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     found = [block for block in blocks if block.startswith(first_line)]
     expect_equal("blocks of docs/serve.md that begin so", len(found), 1)

@@ -1,6 +1,6 @@
-"""Proxies in front: each shows the client's address in the log, and the client cannot invent one.
+"""Reverse proxies: the log shows the client's address behind each, and the client cannot forge it.
 
-The proxy is called from 127.0.0.7, which is the client then, and calls the server from 127.0.0.1.
+The client connects to the proxy from 127.0.0.7, and the proxy to the server from 127.0.0.1.
 """
 
 import re
@@ -16,7 +16,7 @@ INVENTED = {"X-Forwarded-For": "192.0.2.66", "Forwarded": "for=192.0.2.66", "X-R
 
 
 def haproxy(world, lines, mode="http"):
-    """An HAProxy whose server has these words; returns its port."""
+    """Starts an HAProxy with these lines for its server; returns its port."""
     port, config = free_port(), world.scratch / "haproxy.cfg"
     config.write_text(f"""
 defaults
@@ -69,7 +69,7 @@ http://127.0.0.1:{port} {{
 
 
 def behind(world, start_proxy, header, *flags, scheme="http", nth=0):
-    """A server that believes the proxy logs its client, whatever that says of itself."""
+    """Checks that a server that trusts the proxy logs its client, despite forged header fields."""
     config, log = world.scratch / "serve.toml", world.scratch / f"access-{nth}.log"
     config.write_text(f'proxy_header = "{header}"\nproxy_from = ["127.0.0.1", "unix"]\n')
     with world.server("--config", config, "--access-log", log, *flags) as server:

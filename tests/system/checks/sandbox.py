@@ -1,4 +1,4 @@
-"""The sandbox: each thread is in it, and what operators do to a running server still works."""
+"""The sandbox confines each thread, and operators' changes to a running server still work."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from world import ALL, check, expect, expect_equal, wait_for
 
 from .denials import deny
 
-# landlock_create_ruleset and seccomp: the first has the same number everywhere.
+# landlock_create_ruleset, whose number is the same on all architectures, and seccomp.
 LANDLOCK, SECCOMP = 444, {"x86_64": 317, "aarch64": 277}[os.uname().machine]
 
 
@@ -21,7 +21,7 @@ def expect_confined(server):
         try:
             status = (thread / "status").read_text()
         except OSError:
-            continue  # It has ended meanwhile.
+            continue  # The thread has ended meanwhile.
         expect(re.search(r"^Seccomp:\t2$", status, re.M) and re.search(r"^NoNewPrivs:\t1$", status, re.M),
                f"a thread is outside of the sandbox: {status}")
 
@@ -41,16 +41,16 @@ def a_log_is_rotated_and_a_root_replaced_in_the_sandbox(world):
         shows = lambda text: (lambda: server.get("/page.txt").body == text)
         expect(shows(b"one")(), "the page is not served")
         expect_confined(server)
-        # As Capistrano switches.
+        # Switched as by Capistrano.
         (site / "next").symlink_to("two")
         os.rename(site / "next", site / "current")
         wait_for("the link is followed", shows(b"two"))
-        # By hand: a directory in the place of another.
+        # Switched by hand: one directory replaces another.
         os.rename(site / "two/public", site / "two/old")
         os.rename(site / "three/public", site / "two/public")
         wait_for("the new directory is served", shows(b"three"))
         os.rename(logs / "log", logs / "log.1")
-        # Editors put a new file in the place of the old one.
+        # Editors replace a file by a new one.
         (world.scratch / "serve.new").write_text('server_header = "new"\n')
         os.rename(world.scratch / "serve.new", settings)
         server.signal(signal.SIGHUP)
@@ -66,7 +66,7 @@ def a_root_outside_of_the_sandbox_needs_a_restart(world):
     settings = world.scratch / "serve.toml"
     settings.write_text("")
     other = world.folder("other", page__txt=b"page")
-    # Not the suite's: its parent has the scratch folder as well, and belongs to the sandbox.
+    # Not the suite's site: its parent contains the scratch folder, and is inside the sandbox.
     world.folder("sites")
     site = world.folder("sites/site", index__html=b"old")
     with world.server("--config", settings, site=site) as server:

@@ -1,4 +1,4 @@
-"""More than one machine: HAProxy before two servers, by the configuration of the documentation; and what is shipped for clusters."""
+"""Several machines: HAProxy in front of two servers, with the documented configuration; and manifests for clusters."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ TREE = pathlib.Path(__file__).parents[3]
 
 @contextlib.contextmanager
 def cluster(world):
-    """Two members and an HAProxy, each a host of its own, at the addresses of docs/haproxy.cfg; clients are where the check is."""
+    """Two members and an HAProxy, each its own host, at the addresses of docs/haproxy.cfg; the check's network has the clients."""
     with own_network():
         ip("link", "add", "lan", "type", "bridge")
         ip("address", "add", "10.0.0.1/24", "dev", "lan")
@@ -114,8 +114,8 @@ PartitionName=all Nodes=ALL Default=YES
 
 @check(limit_s=90)
 def slurm_starts_agents_that_are_one(world):
-    """A cluster of one node; `srun` starts three agents there."""
-    # Its sockets are at paths that must be short.
+    """A cluster of one node, where `srun` starts three agents."""
+    # A short folder name, for the paths of sockets.
     folder = pathlib.Path(tempfile.mkdtemp())
     world.at_end(lambda: shutil.rmtree(folder))
     for name in ("state", "spool"):
@@ -150,8 +150,8 @@ def the_kubernetes_manifest_is_valid(world):
     settings = world.scratch / "serve.toml"
     settings.write_text(settings_map["data"]["serve.toml"].replace('"/site"', f'"{world.site}"'))
     world.output_of(world.binary, "check-config", settings)
-    # Seen: a member that was told to stop refused connections after 0.3 s, as it should; but the nodes of a cluster go on
-    # sending new ones to it until all have heard, which takes seconds. Cure: it is told later.
+    # Seen: a stopped member refused connections after 0.3 s, as it should; but the nodes of a cluster send new ones until all
+    # know of the stop, which takes seconds. Cure: preStop delays the stop.
     pod = deployment["spec"]["template"]["spec"]
     pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     drain = int(re.search('drain_timeout = "(.*)s"', settings.read_text())[1])

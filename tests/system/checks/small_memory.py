@@ -1,4 +1,4 @@
-"""Servers in a small memory group: clients that take memory do not have them killed, memory goes back, and files stay in the page cache."""
+"""Servers in a small memory group: greedy clients do not get them killed, memory is returned, and files stay in the page cache."""
 
 import os
 import pathlib
@@ -12,19 +12,19 @@ from world import check, expect, expect_equal, expect_in_time, read_reply, wait_
 
 MIB = 1 << 20
 
-# The memory of a server that is attacked. Without a bound on what connections hold, each attack takes more.
+# Memory of an attacked server. Without a bound on the memory of connections, each attack exceeds it.
 GROUP_MIB = 40
-# What an allocator and idle threads may keep after an attack.
+# Memory that an allocator and idle threads may keep after an attack.
 KEPT_MIB_MAX = 16
 
-# What is read from the disk for a reply, once the files are in the page cache.
+# Disk reads per reply once the files are in the page cache.
 READ_KIB_PER_REPLY_MAX = 0.05
-# How often the files are asked for until that holds.
+# Passes over the files until that holds.
 PASSES_MAX = 6
 
 
 class MemoryGroup:
-    """A memory cgroup of version 1 or 2 for processes that `enter` before they exec. It is removed at the end of the check."""
+    """A memory cgroup of version 1 or 2 for processes that `enter` before exec. It is removed at the end of the check."""
 
     ROOT = pathlib.Path("/sys/fs/cgroup")
 
@@ -42,7 +42,7 @@ class MemoryGroup:
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def remove(self):
-        # A killed process leaves its group a little after it was waited for.
+        # A killed process leaves its group shortly after it was waited for.
         wait_for("the group is empty", lambda: not (self.folder / "cgroup.procs").read_text())
         self.folder.rmdir()
 
@@ -52,20 +52,20 @@ def pipelines_unread(attackers):
 
 
 def handshakes_half_open(attackers):
-    """A quarter sends a whole ClientHello, and costs a signature each; the others send half of one."""
+    """A quarter sends a whole ClientHello, which costs a signature; the others send half of one."""
     hello = attacks.hello()
     attackers.crowd(1000, hello)
     attackers.crowd(3000, hello[:200])
 
 
 def streams_closed(attackers):
-    """A hundred streams on each of a thousand connections, whose windows stay closed: files, and parts of files that are made for each."""
+    """A hundred streams on each of a thousand connections with closed windows: whole files, and parts that are made per stream."""
     ranges = frames.literal(b"range", b"bytes=" + b",".join(b"%d-%d" % (at * 1000, at * 1000) for at in range(11)))
     gets = (frames.get(2 * number + 1, b"/f%d.txt" % (number % 50), ranges if number % 2 else b"") for number in range(100))
     attackers.crowd(1000, frames.PREFACE + attacks.CLOSED + b"".join(gets))
 
 
-# Each attack with the neighbour's protocol and two engines. All engines share the bound on what connections hold.
+# Attacks, each with the neighbour's protocol and two or three engines. All engines share the bound on the memory of connections.
 ATTACKS = [
     (pipelines_unread, "http", ("uring", "pipeline")),
     (handshakes_half_open, "https", ("event", "thread")),
@@ -114,15 +114,15 @@ def attack_in_a_small_group(world, attack, protocol):
 
 
 def anonymous_mib(server):
-    """What no reclaim of the kernel gives back: without the pages of the program and of files."""
+    """Memory that the kernel cannot reclaim: without pages of the program and of files."""
     return int(server.status("RssAnon").split()[0]) / 1024
 
 
 @check("uring", "event", limit_s=90)
 def files_that_fit_stay_in_the_page_cache(world):
-    """In a group of 1.2 times the files, the page cache has space for them and for the rest: the program (20 MiB) and 3 KiB per file of
-    its tables and the kernel's. With 1.1 times all of it fits with 2 MiB to spare, and whatever else runs may take those. Seen: a budget
-    that was fixed at the start left a part of the files outside, and each pass read it again."""
+    """In a group of 1.2 times the files' size, the page cache holds them and the rest: the program (20 MiB), and 3 KiB per file of its tables
+    and the kernel's. 1.1 times leaves 2 MiB, which other processes may use up. Seen: with a budget fixed at the start, a part of the files
+    did not fit, and each pass read it again."""
     count = 4000
     length = 64 << 10
     site = world.folder()
@@ -140,7 +140,7 @@ def files_that_fit_stay_in_the_page_cache(world):
 
 
 def write_out(site, count, length):
-    """Files that are on the disk, and not in memory."""
+    """Writes files that are on the disk and not in memory."""
     content = os.urandom(length)
     for number in range(count):
         with open(site / f"f{number}.bin", "wb") as file:

@@ -1,4 +1,4 @@
-"""Where it listens, as whom it runs, what it says when something is not allowed."""
+"""Start of the servers: addresses, accounts, and messages about missing permissions."""
 
 import http.client
 import os
@@ -39,7 +39,7 @@ def systemd_passes_the_socket(world):
 
 @check()
 def the_shipped_socket_and_configuration_start_together(world):
-    """Seen: both name port 80, and the address that systemd held already was bound a second time."""
+    """Seen: both name port 80, and the address that systemd already held was bound again."""
     port = free_port()
     shipped = pathlib.Path(__file__).parents[3] / "packaging/systemd"
     [listen] = [line for line in (shipped / "weft.socket").read_text().splitlines() if line.startswith("ListenStream=")]
@@ -49,7 +49,7 @@ def the_shipped_socket_and_configuration_start_together(world):
         expect(f'"{theirs}"' in config, f"serve.toml does not name {theirs}")
         config = config.replace(f'"{theirs}"', f'"{ours}"')
     (world.scratch / "serve.toml").write_text(config)
-    # As systemd does with a bare port.
+    # systemd's socket for a bare port.
     wrap = ["systemd-socket-activate", "-l", f"[::]:{port}"]
     server = world.server("--config", world.scratch / "serve.toml", listen=[], wrap=wrap, expect_ready=False)
     for host in ("127.0.0.1", "[::1]"):
@@ -61,7 +61,7 @@ def the_shipped_socket_and_configuration_start_together(world):
 
 @check()
 def a_terminal_shows_requests_unless_it_is_told_not_to(world):
-    """Seen: started in a terminal, it gave no sign of life."""
+    """Seen: started in a terminal, the server printed nothing."""
     for flags, is_shown in (((), True), (("--access-log", "off"), False), (("--quiet",), False)):
         port = free_port()
         ours, theirs = pty.openpty()
@@ -77,7 +77,7 @@ def a_terminal_shows_requests_unless_it_is_told_not_to(world):
 
 
 def said_on(terminal):
-    """All that is written to a terminal until its last writer ends. pty(7)"""
+    """All output to a terminal until its last writer ends. pty(7)"""
     said = b""
     while True:
         try:
@@ -95,19 +95,19 @@ def page_or_none(world, url):
 
 @check(*ALL)
 def user_drops_every_privilege(world):
-    # The checkout may lie where no other account may look.
+    # The checkout may be inaccessible to other accounts.
     site = world.folder(pathlib.Path(tempfile.mkdtemp(prefix="weft-")) / "site", index__html=b"in", private__txt=b"not for nobody")
     site.parent.chmod(0o755)
     world.at_end(lambda: shutil.rmtree(site.parent))
     (site / "private.txt").chmod(0o600)
     nobody = pwd.getpwnam("nobody")
-    # A port below 1024 shows that the listener is opened before.
+    # A port below 1024 shows that the listener is opened while root.
     port = next(port for port in range(1023, 512, -1) if is_free(port))
     socket_file = site.parent / "weft.sock"
     listen = [f"127.0.0.1:{port}", f"unix:{socket_file}?mode=0600"]
     with world.server("--user", "nobody", "--workers", 2, site=site, listen=listen) as server:
         expect_equal("the owner of the Unix socket", socket_file.stat().st_uid, nobody.pw_uid)
-        # Nobody may bind such a port, nor join a group of root's.
+        # The account "nobody" can neither bind such a port nor join a SO_REUSEPORT group of root's.
         expect_equal("the sockets that listen", listening(port), 2 if world.variant == "event" else 1)
         expect_equal("the user ids", set(server.status("Uid").split()), {str(nobody.pw_uid)})
         expect_equal("the group ids", set(server.status("Gid").split()), {str(nobody.pw_gid)})
@@ -121,7 +121,7 @@ def user_drops_every_privilege(world):
 
 
 def listening(port):
-    """How many sockets listen at a port. proc(5)"""
+    """Number of sockets that listen at a port. proc(5)"""
     rows = [row.split() for row in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
@@ -132,7 +132,7 @@ def statuses_of_threads(pid):
         try:
             statuses.append((folder / "status").read_text())
         except (FileNotFoundError, ProcessLookupError):
-            pass  # It has ended meanwhile.
+            pass  # The thread has ended meanwhile.
     return statuses
 
 
@@ -153,12 +153,12 @@ def with_io_uring_auto_takes_it(world):
 
 @check(*ALL, limit_s=60)
 def whichever_thread_is_one_too_many_the_limit_is_named(world):
-    """Seen: `weft cache` said "Resource temporarily unavailable (os error 11)" and nothing else, `weft serve` that it could not
-    open its log. Cause: some of the threads that a start makes did not name the limit."""
+    """Seen: `weft cache` said only "Resource temporarily unavailable (os error 11)", and `weft serve` that it could not open its log.
+    Cause: not every error of a thread's start named the limit."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-"))
     world.at_end(lambda: shutil.rmtree(folder))
     folder.chmod(0o777)
-    # The checkout may lie where no other account may look.
+    # The checkout may be inaccessible to other accounts.
     binary = os.open(world.binary, os.O_RDONLY)
     world.at_end(lambda: os.close(binary))
     for words in (["serve", folder, "--access-log", folder / "log", "--listen"], ["cache", "-c", "10", "-U", free_port(), "-l"]):
@@ -172,7 +172,7 @@ def whichever_thread_is_one_too_many_the_limit_is_named(world):
             expect("ulimit -u" in said and "os error" not in said, f"with {threads} threads it says {said!r}")
             expect(process.wait(10) in (1, 2), f"it ended with {process.returncode}")
         expect(threads > 2, "no limit was too low")
-        # Not one thread is left for its replies.
+        # No further thread can start for its replies.
         for path in ("/healthz", "/metrics"):
             admin = http.client.HTTPConnection("127.0.0.1", admin_port, timeout=10)
             admin.request("GET", path)

@@ -1,5 +1,5 @@
-"""The servers that python-binary-memcached's tests expect (its source package leaves them out): `memcached` on the path is weft
-cache, see checks/cache_clients.py."""
+"""Fixtures that python-binary-memcached's tests expect, and its source package lacks. `memcached` on the path is weft cache,
+see checks/cache_clients.py."""
 
 import socket
 import subprocess

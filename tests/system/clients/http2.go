@@ -1,4 +1,4 @@
-// Gets addresses over HTTP/2 with Go's net/http, all at once, and prints of each: protocol, status, SHA-256 of the body, address.
+// Gets URLs over HTTP/2 with Go's net/http, all at once, and prints for each: protocol, status, SHA-256 of the body, URL.
 package main
 
 import (

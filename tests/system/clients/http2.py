@@ -1,4 +1,4 @@
-"""The same as http2.go with Python's httpx. Its threads would mix up their streams on one connection, so it is one thread."""
+"""Same as http2.go with Python's httpx. It uses one thread, because httpx mixes up the streams of several on one connection."""
 
 import asyncio
 import hashlib

@@ -1,11 +1,11 @@
-// A host of gVisor's TCP/IP on an interface that is there, by a packet socket: a peer of other authors for hosts of crate
-// netstack. The kernel is to have no address on the interface. It loses frames, both ways, as a seed says.
+// A host with gVisor's TCP/IP on an existing interface, by a packet socket: a peer by other authors for hosts of crate
+// netstack. The interface must have no kernel address. Frames are lost in both directions, as determined by the seed.
 //
 //	gvisor [-loss PERMILLE] [-seed N] INTERFACE get URL...                      prints the SHA-256 of each
 //	gvisor [-loss PERMILLE] [-seed N] INTERFACE mirror ADDRESS:PORT LENGTH...   sends so many bytes, and gets them back
 //	gvisor [-loss PERMILLE] [-seed N] INTERFACE serve FOLDER                    on port 80, until its standard input ends
 //
-// At last it prints what it has counted.
+// At the end it prints its counters.
 package main
 
 import (
@@ -43,7 +43,7 @@ import (
 const (
 	nic = 1
 	mtu = 1500
-	// Frames that wait to leave: more than a window has.
+	// Frames that wait to be sent: more than a window.
 	queueLen = 4096
 	patience = 30 * time.Second
 )
@@ -80,7 +80,7 @@ func main() {
 	fmt.Printf("lost %d retransmitted %d by_sack %d\n", w.lost.Load(), is.Retransmits.Value(), is.SACKRecovery.Value())
 }
 
-// get fetches each over a connection of its own.
+// get fetches each URL over a new connection.
 func get(host *stack.Stack, urls []string) error {
 	client := http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableCompression: true,
@@ -112,7 +112,7 @@ func mirror(host *stack.Stack, words []string) error {
 	return nil
 }
 
-// mirrorOne closes its half when all has been sent; the other end closes its own when all is back.
+// mirrorOne closes its half after sending; the other end closes after returning everything.
 func mirrorOne(host *stack.Stack, target string, length int) error {
 	conn, err := dial(context.Background(), host, target)
 	if err != nil {
@@ -150,7 +150,7 @@ func serve(host *stack.Stack, words []string) error {
 	return err
 }
 
-// dial gives up as any host does that gets no answer, or when the context ends.
+// dial fails after a host's usual time without an answer, or when the context ends.
 func dial(ctx context.Context, host *stack.Stack, target string) (*gonet.TCPConn, error) {
 	to, err := netip.ParseAddrPort(target)
 	if err != nil {
@@ -202,7 +202,7 @@ func openWire(name string, lossPermille uint) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In the order of the network. Nothing comes before it is bound.
+	// In network byte order. Nothing is received before the bind.
 	const everyProtocol = unix.ETH_P_ALL << 8
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -210,7 +210,7 @@ func openWire(name string, lossPermille uint) (*wire, error) {
 	}
 	return &wire{fd: fd, lossPermille: lossPermille}, errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
-		// What is lost is to be what the seed says.
+		// The seed alone must determine the losses.
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: everyProtocol, Ifindex: found.Index}),
 	)

@@ -1,4 +1,4 @@
-//! What the programs have in common on every runtime.
+//! Common code of the programs on every runtime.
 
 #![allow(dead_code, reason = "not every runtime has every program")]
 
@@ -15,8 +15,8 @@ pub fn get(name: &str, default: u64) -> u64 {
     *PARAMS.get().unwrap().get(name).unwrap_or(&default)
 }
 
-/// Runs the program that the command line names, and prints what it returns. `None` if the runtime
-/// has no such program.
+/// Runs the program named on the command line, and prints its result. `None` if the runtime has no
+/// such program.
 pub fn run(measure: impl FnOnce(&str) -> Option<String>) {
     let mut args = std::env::args().skip(1);
     let program = args.next().unwrap_or_default();
@@ -35,7 +35,7 @@ pub fn run(measure: impl FnOnce(&str) -> Option<String>) {
     std::process::exit(0);
 }
 
-/// Lets a program run for a while, and counts what it did.
+/// Lets a program run for a while, and counts its operations.
 pub fn timed(start_all: impl FnOnce(&Arc<AtomicU64>)) -> Option<String> {
     let total = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
@@ -49,7 +49,7 @@ pub fn result(ops: u64, elapsed: Duration) -> String {
     format!("{{\"ops\":{ops},\"seconds\":{}}}", elapsed.as_secs_f64())
 }
 
-/// Counts locally and publishes now and then, as all peers do.
+/// A local counter that is published now and then, as in all peers.
 pub struct Batch(Arc<AtomicU64>, u64);
 
 impl Batch {
@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-/// A round of `transfer`: one leads, and the others have to be seen.
+/// A round of `transfer`: one thread leads, and waits for an acknowledgement of all others.
 pub struct Round<S> {
     epoch: AtomicU64,
     leader: AtomicU64,
@@ -108,7 +108,7 @@ impl<S> Round<S> {
         })
     }
 
-    /// Whether a round has begun that this one has not seen; it has then.
+    /// Returns true once per round and member, and acknowledges the round.
     pub fn is_new(&self, me: usize, seen: &mut u64) -> bool {
         let now = self.epoch.load(Acquire);
         let is_new = now != std::mem::replace(seen, now);
@@ -142,7 +142,7 @@ impl<S> Round<S> {
         }
     }
 
-    /// Waits until there were as many as wanted, or the time is over.
+    /// Waits until all wanted transfers are done, or the time is over.
     pub fn end(&self, start: Instant) -> Option<String> {
         let limit = Duration::from_millis(get("limit_ms", 5000));
         while !STOP.load(Relaxed) && start.elapsed() < limit {
@@ -153,14 +153,14 @@ impl<S> Round<S> {
     }
 }
 
-/// What `memory` counts: those that have parked, and those that have ended.
+/// Counts for `memory`: threads that have parked, and threads that have ended.
 #[derive(Default)]
 pub struct Parked {
     pub parked: AtomicU64,
     pub ended: AtomicU64,
 }
 
-/// How much memory they take that `start` starts and `release` ends.
+/// Measures the memory of the threads that `start` starts and `release` ends.
 pub fn memory<T>(start: impl FnOnce(u64, &Arc<Parked>) -> T, release: impl FnOnce(&T)) -> Option<String> {
     let count = get("threads", 100_000);
     let memory = || (status("VmRSS") + status("VmPTE"), status("VmSize"));

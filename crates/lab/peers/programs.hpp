@@ -1,7 +1,7 @@
-// Programs of programs.rs, for runtimes in C++. A main.cpp names the words of its runtime and then
-// includes this: `go(home, f)` starts a fiber (those of one home belong together), `spawn(f)` one
-// that `join` waits for, `give_way()`, a `Semaphore` with `wait` and `post`, a `Notifier` with the
-// same, a `Mutex` with `lock` and `unlock`; `stay()` is what the main thread does meanwhile.
+// Programs of programs.rs, for runtimes in C++. A main.cpp defines the runtime's operations and then
+// includes this file: `go(home, f)` starts a fiber (fibers of one home belong together), `spawn(f)`
+// one for `join`, `give_way()` yields; a `Semaphore` and a `Notifier` have `wait` and `post`, a
+// `Mutex` has `lock` and `unlock`; the main thread calls `stay()` meanwhile.
 
 #pragma once
 
@@ -39,7 +39,7 @@ static std::string read_arguments(int argc, char** argv) {
     return argc > 1 ? argv[1] : "";
 }
 
-// Counts locally and publishes now and then, as all peers do.
+// A local counter that is published now and then, as in all peers.
 struct Batch {
     uint64_t mine = 0;
     bool count() {

@@ -1,6 +1,6 @@
-//! Programs that are alike on every runtime but for its words. These are macros of `main.rs`: `go!`
-//! starts one, `give_way!`, `wait!` and `post!` (a semaphore), `sleep!` and `wake!` (a [`Notifier`]),
-//! `lock!` and `join!` are what it does.
+//! Programs that differ between runtimes only in a few operations, which are macros of `main.rs`:
+//! `go!` starts a thread; `give_way!`, `wait!` and `post!` (a semaphore), `sleep!` and `wake!` (a
+//! [`Notifier`]), `lock!` and `join!` are its operations.
 
 use super::*;
 

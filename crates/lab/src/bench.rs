@@ -1,4 +1,4 @@
-//! Servers under measurement: started, awaited, asked by generators on the other core, read, and
+//! Servers under measurement: started, awaited, loaded by generators on the other core, read, and
 //! stopped.
 //!
 //! ```text
@@ -9,10 +9,10 @@
 //!                       all the while
 //! ```
 //!
-//! The server's CPU time is read fifty times a second with the time of day beside it. The generator
-//! says when it began to measure and for how long; the readings around these two moments give what
-//! the server used between them. So warming up and setting up connections are not part of any
-//! figure, and no server needs to help.
+//! The server's CPU time is read fifty times a second, together with the time of day. The generator
+//! reports when it began to measure and for how long; the readings around these two moments give
+//! the server's CPU time between them. So no figure includes the warm-up or the opening of
+//! connections, and no server needs to cooperate.
 
 mod driven;
 mod fault;
@@ -44,15 +44,15 @@ use crate::testbed::{
     Launched, Link, LinkPlan, SERVER, ServerLimits, Side, Testbed, processes, sys,
 };
 
-/// Time that a server may take until it answers.
+/// Longest time until a server answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Time that a generator may take beyond its run.
+/// Longest time of a generator beyond its run.
 const END_PATIENCE: Duration = Duration::from_secs(30);
-/// Time that an answering server may take until it has all its processes.
+/// Longest time until an answering server has all its processes.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Interval between readings of the clocks.
 const READ_EVERY: Duration = Duration::from_millis(20);
-/// Interval where reading takes time from the server: a p99 must not be that of reading.
+/// Interval where reading takes CPU time from the server, whose p99 it must not determine.
 const READ_SELDOM: Duration = Duration::from_millis(100);
 
 /// Takes samples of servers.
@@ -67,7 +67,7 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A folder that is made once in a run, and then found.
+    /// Makes a folder once per run, and finds it later.
     pub(crate) fn folder(
         &mut self,
         name: &str,
@@ -91,8 +91,8 @@ impl Bench<'_> {
         self.start_at(system, root, limits, None, 1, &[])
     }
 
-    /// Starts a server at the far end of a link, with so many workers, and more words behind its
-    /// own.
+    /// Starts a server at the far end of a link, with this number of workers, and appends words to
+    /// its command line.
     pub(crate) fn start_on(
         &mut self,
         link: LinkPlan,
@@ -107,8 +107,8 @@ impl Bench<'_> {
         self.start_at(system, root, limits, Some(link), workers, words)
     }
 
-    /// Starts so many servers with so many workers each, all on both cores, and takes them for one.
-    /// [Their generators](Bench::drive_among) have what they leave of the cores.
+    /// Starts several servers with several workers each, all on both cores, and treats them as one.
+    /// [Their generators](Bench::drive_among) use the CPU time that they leave.
     pub(crate) fn start_on_both_cores(
         &mut self,
         system: &System,
@@ -122,7 +122,7 @@ impl Bench<'_> {
         for _ in 1..servers {
             first.beside.push(start()?);
         }
-        // What answers may have been about to start its other workers.
+        // A server that answers may still be starting its other workers.
         thread::sleep(SETTLE);
         first.pids = first.family();
         Ok(first)
@@ -167,7 +167,7 @@ impl Bench<'_> {
             ServerProtocol::Web => b"HEAD / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
             ServerProtocol::Cache => b"version\r\n",
         };
-        // An answer, for a connection alone says little: nginx listens before it has a worker.
+        // Wait for an answer and not just a connection: nginx listens before it has a worker.
         let deadline = Instant::now() + START_PATIENCE;
         while !running.answers(greeting) {
             self.go_on()?;
@@ -179,7 +179,7 @@ impl Bench<'_> {
             thread::sleep(Duration::from_millis(10));
         }
         running.pids = running.family();
-        // Seen once, on a machine with much else to do: a server that answers, and a cost of 0.
+        // Seen once, on a busy machine: a server that answers, and a cost of 0.
         if running.pids.is_empty() {
             Err("no process of the server is found".into())
         } else {
@@ -187,23 +187,22 @@ impl Bench<'_> {
         }
     }
 
-    /// Lets generators ask, all at once, and reads the meters meanwhile. Each entry is what comes
-    /// after `weft load`, without durations.
+    /// Runs generators, all at once, and reads the meters meanwhile. Each entry has the arguments
+    /// of `weft load`, without durations.
     pub(crate) fn drive(&mut self, server: &mut Running, loads: &[Vec<String>]) -> Taken<Driven> {
         let side = |_| Side::Generator;
         self.drive_from(&side, READ_EVERY, server, loads)
     }
 
-    /// The same by two generators, one on each core, where the server has both. What they say is
-    /// one outcome.
+    /// Runs two generators, one on each core, where the server has both. Their outcomes are merged.
     pub(crate) fn drive_among(&mut self, server: &mut Running, load: &[String]) -> Taken<Driven> {
-        // With one seed both would ask at the same moments.
+        // With the same seed both would send at the same moments.
         let loads = ["--seed 1", "--seed 2"].map(|seed| [load, &words(seed)[..]].concat());
         self.drive_from(&Side::Among, READ_SELDOM, server, &loads)?.merged()
     }
 
-    /// Runs several generators on one core, like [`drive`](Bench::drive), with number `ahead` ahead
-    /// of the others: otherwise most of its p99 is its wait for them.
+    /// Runs several generators on one core, like [`drive`](Bench::drive); number `ahead` has
+    /// priority: otherwise most of its p99 would be its wait for the others.
     pub(crate) fn drive_ahead(
         &mut self,
         server: &mut Running,
@@ -254,13 +253,13 @@ impl Bench<'_> {
                 return Err("the generator did not end in time".into());
             }
         }
-        // The generator may have ended its time after the last one.
+        // The measurement may have ended after the last reading.
         readings.push(server.read()?);
         drop(ahead);
         let last = readings[readings.len() - 1];
         let mut own = (last.cpu + last.relay).saturating_sub(readings[0].cpu + readings[0].relay);
         if self.testbed.is_remote() {
-            // Packets from outside are handled for no process, on any core.
+            // The CPU time of packets from outside belongs to no process, and is spent on any core.
             own += busy::interrupts().saturating_sub(interrupts);
         }
         let mut noise = Noise::since(usage, own);
@@ -291,7 +290,7 @@ impl Bench<'_> {
         let common = ["--quiet", "--color", "never", "--duration", &duration, "--json"];
         argv.extend(common.map(str::to_owned));
         let launched = if self.testbed.is_remote() {
-            // A core of its own is not to be had there: none goes ahead of another.
+            // No core can be reserved there, so no generator has priority.
             argv.push("-".to_owned());
             self.testbed.launch_remote(&argv, &json, &log, self.stop)?
         } else {
@@ -303,7 +302,7 @@ impl Bench<'_> {
         Ok(Generator { launched, log, json })
     }
 
-    /// Lets another generator ask, and reads what it prints and how much of its core it used.
+    /// Runs another project's generator, and reads its output and its share of its core.
     pub(crate) fn watch(&mut self, server: &mut Running, argv: &[OsString]) -> Taken<Watched> {
         let log = self.testbed.scratch().join("watched.log");
         let usage = Usage::now();
@@ -337,14 +336,14 @@ impl Bench<'_> {
         let server = last.cpu.saturating_sub(first.cpu);
         let mut noise = Noise::since(usage, server);
         let server_s = server.as_secs_f64();
-        // As in a window: the server's own threads had what it used of its core.
+        // As in a window: the server's own threads account for the CPU time that it used.
         let waited_s = last.delay_ns.saturating_sub(first.delay_ns) as f64 / 1e9;
         let waited_s = waited_s.min((lasted - server_s).max(0.0));
         noise.run_delay_percent = 100.0 * (delay_ns as f64 / 1e9 + waited_s) / lasted;
         Ok(Watched { said, busy: busy_in_the_middle(&readings), server_s, noise })
     }
 
-    /// Runs the generator's program to its end, for what it does and not for what it measures.
+    /// Runs the generator's program to its end, without measuring.
     pub(crate) fn weft(&mut self, words: &[impl AsRef<OsStr>]) -> Result<(), Fault> {
         let log = self.testbed.scratch().join("weft.log");
         let mut argv: Vec<OsString> = vec![self.generator.into()];
@@ -353,7 +352,7 @@ impl Bench<'_> {
         self.see_end(&mut launched, &log)
     }
 
-    /// Waits until a program has ended well that does so by itself.
+    /// Waits until a program has ended by itself, with success.
     pub(crate) fn see_end(&self, launched: &mut Launched, log: &Path) -> Result<(), Fault> {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -369,7 +368,7 @@ impl Bench<'_> {
         }
     }
 
-    /// An error once the user wants to stop.
+    /// Returns an error once the user wants to stop.
     pub(crate) fn go_on(&self) -> Result<(), Fault> {
         if self.stop.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
     }

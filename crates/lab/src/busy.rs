@@ -1,19 +1,18 @@
-//! Use of the machine by other processes meanwhile: figures of a busy machine say little.
+//! CPU use of other processes during a run: figures of a busy machine are unreliable.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::sample::Noise;
 
-/// CPU time that all processors have given to anything at all; `None` where `/proc` does not say.
+/// CPU time of all processors for any purpose; `None` if `/proc` lacks it.
 pub(crate) fn machine() -> Option<Duration> {
     let Ticks { all, idle, steal, .. } = Ticks::parse(&fs::read_to_string("/proc/stat").ok()?)?;
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     Some(Duration::from_secs_f64((all - idle - steal) as f64 / per_second))
 }
 
-/// CPU time that went to interrupts, of a network's packets most of all; 0 where `/proc` does not
-/// say.
+/// CPU time of interrupts, mostly those of network packets; 0 if `/proc` lacks it.
 pub(crate) fn interrupts() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = Ticks::parse(&text).map_or(0, |ticks| ticks.interrupts);
@@ -25,7 +24,7 @@ struct Ticks {
     all: u64,
     idle: u64,
     interrupts: u64,
-    /// Ticks that the hypervisor gave to others.
+    /// Ticks taken by the hypervisor.
     steal: u64,
 }
 
@@ -34,8 +33,7 @@ impl Ticks {
     fn parse(machine: &str) -> Option<Ticks> {
         let line = machine.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        // User, nice, system, idle, iowait, irq, softirq, steal; guests' time is in the user's
-        // already.
+        // User, nice, system, idle, iowait, irq, softirq, steal; guest time is included in user.
         Some(Ticks {
             all: ticks.get(..8)?.iter().sum(),
             idle: ticks[3] + ticks[4],
@@ -45,19 +43,19 @@ impl Ticks {
     }
 }
 
-/// The machine's processors and this process, as they stand at one moment, in clock ticks.
+/// Clock ticks of the machine's processors and of this process, at one moment.
 pub(crate) struct Usage {
     /// Ticks of all processors together, idle or not.
     all: u64,
     busy: u64,
-    /// Ticks that the hypervisor gave to others.
+    /// Ticks taken by the hypervisor.
     steal: u64,
-    /// This process and its children that have ended.
+    /// Ticks of this process and of its children that have ended.
     own: u64,
 }
 
 impl Usage {
-    /// Now; `None` where `/proc` does not say.
+    /// Reads the current ticks; `None` if `/proc` lacks them.
     pub(crate) fn now() -> Option<Usage> {
         let machine = fs::read_to_string("/proc/stat").ok()?;
         let process = fs::read_to_string("/proc/self/stat").ok()?;
@@ -67,22 +65,22 @@ impl Usage {
     /// proc_stat(5), proc_pid_stat(5)
     fn parse(machine: &str, process: &str) -> Option<Usage> {
         let Ticks { all, idle, steal, .. } = Ticks::parse(machine)?;
-        // The name may hold spaces and parentheses; behind it comes field 3.
+        // The name may contain spaces and parentheses; field 3 follows it.
         let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
         let own = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Usage { all, busy: all - idle, steal, own: own(14)? + own(15)? + own(16)? + own(17)? })
     }
 
-    /// The part of the machine that others have used since, from 0 to 1. Time that the host took
-    /// away counts as theirs.
+    /// Share of the machine that others have used since, from 0 to 1. Time taken by the host counts
+    /// as theirs.
     pub(crate) fn others_since(&self, later: &Usage) -> f64 {
         let busy = later.busy.saturating_sub(self.busy);
         let others = busy.saturating_sub(later.own.saturating_sub(self.own));
         others as f64 / later.all.saturating_sub(self.all).max(1) as f64
     }
 
-    /// The parts of the machine that other programs used and that the hypervisor took away since,
-    /// in percent. `own` is CPU time of children that have not ended.
+    /// Shares of the machine that other programs used and that the hypervisor took since, in
+    /// percent. `own` is CPU time of children that have not ended.
     pub(crate) fn shares_since(&self, later: &Usage, own: Duration) -> (f64, f64) {
         let all = later.all.saturating_sub(self.all).max(1) as f64;
         let steal = later.steal.saturating_sub(self.steal) as f64;
@@ -93,7 +91,7 @@ impl Usage {
 }
 
 impl Noise {
-    /// Noise by others since then. `own` is CPU time of children that have not ended.
+    /// Noise by others since `before`. `own` is CPU time of children that have not ended.
     pub(crate) fn since(before: Option<Usage>, own: Duration) -> Noise {
         let shares = before.zip(Usage::now());
         let shares = shares.map(|(before, now)| before.shares_since(&now, own));

@@ -1,4 +1,4 @@
-//! The machine card: what this machine is and how fast its parts are right now, so that two
+//! Machine card: a description of this machine and the current speed of its parts, so that two
 //! reports can be compared.
 
 use std::fs;
@@ -20,19 +20,19 @@ use crate::sample::Noise;
 pub struct Card {
     /// `AMD EPYC, 2 cores, Linux 6.18.44`.
     pub machine: String,
-    /// A multiplication, an addition and a shift that wait for each other.
+    /// A multiplication, an addition and a shift, each dependent on the one before.
     pub compute_ns: f64,
-    /// A read from a place in 64 MiB that the one before it told.
+    /// A read in 64 MiB from an address that depends on the read before.
     pub memory_ns: f64,
     /// getppid(2).
     pub system_call_ns: f64,
-    /// From one thread to another and back, through two pipes' worth of socket, on one core.
+    /// A byte from one thread to another and back, over a socket pair, on one core.
     pub switch_ns: f64,
     /// A byte to and fro over TCP on the loopback.
     pub loopback_ns: f64,
-    /// Processes that wanted a core lately, from /proc/loadavg.
+    /// Recent number of runnable processes, from /proc/loadavg.
     pub load_average: f64,
-    /// Time that the hypervisor gave to others meanwhile, in percent of all cores.
+    /// Time taken by the hypervisor meanwhile, in percent of all cores.
     #[serde(default)]
     pub steal_percent: f64,
 }
@@ -69,7 +69,7 @@ impl Card {
     }
 }
 
-/// The least of some short tries: what disturbs makes slower and never faster.
+/// Minimum of some short tries: disturbances only make them slower.
 fn least(mut once: impl FnMut() -> f64) -> f64 {
     (0..5).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
@@ -96,8 +96,8 @@ fn compute_ns() -> f64 {
 fn memory_ns() -> f64 {
     const WORDS: usize = 64 * 1024 * 1024 / 8;
     const STEPS: u32 = 200_000;
-    // One cycle over all places: a multiplier of 1 more than a multiple of 4 and an odd increment
-    // make a generator modulo a power of two of full period (Knuth, 3.2.1.2).
+    // One cycle over all places: with a multiplier of 1 more than a multiple of 4 and an odd
+    // increment, a generator modulo a power of two has its full period (Knuth, 3.2.1.2).
     let next = |at: usize| {
         at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f) % WORDS
     };
@@ -138,7 +138,7 @@ fn loopback_ns() -> std::io::Result<f64> {
     to_and_fro(near, far, false)
 }
 
-/// A byte goes to another thread and back; with `one_core` both are on the same one.
+/// Sends a byte to another thread and back; with `one_core` both are on the same one.
 fn to_and_fro<S>(mut near: S, mut far: S, one_core: bool) -> std::io::Result<f64>
 where
     S: Read + Write + Send + 'static,
@@ -152,7 +152,7 @@ where
             cpus.set(first.unwrap_or(0));
             rustix::thread::sched_setaffinity(None, &cpus)?;
         }
-        // It inherits the core.
+        // The thread inherits the core.
         let echo = thread::spawn(move || {
             let mut byte = [0];
             while far.read_exact(&mut byte).is_ok() && far.write_all(&byte).is_ok() {}
@@ -192,7 +192,7 @@ pub(crate) fn machine() -> String {
         Some(line.split_once(':')?.1.trim().to_owned())
     };
     let model = field("model name").unwrap_or_else(|| "unknown processor".to_owned());
-    // Virtual machines call many processors by one name.
+    // Virtual machines give many processors the same name.
     let number = field("model").map_or(String::new(), |number| format!(" model {number}"));
     let virtual_ = if cpus.contains(" hypervisor") { " (virtual)" } else { "" };
     let cores = cores();

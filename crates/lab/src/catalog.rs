@@ -62,8 +62,8 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
     CATALOG.iter().copied().find(|experiment| experiment.name == name)
 }
 
-/// Figures of the papers that an experiment of another name has as well: the name that they go by,
-/// the experiment, and what of it they are.
+/// Figures of the papers that are part of an experiment with another name: the figure's name, the
+/// experiment, and the part.
 pub const OTHER_NAMES: &[(&str, &str, &str)] = &[
     ("cache-throughput", "cache-latency", "figure 1"),
     ("web-errors", "web-throughput", "figure 2"),
@@ -97,8 +97,8 @@ mod tests {
     use crate::system::{ON_REQUEST, weft_forms};
     use crate::testbed::Controller;
 
-    /// Seen: rates and p99s of caches beyond saturation, and nowhere that requests had failed. A
-    /// sample in which some did is a sample only where they are a figure.
+    /// Seen: rates and p99s of caches beyond saturation, without the errors. A sample with errors
+    /// is valid only where they are a figure.
     #[test]
     fn errors_beyond_the_peak_are_a_figure() {
         let breadth = Breadth { quick: false, peak_per_s: Some(100_000.0), cores: 2 };
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(needed, expected.into());
     }
 
-    /// The promises of `weft lab run all --quick` and of `weft lab run all`, added up, with every
-    /// system there. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
+    /// Checks the promised durations of `weft lab run all --quick` and of `weft lab run all`, with
+    /// all systems. Seen: a full run was planned for 233 minutes, an hour of them for overloads.
     #[test]
     fn planned_duration_of_all() {
         for (look, minutes) in [(Thoroughness::Quick, 45), (Thoroughness::Full, 195)] {
@@ -200,8 +200,8 @@ mod tests {
         }
     }
 
-    /// Seen: dispatch-rate, dispatch-cost, web-idle and rt-memory came out of a quick run without a
-    /// verdict. Cause: what is expected was about configurations that a quick run leaves out.
+    /// Seen: dispatch-rate, dispatch-cost, web-idle and rt-memory had no verdict in a quick run.
+    /// Cause: their expectations were about configurations that a quick run leaves out.
     #[test]
     fn every_look_has_expectations() {
         for experiment in CATALOG {
@@ -210,7 +210,7 @@ mod tests {
                     (experiment.configurations)(&Breadth { quick, peak_per_s: None, cores: 2 });
                 let labels: BTreeSet<_> =
                     configurations.iter().map(|configuration| &*configuration.label).collect();
-                // Its expectations are about weft's names, its systems about kinds.
+                // Expectations use weft's names, systems use kinds.
                 let systems = experiment.systems.iter().map(|&kind| kind.to_owned());
                 let rows = Rows::new(&configurations, &systems.collect::<Vec<_>>());
                 let judged = (experiment.expectations)(&rows).into_iter().flatten();
@@ -221,9 +221,9 @@ mod tests {
         }
     }
 
-    /// Seen: the p99 of caches at 70 % of the peak jumped by 40 times between two quick runs.
-    /// Cause: a stall of 3 ms is one per cent of a sample of 0.3 s. Cure: an experiment says what
-    /// it needs at the least.
+    /// Seen: the p99 of caches at 70 % of the peak differed by 40 times between two quick runs.
+    /// Cause: a stall of 3 ms is one per cent of a sample of 0.3 s. Cure: an experiment has a
+    /// minimum length of samples.
     #[test]
     fn quick_look_keeps_long_samples() {
         let asked = |name| {
@@ -241,7 +241,7 @@ mod tests {
         }
         assert_eq!(asked("web-servers"), [(3, 1.0), (5, 1.0), (15, 50.0)]);
         assert_eq!(asked("web-overload"), [(2, 0.4), (5, 0.4), (15, 3.0)]);
-        // Seen: no errors of any server in a quick look. Cause: behind a rate by a fifth, no
+        // Seen: no server had errors in a quick look. Cause: a fifth above the sustainable rate, no
         // request of 0.3 s can be late by the time-out of a second.
         assert_eq!(asked("web-throughput"), [(3, 4.0), (5, 4.0), (15, 300.0)]);
         assert_eq!(asked("rt-churn"), [(5, 0.3), (5, 0.5), (15, 10.0)]);
@@ -273,8 +273,8 @@ mod tests {
         assert!(chosen("y").is_empty());
     }
 
-    /// Seen: of the papers' figures cache-throughput, web-errors, dispatch-time, web-cpu and
-    /// page-sizes were no names of experiments.
+    /// Seen: the papers' figures cache-throughput, web-errors, dispatch-time, web-cpu and
+    /// page-sizes were not accepted as names of experiments.
     #[test]
     fn figures_of_the_papers() {
         let figures = "cache-throughput cache-latency cache-updates web-throughput web-errors \
@@ -285,8 +285,8 @@ mod tests {
         for figure in figures.split_whitespace() {
             assert_eq!(chosen(figure).len(), 1, "{figure}");
         }
-        // A family, of which `generator-network` is the papers' open question. `machines` is the
-        // card of every report.
+        // A family; its `generator-network` is the papers' open question. `machines` is the card of
+        // every report.
         let family = chosen("generator");
         assert!(family.iter().any(|one| one.name == "generator-network"));
         for (other, name, _) in OTHER_NAMES {
@@ -294,8 +294,8 @@ mod tests {
         }
     }
 
-    /// Seen: "web-cpu is web-servers: its first figure, and a table", and no table of the time
-    /// outside of the kernel; errors and p99 of all, which `web-disk` is asked for, in none.
+    /// Seen: "web-cpu is web-servers: its first figure, and a table", but no table had the time in
+    /// user mode, nor the errors and p99 for which `web-disk` is run.
     #[test]
     fn asked_measures_have_a_table() {
         for (experiment, asked) in [

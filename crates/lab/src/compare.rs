@@ -1,11 +1,11 @@
-//! Did a change make something worse? Two builds, measured by turns, or the results of two runs.
+//! Comparison of two builds, measured in turns, or of the results of two runs: does a change make
+//! anything worse?
 //!
-//! The best samples decide: those of identical binaries agree within 1.5 % where their medians
-//! differ by 16 %. Beside them stands the ratio of medians with its 95 % interval, from resampling
-//! each side (bootstrap), so that a reader sees how sure it is. Runs of different hours differ
-//! because the machine did: there a difference counts only if the interval confirms it, and the
-//! systems that did not change tell how much the machine did. Where a greater share of samples
-//! has no figure than before, it is worse, whatever the others say.
+//! The best samples decide: those of identical binaries agree within 1.5 %, their medians only
+//! within 16 %. The ratio of medians is shown with its 95 % interval, from resampling each side
+//! (bootstrap). Runs of different hours differ because the machine does: there, a difference counts
+//! only if the interval confirms it, and unchanged systems show the machine's part. A larger share
+//! of samples without a figure always counts as worse.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::report::Report;
 use crate::rows::{Row, Rows};
 pub use crate::system::{NEW, OLD};
 
-/// Prefix of weft's systems; the others are there for comparison.
+/// Prefix of weft's systems; the others serve as comparison.
 const OURS: &str = "weft";
 
 /// One system in one configuration.
@@ -26,11 +26,11 @@ pub struct Compared {
     pub what: String,
     /// True if it is one of weft's.
     pub is_ours: bool,
-    /// The best figures before and now, with their unit; or why there are none.
+    /// Best figures before and now, with their unit; or the reason for their absence.
     pub figures: Result<(String, String), &'static str>,
     /// Samples without a figure, and all samples, before and now.
     pub missing: [(usize, usize); 2],
-    /// Ratio of the best samples, new by old; above 1 the new one is worse.
+    /// Ratio of the best samples, new to old; above 1 the new one is worse.
     pub best: f64,
     /// Ratio of the medians, and its 95 % interval.
     pub medians: (f64, f64, f64),
@@ -38,13 +38,13 @@ pub struct Compared {
 
 /// One of the two failed.
 const FAILED: &str = "failed";
-/// The new run does not have what the old one had.
+/// Missing in the new run.
 const NOT_MEASURED: &str = "not measured";
 
 /// Kind of comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compares {
-    /// Builds, by turns. Every line is shown.
+    /// Builds, measured in turns. Every line is shown.
     Builds,
     /// Runs. Only differences are shown.
     Runs,
@@ -55,9 +55,9 @@ pub enum Compares {
 pub struct Comparison {
     /// Kind of comparison.
     pub compares: Compares,
-    /// In the order of the configurations.
+    /// Lines in the order of the configurations.
     pub lines: Vec<Compared>,
-    /// The greatest ratio that is no loss.
+    /// Largest ratio that is no loss.
     pub limit: f64,
     /// Reservations about the figures.
     pub notes: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Without a line yet.
+    /// Creates a comparison without lines.
     pub fn new(compares: Compares, limit: f64) -> Comparison {
         Comparison { compares, lines: Vec::new(), limit, notes: Vec::new(), cards: Vec::new() }
     }
@@ -89,7 +89,7 @@ impl Comparison {
         let experiment = new.experiment;
         let [peak, new_peak] = [old, new].map(|report| report.recorded.header.peak_per_s);
         if let Some((before, now)) = peak.zip(new_peak).filter(|(before, now)| before != now) {
-            // Configurations are parts of it: neither rates nor latencies are of the same load.
+            // Configurations are shares of the peak, so the loads differ.
             let [before, now] = [before, now].map(|peak| with_unit(peak, "per second"));
             let name = experiment.name;
             self.notes.push(format!(
@@ -142,7 +142,7 @@ impl Comparison {
         }
     }
 
-    /// Adds each system whose new form `of_old` names, by an experiment's first measure.
+    /// Adds each system whose new name `of_old` returns, by an experiment's first measure.
     fn add_rows(
         &mut self,
         (name, measure): (&str, &Measure),
@@ -157,14 +157,14 @@ impl Comparison {
             };
             let form = system.strip_prefix(NEW).unwrap_or(&system);
             let is_ours = form.starts_with(OURS);
-            // What never had a figure has lost none.
+            // A row that never had a figure cannot lose one.
             if self.compares == Compares::Runs && old.spread(measure).is_none() {
                 continue;
             }
             let found = new.find(label, &system).filter(|row| !row.is_absent);
             let compared = match found {
                 Some(new) => compare(measure, old, new),
-                // Configurations are chosen, and the programs of others come and go.
+                // Configurations are selected by the user, and other people's programs come and go.
                 None if !new.has_configuration(label) => {
                     not_asked += usize::from(is_ours);
                     continue;
@@ -184,7 +184,7 @@ impl Comparison {
         }
     }
 
-    /// True if nothing of weft's is worse than the limit, and nothing of it is missing.
+    /// True if no figure of weft's is worse than the limit or missing.
     pub fn is_no_loss(&self) -> bool {
         let mut ours = self.lines.iter().filter(|line| line.is_ours).peekable();
         ours.peek().is_some() && !ours.any(|line| self.is_worse(line))
@@ -201,14 +201,14 @@ impl Comparison {
 }
 
 impl Compared {
-    /// True if a greater share of the samples has no figure than before.
+    /// True if a larger share of the samples has no figure than before.
     fn is_missing_more(&self) -> bool {
         let [(before, of_before), (now, of_now)] = self.missing;
         now * of_before > before * of_now
     }
 }
 
-/// The new form of an old one.
+/// Name of the new build's system for an old build's.
 fn of_old(old: &str) -> Option<String> {
     Some(format!("{NEW}{}", old.strip_prefix(OLD)?))
 }
@@ -228,7 +228,7 @@ fn not_measured() -> Compared {
 fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     let spreads = old.spread(measure).zip(new.spread(measure));
     let best = spreads.map(|(old, new)| (old.best(measure.better), new.best(measure.better)));
-    // Above 1 the new one is worse, also of rates.
+    // Above 1 the new one is worse, for rates as well.
     let worse_by = |old: f64, new: f64| match measure.better {
         _ if old == new => 1.0,
         Better::More => old / new,
@@ -251,8 +251,7 @@ fn compare(measure: &Measure, old: &Row, new: &Row) -> Compared {
     }
 }
 
-/// The ratio of the medians, and its interval. Too few samples say nothing of how they vary, and
-/// bound nothing.
+/// Ratio of the medians, and its interval, which is unbounded for too few samples.
 fn ratio(old: &[f64], new: &[f64], worse_by: impl Fn(f64, f64) -> f64) -> (f64, f64, f64) {
     if old.is_empty() || new.is_empty() {
         return (f64::NAN, f64::NAN, f64::NAN);
@@ -366,8 +365,8 @@ mod tests {
         comparison
     }
 
-    /// Seen: `compare` of two folders of results ended with "Permission denied": only builds were
-    /// compared, though a run of a whole lab is what a user has from last week.
+    /// Seen: `compare` of two folders of results ended with "Permission denied": it accepted only
+    /// builds, although users have runs of a whole laboratory from last week.
     #[test]
     fn differing_testbeds_are_noted_once() {
         let mut comparison = Comparison::new(Compares::Runs, 1.05);
@@ -420,7 +419,7 @@ mod tests {
         assert!(ours(&[], &fast).lines.is_empty());
     }
 
-    /// Seen: of rates the least sample stood under "best".
+    /// Seen: for rates, the smallest sample was shown as "best".
     #[test]
     fn the_best_of_rates_is_the_greatest() {
         let measure = Measure { better: Better::More, ..Measure::CPU_US };
@@ -451,8 +450,8 @@ mod tests {
         assert!(!Comparison::new(Compares::Builds, 1.02).is_no_loss());
     }
 
-    /// Seen: a new build that crashed in two of five samples was "no loss". Cause: only the figures
-    /// of the other three were compared. Cure: a greater share without a figure is a loss.
+    /// Seen: a new build that crashed in two of five samples was "no loss". Cause: only the other
+    /// three were compared. Cure: a larger share of samples without a figure is a loss.
     #[test]
     fn more_failures_are_a_loss() {
         let build = |failures: [usize; 2]| {
@@ -476,8 +475,8 @@ mod tests {
         assert!(build([2, 2]).is_no_loss() && build([2, 1]).is_no_loss());
     }
 
-    /// Seen: a run that was interrupted compared clean. Cause: only what the new run had was looked
-    /// at. Cure: the old run's figures of weft are gone through.
+    /// Seen: an interrupted run compared as clean. Cause: only figures of the new run were
+    /// compared. Cure: all figures of weft in the old run are.
     #[test]
     fn missing_figures_of_weft_are_a_loss() {
         let figures: &[Option<f64>] = &[Some(5.0); 3];
@@ -492,7 +491,7 @@ mod tests {
         assert!(text.contains("web-rows, weft event: c  not measured\n"), "{text}");
         assert!(of(&["weft", "nginx"], &["weft"]).is_no_loss());
         assert!(of(&["weft"], &["weft", "weft event"]).is_no_loss());
-        // A run of fewer configurations, as it was asked for.
+        // A run of fewer configurations, as requested.
         let mut fewer = of(&["weft"], &["weft"]);
         let old = rows(&[("weft", figures)]);
         let new = Rows::default();
@@ -503,7 +502,7 @@ mod tests {
         assert_eq!(fewer.notes, [note]);
     }
 
-    /// Seen: one sample of each was as sure as a hundred. Cause: drawn again, it is always itself.
+    /// Seen: one sample was as certain as a hundred. Cause: resampling one gives always the same.
     #[test]
     fn four_samples_are_sure_of_nothing() {
         let of = |old: &[Option<f64>], new: &[Option<f64>]| {

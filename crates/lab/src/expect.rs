@@ -1,9 +1,9 @@
-//! Expectations: statements about figures, that can fail.
+//! Expectations: statements about figures that can fail.
 //!
-//! A verdict is about the 95 % interval of a ratio of medians (or of a median, where a limit is a
-//! number): *as expected* if all of it is on the good side, *target missed* if none of it is, and
-//! *about equal* between. From fewer than [`SAMPLES_MIN`] samples there is no such verdict, but
-//! what it seems to be.
+//! A verdict is about the 95 % interval of a ratio of medians (or of a median, if a limit is a
+//! number): *as expected* if the whole interval is on the good side, *target missed* if none of it
+//! is, and *about equal* between. With fewer than [`SAMPLES_MIN`] samples the verdict is only
+//! tentative.
 
 mod tally;
 #[cfg(test)]
@@ -16,13 +16,13 @@ use crate::measure::{Better, Measure};
 use crate::numbers::{SAMPLES_MIN, bootstrap, grouped, show, show_ratio, with_unit};
 use crate::rows::{Ratio, Row, Rows};
 
-/// A lead is at least this: builds of one source differ by as much, however many samples there are.
+/// Minimum of a lead: builds of the same source differ by as much, with any number of samples.
 const RESOLUTION: f64 = 0.02;
-/// Two figures are the same if the interval shows that they differ by less.
+/// Two figures are the same if the interval shows a smaller difference.
 pub(crate) const SAME: f64 = 0.08;
-/// Part of a ceiling's lead that is asked for where more is not to be had.
+/// Share of a ceiling's lead that is required where the full target is out of reach.
 const REACH: f64 = 0.9;
-/// Nothing beside nothing, where a lead is asked for: neither reached nor missed.
+/// Value for a lead between two zeros: neither reached nor missed.
 const TIE: f64 = 1.0 + 1e-9;
 
 /// An expectation and its verdict.
@@ -32,33 +32,33 @@ pub struct Expectation {
     pub says: String,
     /// The verdict.
     pub verdict: Judgement,
-    /// True if there were samples enough for it.
+    /// True if there are enough samples for it.
     pub is_sure: bool,
     /// Its origin.
     pub source: ExpectationSource,
     /// The figures that decided.
     pub because: String,
-    /// The configuration that it is about.
+    /// The configuration judged.
     pub configuration: String,
     /// The [name](Measure::name) of the measure that decided.
     pub measure: &'static str,
 }
 
-/// Expectations of an experiment; `None` for one whose system takes no part.
+/// Expectations of an experiment; `None` for one whose system does not take part.
 pub type Expectations = Vec<Option<Expectation>>;
 
 /// Origin of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpectationSource {
-    /// A paper found it.
+    /// A finding of a paper.
     Paper,
-    /// It is a goal of this project.
+    /// A goal of this project.
     Goal,
 }
 
 impl ExpectationSource {
-    /// The origin in a word.
+    /// The origin as a word.
     pub fn word(self) -> &'static str {
         match self {
             ExpectationSource::Paper => "paper",
@@ -67,7 +67,7 @@ impl ExpectationSource {
     }
 }
 
-/// Marks what a paper found.
+/// Marks an expectation as a paper's finding.
 pub(crate) fn paper(made: Option<Expectation>) -> Option<Expectation> {
     made.map(|made| Expectation { source: ExpectationSource::Paper, ..made })
 }
@@ -78,11 +78,11 @@ pub(crate) fn paper(made: Option<Expectation>) -> Option<Expectation> {
 pub enum Judgement {
     /// The expectation holds.
     Met,
-    /// The interval has both sides of it.
+    /// The interval includes both sides.
     Equal,
     /// The expectation does not hold.
     Failed,
-    /// Its rows are missing, or their measure was not taken.
+    /// Rows are missing, or their measure was not taken.
     NotMeasured,
 }
 
@@ -101,14 +101,14 @@ impl Expectation {
     }
 }
 
-/// A rule by which an interval of a quotient is judged.
+/// A rule for the interval of a quotient.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// 1 at most.
+    /// At most 1.
     Bound,
-    /// Less than 1.
+    /// Below 1.
     Lead,
-    /// 1.
+    /// Equal to 1.
     Same,
 }
 
@@ -130,7 +130,7 @@ impl Rule {
     }
 }
 
-/// Judges rows by one measure. `label` is a configuration's.
+/// Judge of rows by one measure. `label` is a configuration's.
 #[derive(Clone, Copy)]
 pub struct Judge<'a> {
     rows: &'a Rows,
@@ -141,7 +141,7 @@ pub struct Judge<'a> {
 /// A row: a configuration and a system.
 type At<'a> = (&'a str, &'a str);
 
-/// A verdict, and whether there are samples enough for it.
+/// A verdict, and true if there are enough samples for it.
 type Verdict = (Judgement, bool);
 
 impl Rows {
@@ -152,8 +152,8 @@ impl Rows {
 }
 
 impl<'a> Judge<'a> {
-    /// A judge who asks for no more than a part of what these systems reach, that do next to
-    /// nothing: where the kernel is the limit, more is not to be had.
+    /// Limits targets to a share of what these bare responders reach: where the kernel is the
+    /// bottleneck, no server can do better.
     pub(crate) fn below(self, ceilings: &'a [&'a str]) -> Judge<'a> {
         Judge { ceilings, ..self }
     }
@@ -186,8 +186,8 @@ impl<'a> Judge<'a> {
         )
     }
 
-    /// Expects the system to be `times` better than the best of `others` that take part: to cost so
-    /// many times less, or to do so many times more. `None` if none of them takes part.
+    /// Expects the system to be `times` better than the best of the `others` that take part: that
+    /// many times less for costs, more for rates. `None` if none of them takes part.
     pub fn beats(
         &self,
         label: &str,
@@ -223,14 +223,14 @@ impl<'a> Judge<'a> {
         });
         let figures = figures.collect::<Vec<_>>().join("; ");
         let because = format!("{}; {figures}", self.show(label, system));
-        // What failed, or is not there, has not been beaten.
+        // Systems that failed or are missing are not beaten.
         let compared: Vec<&str> = verdicts.iter().map(|(other, _)| *other).collect();
         let named = if compared.is_empty() { &asked } else { &compared };
         let says = self.says_lead((label, system), named, times, wanted);
         self.expectation(label, says, worst, because)
     }
 
-    /// The lead that is asked for: a part of what the best ceiling has, if that is less.
+    /// The required lead: a share of the best ceiling's lead, if that is less than `times`.
     fn within_reach(&self, label: &str, others: &[&str], times: f64) -> f64 {
         let is_known = |ceiling: &&&str| {
             let figures = self.figures(label, ceiling);
@@ -244,7 +244,7 @@ impl<'a> Judge<'a> {
         leads.reduce(f64::max).map_or(times, |reach| times.min(reach.max(1.0)))
     }
 
-    /// Nothing cannot be fewer than nothing: no cost beside no cost is a tie, whatever was asked.
+    /// Returns a tie between two costs of zero, whatever lead is required.
     fn tie(&self, label: &str, system: &str, other: &str) -> Option<Verdict> {
         let rows = [system, other].map(|one| self.figures(label, one));
         let [ours, theirs] = rows.each_ref().map(|row| row.as_deref().unwrap_or_default());
@@ -253,7 +253,7 @@ impl<'a> Judge<'a> {
         is_tie.then(|| (Judgement::Equal, self.is_enough(ours.len().min(theirs.len()))))
     }
 
-    /// `a, c: 2.00× less server CPU per request than b (target 2.2×)`: beside the closest rival.
+    /// `a, c: 2.00× less server CPU per request than b (target 2.2×)`, with the closest rival.
     fn says_lead(
         &self,
         (label, system): At<'_>,
@@ -297,7 +297,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Expects two systems to be the same. `None` if one of them takes no part.
+    /// Expects two systems to be the same. `None` if one of them does not take part.
     pub fn same(&self, label: &str, system: &str, other: &str) -> Option<Expectation> {
         if !self.rows.has_system(system) || !self.rows.has_system(other) {
             return None;
@@ -310,7 +310,7 @@ impl<'a> Judge<'a> {
         self.expectation(label, says, verdict, self.two(" and", sides))
     }
 
-    /// Expects at most `factor` times the figure of another system. `None` if that takes no part.
+    /// Expects at most `factor` times another system's figure. `None` if that does not take part.
     pub fn near(&self, label: &str, system: &str, factor: f64, other: &str) -> Option<Expectation> {
         if !self.rows.has_system(other) {
             return None;
@@ -363,7 +363,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// The part of a target that is missing: 1 is reached. Nothing beside nothing is a tie.
+    /// Ratio of the required lead to the actual one: 1 if it is reached. Two zeros are a tie.
     fn behind(&self, ours: f64, theirs: f64, wanted: f64) -> f64 {
         let is_tie = self.measure.better != Better::More && ours <= 0.0 && theirs <= 0.0;
         if !is_tie {
@@ -372,8 +372,8 @@ impl<'a> Judge<'a> {
         if wanted > 1.0 { TIE } else { 1.0 }
     }
 
-    /// The factor by which one figure is worse than another. Nothing at all is the worst of rates,
-    /// also beside another nothing, and the best of costs.
+    /// Factor by which one figure is worse than another. Zero is the worst rate, even compared with
+    /// another zero, and the best cost.
     fn worse_by(&self, ours: f64, theirs: f64) -> f64 {
         match self.measure.better {
             Better::More if ours <= 0.0 => f64::INFINITY,
@@ -382,8 +382,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Judges a quotient of rows' medians, the first of which is ours. `None` if ours is not there,
-    /// or another one's figure is not known.
+    /// Judges a quotient of rows' medians, the first of which is ours. `None` if ours is missing,
+    /// or another one has no figure.
     fn verdict<const N: usize>(
         &self,
         sides: [At<'_>; N],
@@ -397,7 +397,7 @@ impl<'a> Judge<'a> {
         }
         let figures = rows.each_ref().map(|row| row.as_deref().unwrap_or_default());
         let fewest = figures.iter().map(|row| row.len()).min().unwrap_or(0);
-        // Without a figure in the middle nothing is reached, however the samples are drawn.
+        // Without a median nothing is reached, however the samples are drawn.
         let (label, system) = sides[0];
         let verdict = match self.median(label, system) {
             None => Judgement::Failed,
@@ -410,20 +410,20 @@ impl<'a> Judge<'a> {
         self.measure.is_exact || samples >= SAMPLES_MIN
     }
 
-    /// Judges one row by so many times another.
+    /// Judges one row by a multiple of another.
     fn limited(&self, sides: [At<'_>; 2], factor: f64) -> Option<Verdict> {
         self.verdict(sides, Rule::Bound, |[ours, theirs]| over(ours, factor * theirs))
     }
 
-    /// A row's figures, with the worst for each that is missing; `None` if it was not measured.
+    /// Figures of a row, with the worst value for missing ones; `None` if it was not measured.
     fn figures(&self, label: &str, system: &str) -> Option<Vec<f64>> {
         let is_there =
             |row: &&Row| !row.is_absent && (!row.failures.is_empty() || row.tells_of(self.measure));
         self.rows.find(label, system).filter(is_there).map(|row| row.ranked(self.measure))
     }
 
-    /// True if a row is something to be compared with: it has a median, or never came to an end
-    /// without failing.
+    /// True if a row can be compared with: it has a median, or no sample failed, even if none came
+    /// to an end.
     fn is_reached(&self, label: &str, system: &str) -> bool {
         let row = self.rows.find(label, system);
         row.is_some_and(|row| row.failures.is_empty() || row.spread(self.measure).is_some())
@@ -433,7 +433,7 @@ impl<'a> Judge<'a> {
         Some(self.rows.spread(self.measure, label, system)?.median)
     }
 
-    /// Figures of two rows with words between them, and the first by the second.
+    /// Figures of two rows with words between them, and their ratio.
     fn two(&self, between: &str, [of, by]: [At<'_>; 2]) -> String {
         let [first, second] = [of, by].map(|(label, system)| self.show(label, system));
         let ratio = self.rows.ratio_of(self.measure, of, by);
@@ -442,7 +442,7 @@ impl<'a> Judge<'a> {
         format!("{first}{between} {second}{ratio}")
     }
 
-    /// `; best sample: 29.1 ns`, of several samples.
+    /// `; best sample: 29.1 ns`; empty for a single sample.
     fn best(&self, label: &str, system: &str) -> String {
         let spread = self.rows.spread(self.measure, label, system);
         let several = spread.filter(|spread| spread.count > 1);
@@ -471,7 +471,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// A figure by its limit, which is reached by as much. What never came to an end is over any.
+/// Quotient of a figure and its limit; 1 if they are equal. "Never" exceeds any limit.
 fn over(figure: f64, limit: f64) -> f64 {
     if figure == limit && figure.is_finite() {
         1.0
@@ -482,13 +482,13 @@ fn over(figure: f64, limit: f64) -> f64 {
     }
 }
 
-/// The quotient of two figures; of nothing by nothing 1.
+/// Quotient of two figures; 1 for two zeros.
 fn equal_or(one: f64, other: f64) -> f64 {
     if one == other { 1.0 } else { one / other }
 }
 
-/// `: 2.00× (1.90–2.10; best samples 4.00×)`, with these texts around each number. Empty where one
-/// of the two is nothing.
+/// `: 2.00× (1.90–2.10; best samples 4.00×)`, with these texts around each number. Empty if one of
+/// the two is zero.
 fn show_factor(
     ratio: Option<Ratio>,
     bounds: Option<(f64, f64)>,
@@ -526,7 +526,7 @@ fn times(factor: f64) -> String {
     if factor == 1.0 { String::new() } else { format!("{} times ", plain(factor)) }
 }
 
-/// A number as a person would write it: `0.7`, `30`, `4,403`.
+/// A number as people write it: `0.7`, `30`, `4,403`.
 fn plain(number: f64) -> String {
     if number < 1000.0 {
         let text = format!("{number:.2}");

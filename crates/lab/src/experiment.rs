@@ -1,4 +1,4 @@
-//! An experiment: configurations, systems, measures, a figure, and what is expected.
+//! An experiment: configurations, systems, measures, figures, and expectations.
 
 use crate::bench::{Bench, Taken};
 use crate::expect::Expectations;
@@ -7,15 +7,15 @@ use crate::rows::Rows;
 use crate::system::System;
 use crate::testbed::{Controller, Testbed};
 
-/// An experiment: a question, its configurations and systems, and what is expected.
+/// An experiment: a question, its configurations and systems, and its expectations.
 pub struct Experiment {
     /// `rt-yield`.
     pub name: &'static str,
-    /// One line: what it does.
+    /// A line that describes it.
     pub about: &'static str,
-    /// Its page in `docs/experiments`, where its words are.
+    /// Its page in `docs/experiments`, with its texts.
     pub page: &'static str,
-    /// Measures reported of each sample. The first one decides.
+    /// Measures of each sample. The first one decides.
     pub measures: &'static [Measure],
     /// Configurations.
     pub configurations: fn(&Breadth) -> Vec<Configuration>,
@@ -32,21 +32,21 @@ pub struct Experiment {
 /// Work that makes a sample.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// A process that does the configuration's program and prints what came out.
+    /// A process that runs the configuration's program and prints the result.
     Program,
-    /// A server that is started, asked, and stopped.
+    /// A server that is started, loaded, and stopped.
     Server(ServerWork),
 }
 
 impl Work {
-    /// True if only root has what it needs.
+    /// True if it needs root.
     pub fn needs_root(&self) -> bool {
         let needs =
             |work: &ServerWork| work.needs_group.is_some() || work.needs_link || work.shares_cores;
         matches!(self, Work::Server(work) if needs(work))
     }
 
-    /// Reason why it cannot be done here, if any.
+    /// Reason why it cannot run here, if any.
     pub fn lacks(&self, testbed: &Testbed) -> Option<String> {
         let Work::Server(work) = self else {
             return None;
@@ -83,32 +83,33 @@ pub struct ServerWork {
     pub(crate) take: Take,
     /// Its length in samples' times, for estimates.
     pub lasts: f64,
-    /// Least length of a sample, unless the user asks for less: a tail, a recovery or an agreement
-    /// does not show in a moment.
+    /// Minimum length of a sample, unless the user asks for less: a tail, a recovery or an
+    /// agreement needs time to show.
     pub seconds_min: f64,
-    /// Number of samples in a quick look: fewer than usual where one lasts long, more where few
-    /// would tell nothing.
+    /// Number of samples in a quick look: fewer than usual if each is long, more if few would be
+    /// meaningless.
     pub quick_repetitions: u32,
-    /// A sample's time in a full run.
+    /// Time of a sample in a full run.
     pub full_seconds: f64,
-    /// And with as much effort as the papers'.
+    /// Time of a sample with the papers' effort.
     pub paper_seconds: f64,
-    /// True if a kind of system has no part in a configuration.
+    /// True if a kind of system is not measured in a configuration.
     pub skips: fn(&Configuration, &str) -> bool,
-    /// Resource that the server is limited in: that needs root, and a control group.
+    /// Limited resource of the server, which needs root and a control group.
     pub needs_group: Option<Controller>,
     /// True if the server is at the far end of a link, in a network of its own, which needs root.
     pub needs_link: bool,
-    /// True if server and generators share both cores, and the server goes ahead, which needs root.
+    /// True if server and generators share both cores, and the server has priority, which needs
+    /// root.
     pub shares_cores: bool,
-    /// True if `weft load` is not all that asks: other generators do, or the laboratory itself.
+    /// True if other generators than `weft load`, or the laboratory itself, send requests.
     pub asks_itself: bool,
     /// True if a server's own threads wait for the core, so that only the CPU time of other
-    /// programs tells a bad sample.
+    /// programs reveals a disturbed sample.
     pub queues_by_itself: bool,
-    /// The kind of system whose greatest rate in a closed loop scales the configurations.
+    /// Kind of system whose highest rate in a closed loop scales the configurations.
     pub scaled_by: Option<&'static str>,
-    /// Adds figures to samples that are made of several configurations.
+    /// Adds figures that are computed from several configurations.
     pub derive: fn(&mut Rows),
 }
 
@@ -116,7 +117,7 @@ pub struct ServerWork {
 pub(crate) type Take = fn(&mut Bench<'_>, &Configuration, &System) -> Taken;
 
 impl ServerWork {
-    /// Samples that last as long as is said, under no limit.
+    /// Creates work with samples of normal length and without limits.
     pub(crate) const fn new(take: Take) -> ServerWork {
         ServerWork {
             take,
@@ -142,16 +143,16 @@ impl ServerWork {
 pub struct Breadth {
     /// Fewer configurations.
     pub quick: bool,
-    /// Requests per second that the machine allows, if the experiment is
+    /// Highest rate of requests per second on this machine, if the experiment is
     /// [scaled](ServerWork::scaled_by).
     pub peak_per_s: Option<f64>,
-    /// Number of cores of the machine, or of the one that a record is of.
+    /// Number of cores of this machine, or of the one in a record.
     pub cores: usize,
 }
 
 impl Breadth {
-    /// Numbers of processors to measure a runtime on: 1, 2, 4 and so on to the number of cores, and
-    /// 2 where there is one core; in a quick run 1.
+    /// Numbers of processors for a runtime: 1, 2, 4 and so on to the number of cores, or 1 and 2 on
+    /// one core; in a quick run 1.
     pub(crate) fn processors(&self) -> Vec<u64> {
         if self.quick {
             return vec![1];
@@ -163,12 +164,12 @@ impl Breadth {
         processors
     }
 
-    /// The first for a quick run, the second for a full one.
+    /// Returns the first in a quick run, the second in a full one.
     pub(crate) fn pick<T>(&self, quick: T, all: T) -> T {
         if self.quick { quick } else { all }
     }
 
-    /// A share of the peak in percent, as a rate; of a usual peak if it is not known yet.
+    /// Converts percent of the peak to a rate; of a usual peak if it is not known yet.
     pub(crate) fn rate(&self, share: u64, usual_per_s: f64) -> u64 {
         let peak_per_s = self.peak_per_s.unwrap_or(usual_per_s);
         (peak_per_s * share as f64 / 100.0).round().max(1.0) as u64
@@ -178,14 +179,13 @@ impl Breadth {
 /// A drawing in the report.
 #[derive(Clone, Copy, Debug)]
 pub enum Figure {
-    /// A group of bars for each configuration, a bar for each system, with a line from least to
-    /// greatest.
+    /// A group of bars per configuration, a bar per system, with a whisker from minimum to maximum.
     Bars {
         /// Index of the measure.
         measure: usize,
     },
-    /// A line for each system over a parameter of the configurations: the median, and a band from
-    /// least to greatest.
+    /// A line per system over a parameter of the configurations: the median, and a band from
+    /// minimum to maximum.
     Lines {
         /// Index of the measure.
         measure: usize,
@@ -195,19 +195,18 @@ pub enum Figure {
         axis: &'static str,
         /// True for a logarithmic axis of the measure.
         log: bool,
-        /// True for a dotted line where the measure equals the parameter: achieved is asked.
+        /// True for a dotted line where the measure equals the parameter (achieved = offered).
         diagonal: bool,
-        /// The parameter of the configurations by which there is a panel each, and its words.
+        /// The parameter that separates panels, and its words.
         panels: Panels,
     },
-    /// A line for each system over the time of a sample: the courses that samples have under the
-    /// measure's name.
+    /// A line per system over the time of a sample: the samples' courses under the measure's name.
     Course {
         /// Index of the measure.
         measure: usize,
-        /// The parameter of the configurations by which there is a panel each.
+        /// The parameter that separates panels.
         panels: &'static str,
-        /// Begins of phases, in samples' times, and their names.
+        /// Starts of phases, in samples' times, and their names.
         marks: &'static [(f64, &'static str)],
     },
 }
@@ -223,7 +222,7 @@ impl Figure {
         Figure::Lines { measure, over, axis, log, diagonal: false, panels }
     }
 
-    /// Lines over the rate that was offered: the figures of the papers.
+    /// Lines over the offered rate, as in the papers.
     pub(crate) const fn over_rate(
         measure: usize,
         log: bool,

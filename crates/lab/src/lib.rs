@@ -1,5 +1,4 @@
-//! The laboratory: experiments that can fail, on systems that are other people's programs as well
-//! as ours.
+//! The laboratory: experiments that can fail, on systems by this project and by others.
 //!
 //! ```text
 //!   experiment = configurations × systems × rounds     sample = one fresh process, one JSON line
@@ -13,14 +12,15 @@
 //!                  samples/NAME.jsonl ──▶ report: tables, figures, verdicts; text and HTML
 //! ```
 //!
-//! An [`Experiment`] says what is measured in which configurations, and what is expected. [`run()`]
-//! takes the samples by turns and writes each to a file as it comes. A [`Report`] is made of that
-//! file alone. Nothing here is part of what it measures: the laboratory starts processes and reads
-//! what they print, and what the kernel says of them.
+//! An [`Experiment`] defines what is measured in which configurations, and what is expected.
+//! [`run()`] takes the samples in turns and writes each to a file at once. A [`Report`] is made of
+//! that file alone. The laboratory is no part of what it measures: it starts processes and reads
+//! their output and the kernel's statistics.
 //!
 //! From the top: [`catalog`] and [`Report`]; `method`, which takes turns, and `bench`, which
-//! measures a server; `store`, `rows` and [`Expectation`]; what an [`Experiment`], a [`System`]
-//! and a [`Sample`] are; [`Testbed`], where samples are taken, and which leaves nothing behind.
+//! measures a server; `store`, `rows` and [`Expectation`]; the definitions of [`Experiment`],
+//! [`System`] and [`Sample`]; [`Testbed`], where samples are taken, and which leaves nothing
+//! behind.
 
 #![deny(unsafe_code)]
 

@@ -29,31 +29,32 @@ impl Configuration {
         found.map(|&(_, value)| value)
     }
 
-    /// A parameter's value, or what it is where it does not matter.
+    /// A parameter's value, or a default.
     pub(crate) fn get(&self, name: &str, default: u64) -> u64 {
         self.parameter(name).unwrap_or(default)
     }
 
-    /// True if its program ends when its work is done, and not after a sample's time.
+    /// True if its program ends when its work is done, not after a sample's time.
     pub(crate) fn ends_by_itself(&self) -> bool {
         matches!(self.program, "memory" | "transfer")
     }
 
-    /// One word where the parameter is there and not 0, another elsewhere.
+    /// Returns one word if the parameter is set and not 0, else the other.
     pub(crate) fn either<'a>(&self, name: &str, yes: &'a str, no: &'a str) -> &'a str {
         if self.get(name, 0) == 0 { no } else { yes }
     }
 }
 
-/// The figures that a sample brought, by name.
+/// Figures of a sample, by name.
 pub type Values = BTreeMap<String, f64>;
 
-/// A figure that is reported of each sample.
+/// A figure of each sample.
 #[derive(Clone, Copy)]
 pub struct Measure {
-    /// Its name in files: `cpu_us`. The value of this name is the figure, unless `of` says more.
+    /// Its name in files: `cpu_us`. The figure is the value of this name, unless there is a
+    /// formula.
     pub name: &'static str,
-    /// In words, for axes: `server CPU per request`.
+    /// Title for axes: `server CPU per request`.
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
@@ -61,17 +62,16 @@ pub struct Measure {
     pub better: Better,
     /// Formula over other values, if it is not one of them.
     pub of: Option<Formula>,
-    /// True if a sample without this figure never came to an end. Otherwise the figure was not
-    /// taken.
+    /// True if a sample without this figure never ended. Otherwise the figure was not taken.
     pub can_be_never: bool,
-    /// True if its table is always on the terminal and in documents. Otherwise it is there if it is
-    /// among the first, or decides an expectation. The HTML page has all.
+    /// True if its table is always shown on the terminal and in documents. Otherwise it is shown if
+    /// it is among the first measures, or decides an expectation. The HTML page has all.
     pub is_told: bool,
-    /// True if it is computed, so that one sample says as much as many.
+    /// True if it is computed, so that one sample suffices.
     pub is_exact: bool,
 }
 
-/// The figure of a sample; `None` if it has none, because nothing was done in time.
+/// Figure of a sample; `None` if nothing was done in time.
 pub(crate) type Formula = fn(&Configuration, &Values) -> Option<f64>;
 
 /// Direction in which a measure improves.
@@ -86,7 +86,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// Words for titles; empty where it is context.
+    /// Words for titles; empty for context.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Better::Less => "; less is better",
@@ -96,7 +96,7 @@ impl Better {
     }
 }
 
-/// Measures that several experiments have.
+/// Measures of several experiments.
 impl Measure {
     /// Nanoseconds per operation and processor: flat over processors is perfect.
     pub const NANOS_PER_OPERATION: Measure = Measure {
@@ -107,7 +107,7 @@ impl Measure {
         ..operation("ns_per_op", "time per operation and processor", "ns")
     };
 
-    /// Milliseconds per operation; none if fewer than wanted were done in time.
+    /// Milliseconds per operation; none if not all wanted ones were done in time.
     pub const MILLIS_PER_TRANSFER: Measure = Measure {
         of: Some(|configuration, values| {
             let wanted = configuration.get("transfers", 0) as f64;
@@ -123,7 +123,7 @@ impl Measure {
         ..operation("bytes_per_thread", "resident memory of each", "bytes")
     };
 
-    /// Nanoseconds from one operation to the next, however many processors take part.
+    /// Nanoseconds from one operation to the next, regardless of the number of processors.
     pub const NANOS: Measure = Measure {
         of: Some(|_, values| per_operation(values, 1e9)),
         ..operation("ns", "time per operation", "ns")
@@ -141,23 +141,23 @@ impl Measure {
         ..operation("cpu_percent", "CPU time", "% of a CPU")
     };
 
-    /// CPU time that the server used for each reply.
+    /// CPU time of the server per reply.
     pub const CPU_US: Measure = less("cpu_us", "server CPU per request", "µs");
 
     /// Good replies per second.
     pub const RATE: Measure = more("rate_per_s", "replies", "per second");
 
-    /// CPU time of the whole machine for each reply: what a packet costs at the other end, and in
-    /// the kernel on no process' account, is in it.
+    /// CPU time of the whole machine per reply, including the other end's work on packets, and work
+    /// of the kernel that it counts for no process.
     pub const MACHINE_US: Measure = less("machine_us", "whole-machine CPU per request", "µs");
 
     /// Bits that arrive at the generator, heads of replies included.
     pub const GBIT: Measure = more("gbit_per_s", "goodput", "Gbit/s");
 
-    /// Part of its core that the server used.
+    /// Share of its core that the server used.
     pub const BUSY: Measure = neither("busy_percent", "server's core busy", "%");
 
-    /// Part of the server's CPU time in its own code, as the kernel samples it.
+    /// Share of the server's CPU time in user mode, as sampled by the kernel.
     pub const USER: Measure =
         neither("user_percent", "outside of the kernel", "% of the server's CPU");
 
@@ -170,7 +170,7 @@ impl Measure {
     /// The 99.9th percentile.
     pub const P999: Measure = less("p99.9_us", "p99.9 latency", "µs");
 
-    /// Requests that failed, of a hundred.
+    /// Failed requests, in percent.
     pub const ERRORS: Measure = less("error_percent", "requests that failed", "%");
 
     /// The figure of a sample.
@@ -182,20 +182,20 @@ impl Measure {
     }
 }
 
-/// Word or words of a measure.
+/// Words of a measure.
 type Text = &'static str;
 
-/// A measure of which less is better: its name in the samples, its title and its unit.
+/// Creates a measure of which less is better: name in the samples, title and unit.
 pub(crate) const fn less(name: Text, title: Text, unit: Text) -> Measure {
     better(Better::Less, name, title, unit)
 }
 
-/// One of which more is better.
+/// Creates a measure of which more is better.
 pub(crate) const fn more(name: Text, title: Text, unit: Text) -> Measure {
     better(Better::More, name, title, unit)
 }
 
-/// One that is context.
+/// Creates a measure that is context.
 pub(crate) const fn neither(name: Text, title: Text, unit: Text) -> Measure {
     better(Better::Neither, name, title, unit)
 }
@@ -213,7 +213,7 @@ const fn better(better: Better, name: Text, title: Text, unit: Text) -> Measure 
     }
 }
 
-/// Less is better, of programs that may not come to their first operation.
+/// Creates a measure of which less is better, for programs that may not complete an operation.
 pub(crate) const fn operation(name: Text, title: Text, unit: Text) -> Measure {
     Measure { can_be_never: true, ..less(name, title, unit) }
 }
@@ -222,7 +222,7 @@ fn per_operation(values: &Values, scale: f64) -> Option<f64> {
     Some(values.get("seconds")? * scale / some(*values.get("ops")?)?)
 }
 
-/// None of nothing.
+/// Returns `None` for zero.
 fn some(count: f64) -> Option<f64> {
     (count > 0.0).then_some(count)
 }

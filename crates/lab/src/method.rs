@@ -1,9 +1,9 @@
-//! Taking of samples: by turns, fresh each time, again when something disturbed them.
+//! Taking samples: in turns, each with a fresh process, again after a disturbance.
 //!
 //! A round is every configuration on every system. The systems of a configuration take turns, and
-//! each round begins with another one, so that a slow minute of the machine hits all alike. A
-//! report gives medians with least and greatest, and beside each ratio of medians that of the best
-//! samples: the medians of identical programs differ by up to 16 % on virtual machines, the best of
+//! each round begins with another one, so that a slow minute of the machine affects all alike. A
+//! report gives medians with minimum and maximum, and beside each ratio of medians that of the best
+//! samples: medians of identical programs differ by up to 16 % on virtual machines, the best of
 //! nine by 1.5 %.
 
 use std::io::{self, Read};
@@ -26,20 +26,20 @@ use crate::store::{
 use crate::system::{CUSTOM_PROGRAM, CUSTOM_SERVER, PROGRAMS, Start, System};
 use crate::testbed::{Testbed, processes, start, sys, usable_cores};
 
-/// A program that takes longer than it was asked for, and this, is given up.
+/// Time beyond the requested one after which a program is killed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Exit code of a system whose runtime has no such program.
 pub const EXIT_ABSENT: u8 = 3;
-/// A sample that is disturbed by more is taken again.
+/// Disturbance above which a sample is taken again.
 const NOISE_PERCENT_MAX: f64 = 8.0;
 /// Samples of the peak, by which configurations are scaled.
 const PEAK_SAMPLES: usize = 3;
 /// Greatest number of attempts at a sample.
 const ATTEMPTS_MAX: u32 = 3;
-/// Greatest share of repeated samples in a run, so that a busy machine cannot make it endless.
+/// Maximum share of repeated samples in a run, so that a busy machine cannot make it endless.
 const REPEATS_SHARE_MAX: f64 = 0.25;
 
-/// Thoroughness, in a word.
+/// Thoroughness, as a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thoroughness {
     /// Fewer configurations, and short samples.
@@ -59,19 +59,19 @@ pub struct Effort {
     pub repetitions: u32,
     /// Length of a sample's measurement.
     pub seconds: f64,
-    /// Only configurations that have one of these in their label, if there are any.
+    /// Restriction to configurations with one of these in their label; empty: all.
     pub only: Vec<String>,
-    /// No round begins that would probably end later than this after the first.
+    /// Time limit: no round after the first begins that would probably end later.
     pub budget: Option<Duration>,
-    /// Turns that the file has already are not taken again.
+    /// True to skip turns that the file already has.
     pub resume: bool,
 }
 
 impl Effort {
-    /// The effort for an experiment if nothing else is asked for.
+    /// Default effort for an experiment.
     pub fn default_of(experiment: &Experiment, thoroughness: Thoroughness) -> Effort {
         let (repetitions, seconds) = match (thoroughness, experiment.work) {
-            // The thesis's throughput of caches is of 15 runs.
+            // The thesis's figure of cache throughput has 15 runs.
             (Thoroughness::Paper, Work::Server(work)) => (15, work.paper_seconds),
             (Thoroughness::Paper, Work::Program) => (15, 10.0),
             (_, Work::Server(work)) => {
@@ -81,7 +81,7 @@ impl Effort {
                 };
                 (repetitions, work.seconds_min.max(seconds))
             }
-            // A loop of nanoseconds needs no second.
+            // A loop of nanoseconds does not need a second.
             (Thoroughness::Quick, Work::Program) => (5, 0.3),
             (Thoroughness::Full, Work::Program) => (5, 0.5),
         };
@@ -96,18 +96,18 @@ impl Effort {
     }
 }
 
-/// Next step of a run.
+/// Next step of a run, for a progress display.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Turns taken.
     pub done: usize,
-    /// Turns in all.
+    /// Number of turns in all.
     pub total: usize,
     /// Estimate of the time for the rest.
     pub left: Option<Duration>,
-    /// The system of the next one.
+    /// System of the next turn.
     pub system: &'a str,
-    /// And where.
+    /// Configuration of the next turn.
     pub configuration: &'a str,
 }
 
@@ -119,14 +119,14 @@ pub struct Setting<'a> {
     pub generator: &'a Path,
     /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
-    /// Told before every turn.
+    /// Observer, called before every turn.
     pub progress: &'a mut dyn FnMut(&Progress<'_>),
 }
 
 /// Reason why nothing was measured.
 #[derive(Debug)]
 pub enum RunError {
-    /// The experiment cannot be run here, for this reason.
+    /// The experiment cannot run here, for this reason.
     Unfit(String),
     /// The samples could not be kept.
     Io(io::Error),
@@ -138,12 +138,12 @@ impl From<io::Error> for RunError {
     }
 }
 
-/// Takes all samples of an experiment and writes them to `file` as they come. When the user stops
-/// it, what was taken until then is in the file, and `ending` is missing.
+/// Takes all samples of an experiment and writes each to `file` at once. If the user stops it, the
+/// file has the samples until then, and no `ending`.
 ///
 /// # Errors
-/// When this machine has no testbed for it, or the file cannot be written. What goes wrong in a
-/// sample is recorded.
+/// If this machine has no suitable testbed, or the file cannot be written. Failures of samples are
+/// recorded.
 pub fn run(
     experiment: &Experiment,
     systems: &[System],
@@ -173,7 +173,7 @@ pub fn run(
     recorded.ok_or_else(|| RunError::Unfit("nothing was recorded".to_owned()))
 }
 
-/// The systems of an experiment, in its order; a ratio is to the first one.
+/// Systems of an experiment, in its order; ratios are to the first one.
 pub fn taking_part<'a>(experiment: &Experiment, systems: &'a [System]) -> Vec<&'a System> {
     let kinds = experiment.systems.iter().copied();
     let custom = match experiment.work {
@@ -184,18 +184,18 @@ pub fn taking_part<'a>(experiment: &Experiment, systems: &'a [System]) -> Vec<&'
     kinds.chain([custom]).flat_map(of_kind).collect()
 }
 
-/// Estimate of an experiment's length with systems of these kinds, without repeated samples.
+/// Estimated length of an experiment with systems of these kinds, without repeated samples.
 pub fn estimate(experiment: &Experiment, kinds: &[&str], effort: &Effort) -> Duration {
     let turn_s = |configuration: &Configuration| match experiment.work {
-        // Starting and ending a process. A configuration's own time counts.
+        // Start and end of a process. A configuration's own time counts.
         Work::Program => {
             let ms = configuration.parameter("ms");
             0.2 + ms.map_or(effort.seconds, |ms| ms as f64 / 1e3)
         }
-        // Nothing is started: it is computed.
+        // No process: the figures are computed.
         Work::Server(work) if work.lasts == 0.0 => 0.0,
-        // A server, a generator that warms up, and replies that are compared. A configuration's
-        // least time counts.
+        // A server, a generator with warm-up, and a comparison of replies. A configuration's
+        // minimum time counts.
         Work::Server(work) => {
             let lasts = work.lasts * effort.seconds;
             1.1 + lasts.max(configuration.get("least_s", 0) as f64)
@@ -227,11 +227,11 @@ struct Run<'a> {
     effort: Effort,
     noise: Patience,
     began: Instant,
-    /// Turns that there will be.
+    /// Planned number of turns.
     total: usize,
     done: usize,
     skipped: usize,
-    /// Rounds of which at least one turn was taken now.
+    /// Rounds with at least one turn taken in this run.
     rounds: u32,
 }
 
@@ -244,7 +244,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// For so many turns.
+    /// Allows repetitions for this number of turns.
     fn of(turns: usize) -> Patience {
         Patience { left: (turns as f64 * REPEATS_SHARE_MAX) as u32, ..Patience::default() }
     }
@@ -275,7 +275,7 @@ impl Run<'_> {
             let before = self.done - self.skipped;
             for configuration in &configurations {
                 for turn in 0..self.systems.len() {
-                    // The first one changes.
+                    // Each round begins with another system.
                     let system = self.systems[(turn + round as usize) % self.systems.len()];
                     self.tell(setting, configuration, system);
                     let is_there =
@@ -289,7 +289,7 @@ impl Run<'_> {
                     else {
                         return Ok(());
                     };
-                    // Every sample after this would fail as well.
+                    // If the generator's machine is lost, every later sample would fail as well.
                     if let (TurnResult::Failed(_), Some(testbed)) = (&result, &mut setting.testbed)
                     {
                         testbed.clocks()?;
@@ -311,7 +311,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is to be continued, if anything is. What cannot be is not thrown away.
+    /// Earlier samples to continue, if any; an error if they cannot be continued.
     fn earlier(&self, setting: &Setting<'_>, file: &Path) -> Result<Option<Recorded>, RunError> {
         if !self.effort.resume {
             return Ok(None);
@@ -337,7 +337,7 @@ impl Run<'_> {
         }
     }
 
-    /// True if waiting for a core says nothing of others.
+    /// True if waiting for a core is no sign of other programs.
     fn queues_by_itself(&self) -> bool {
         match self.experiment.work {
             Work::Server(work) => work.queues_by_itself,
@@ -345,7 +345,7 @@ impl Run<'_> {
         }
     }
 
-    /// Samples of an earlier run that were taken again, and noisy ones that were kept.
+    /// Numbers of repeated and of noisy samples in an earlier run.
     fn disturbed(&self, earlier: &Recorded) -> (u32, u32) {
         let queues = self.queues_by_itself();
         let mut repeated = 0;
@@ -363,7 +363,7 @@ impl Run<'_> {
         (repeated, noisy)
     }
 
-    /// A turn: one sample, again while it is noisy. `None` when the user stopped it.
+    /// Takes a sample, again while it is noisy. `None` if the user stopped it.
     fn turn(
         &mut self,
         setting: &mut Setting<'_>,
@@ -383,7 +383,7 @@ impl Run<'_> {
             let sample = match result {
                 TurnResult::Sample(sample) => sample,
                 other => {
-                    // A sample that there is counts more than a failure after it.
+                    // An existing sample counts more than a later failure.
                     self.noise.kept += u32::from(best.is_some());
                     return Ok(Some(best.map_or(other, TurnResult::Sample)));
                 }
@@ -457,7 +457,7 @@ impl Run<'_> {
         }
     }
 
-    /// The greatest rate of a system, by which configurations are scaled, where they are.
+    /// Finds the highest rate of a system, if it scales the configurations.
     fn peak(&mut self, setting: &mut Setting<'_>) -> Result<Option<f64>, RunError> {
         let Work::Server(work) = self.experiment.work else {
             return Ok(None);
@@ -508,14 +508,14 @@ impl Run<'_> {
         }
     }
 
-    /// The testbed in words.
+    /// Description of the testbed.
     fn testbed(&self, setting: &Setting<'_>) -> String {
         let (testbed, shares_cores) =
             (setting.testbed.as_ref(), self.experiment.work.shares_cores());
         testbed.map_or("any core".to_owned(), |testbed| testbed.words(shares_cores))
     }
 
-    /// A thing in which this run measures something else than an earlier one.
+    /// First difference that makes this run incompatible with an earlier one.
     fn differs(&self, earlier: &Recorded, testbed: &str) -> Option<&'static str> {
         let header = &earlier.header;
         let things = [
@@ -534,7 +534,7 @@ impl Run<'_> {
         systems.map(|&system| system.into()).collect()
     }
 
-    /// True if another round would probably end too late. There is one at least.
+    /// True if another round would probably end too late. The first round always runs.
     fn is_budget_spent(&self) -> bool {
         let spent = self.began.elapsed();
         let each = spent.checked_div(self.rounds);
@@ -542,7 +542,7 @@ impl Run<'_> {
         ends.zip(self.effort.budget).is_some_and(|(ends, budget)| ends > budget)
     }
 
-    /// Turns are counted from here on: what was told before was about the peak.
+    /// Restarts the count of turns, which so far was about the peak.
     fn begin(&mut self, configurations: usize) {
         self.total = configurations * self.systems.len() * self.effort.repetitions as usize;
         self.done = 0;
@@ -566,8 +566,8 @@ impl Run<'_> {
     }
 }
 
-/// The sample, if all of its figures are numbers: JSON has no others, and a file with one cannot be
-/// read again.
+/// Checks that all figures are finite: JSON has no others, and a file with one could not be read
+/// back.
 fn of_numbers(sample: Sample) -> TurnResult {
     let mut figures = sample.values.iter();
     let strange = figures.find(|(_, figure)| !figure.is_finite());
@@ -580,7 +580,7 @@ fn record(configuration: &Configuration, system: &System, round: u32, turn: Turn
     Record { configuration, system: system.name.clone(), round, result: turn }
 }
 
-/// Runs a program to its end and reads what it prints, and how long its threads waited for a core.
+/// Runs a program to its end, and reads its output and its threads' waits for a core.
 fn program(
     stop: &AtomicBool,
     configuration: &Configuration,
@@ -601,7 +601,7 @@ fn program(
     }
     command.args(parameters).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // As many cores as it has processors, and the same ones for all systems.
+    // As many cores as it has processors, the same ones for all systems.
     let mut cores = usable_cores()?;
     cores.truncate(configuration.get("processors", u64::MAX) as usize);
     let settling = sys::Settling { cores, ..sys::Settling::default() };
@@ -619,11 +619,11 @@ fn program(
             let limit = patience.as_secs();
             return Ok(TurnResult::Failed(format!("did not end in {limit} s")));
         }
-        // What threads that have ended waited is not in it any more.
+        // Waits of threads that have ended are no longer included.
         *delay_ns = processes::run_delay_ns(child.id()).max(*delay_ns);
         thread::sleep(Duration::from_millis(20));
     };
-    // What they print fits into the pipes.
+    // The output fits into the pipes.
     let mut out = String::new();
     let mut errors = String::new();
     let stdout = child.stdout.take();
@@ -642,7 +642,7 @@ fn program(
     })
 }
 
-/// Time that a program may take. A configuration's own time counts.
+/// Time limit of a program. A configuration's own time counts.
 fn patience_of(configuration: &Configuration, milliseconds: u64) -> Duration {
     PATIENCE + Duration::from_millis(configuration.get("ms", milliseconds))
 }
@@ -674,7 +674,7 @@ mod tests {
     use super::*;
     use crate::store::tests::header;
 
-    /// Seen: a note for each sample of a program that panics, with the path of a source file.
+    /// Seen: a note for each sample of a panicking program, with the path of a source file.
     #[test]
     fn words_of_a_panic() {
         let panic = "\nthread 'main' (21) panicked at src/mod.rs:588:45:\nno memory\nnote: x";
@@ -748,7 +748,7 @@ mod tests {
         assert_eq!(told, [(0, 1), (0, 80)]);
     }
 
-    /// A run of root's went on without root, with figures of another testbed in the same file.
+    /// Seen: a run as root was continued without root, with another testbed's figures in one file.
     #[test]
     fn a_run_goes_on_where_it_began() {
         let systems = [system()];
@@ -765,8 +765,8 @@ mod tests {
     }
 
     /// Seen: `--resume` without sudo, with another `--sample` or after an upgrade of nginx emptied
-    /// the file that a night had filled, though "samples that are there stay". Cause: a run that
-    /// cannot go on began anew. Cure: it is refused.
+    /// the file of a whole night, against "samples that are there stay". Cause: a run that cannot
+    /// continue began anew. Cure: it is refused.
     #[test]
     fn resuming_never_empties_a_file() {
         let systems = [system()];
@@ -833,7 +833,7 @@ mod tests {
         assert!(!run.is_budget_spent());
     }
 
-    /// Seen: a night of noisy samples, and no note of it once its last round had been resumed.
+    /// Seen: a night of noisy samples had no note once its last round had been resumed.
     #[test]
     fn noise_of_the_resumed_part_counts() {
         let systems = [system()];
@@ -859,7 +859,7 @@ mod tests {
         let own = Configuration::new("c", "yield", [("ms", 10_000)]);
         let any = Configuration::new("c", "yield", []);
         assert_eq!(patience_of(&own, 300), Duration::from_secs(70));
-        // Seen: "did not end in 60 s" of each program, with --sample 60s.
+        // Seen: "did not end in 60 s" for each program, with --sample 60s.
         assert_eq!(patience_of(&any, 90_000), Duration::from_secs(150));
     }
 }

@@ -1,18 +1,19 @@
-//! Numbers as people read them: three digits, a unit that fits, and one sample beside two samples.
+//! Numbers for people: three digits, a suitable unit, and medians with their bands.
 
 use load::random::Random;
 use load::report::count_of;
 
 use crate::measure::Better;
 
-/// Each is a thousand of the one before.
+/// Units of time, each a thousand of the one before.
 const TIMES: [&str; 4] = ["ns", "µs", "ms", "s"];
-/// From here on a table of times is in the next unit: its small figures keep their digits longer.
+/// Limit above which a table of times uses the next unit: its small figures keep their digits
+/// longer.
 const TABLE_FROM: f64 = 10_000.0;
 const LEAST_IN_TABLE: f64 = 0.05;
 const ALONE_FROM: f64 = 1_000.0;
 
-/// A unit, and what figures are multiplied by to be in it.
+/// A unit, and the factor that converts figures to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
     factor: f64,
@@ -20,8 +21,8 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// One for all figures of a table or a drawing; times may be in a greater unit than measured,
-    /// if the least of them keeps its digits.
+    /// Chooses a unit for all figures of a table or a drawing. Times may have a larger unit than
+    /// measured if the smallest keeps its digits.
     pub(crate) fn of_table(unit: &'static str, least: f64, greatest: f64) -> Scale {
         let scale = Scale::below(unit, greatest, TABLE_FROM);
         if least * scale.factor < LEAST_IN_TABLE { Scale { factor: 1.0, unit } } else { scale }
@@ -45,7 +46,7 @@ impl Scale {
         show(figure * self.factor)
     }
 
-    /// A median, with its band if there is one, and samples enough to speak of one.
+    /// A median, with its band if there are enough samples for one.
     pub(crate) fn show_spread(self, spread: Spread) -> String {
         let [median, least, greatest] =
             [spread.median, spread.least, spread.greatest].map(|figure| self.show(figure));
@@ -67,19 +68,18 @@ impl Scale {
     }
 }
 
-/// The middle of so many figures in their order; of an even number of them, between the two in the
-/// middle.
+/// Median of `count` figures in their order; of an even number, the mean of the two in the middle.
 pub(crate) fn middle(count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
     let lower = at(count.checked_sub(1)? / 2)?;
     let upper = at(count / 2)?;
     Some((lower + upper) / 2.0)
 }
 
-/// Samples on each side that a verdict, or a band from least to greatest, needs.
+/// Samples on each side that a verdict, or a band from minimum to maximum, needs.
 pub(crate) const SAMPLES_MIN: usize = 5;
 
-/// The 2.5th and the 97.5th percentile of a figure that is made of medians, when samples are drawn
-/// again with replacement, on each side by itself (bootstrap).
+/// The 2.5th and the 97.5th percentile of a function of medians, when each side's samples are
+/// resampled with replacement (bootstrap).
 pub(crate) fn bootstrap<const N: usize>(
     sides: [&[f64]; N],
     of: impl Fn([f64; N]) -> f64,
@@ -95,7 +95,7 @@ pub(crate) fn bootstrap<const N: usize>(
     (drawn[DRAWS / 40], drawn[DRAWS - 1 - DRAWS / 40])
 }
 
-/// The median of figures none of which is missing.
+/// Median of figures none of which is missing.
 pub(crate) fn median(figures: Vec<f64>) -> f64 {
     Spread::of(figures).map_or(f64::NAN, |spread| spread.median)
 }
@@ -103,18 +103,18 @@ pub(crate) fn median(figures: Vec<f64>) -> f64 {
 /// Median and band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle one.
+    /// Median.
     pub median: f64,
-    /// The least.
+    /// Minimum.
     pub least: f64,
-    /// The greatest.
+    /// Maximum.
     pub greatest: f64,
     /// Number of figures.
     pub count: usize,
 }
 
 impl Spread {
-    /// The spread of figures none of which is missing.
+    /// Spread of figures none of which is missing.
     pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
         figures.sort_by(f64::total_cmp);
         Some(Spread {
@@ -125,13 +125,13 @@ impl Spread {
         })
     }
 
-    /// True if there are enough samples for a band from least to greatest.
+    /// True if there are enough samples for a band from minimum to maximum.
     pub(crate) fn has_band(&self) -> bool {
         self.count >= SAMPLES_MIN
     }
 
-    /// The best figure: two runs of one thing agree in it better than in the median, because what
-    /// disturbs makes slower and never faster.
+    /// Best figure: two runs of the same program agree in it better than in the median, because
+    /// disturbances only make it slower.
     pub fn best(&self, better: Better) -> f64 {
         match better {
             Better::More => self.greatest,
@@ -149,7 +149,7 @@ pub(crate) fn with_unit(figure: f64, unit: &'static str) -> String {
     }
 }
 
-/// A figure as people read it: three digits, and thousands set apart.
+/// A figure for people: three digits, with thousands separators.
 pub fn show(figure: f64) -> String {
     let size = figure.abs();
     if size < 1e-6 {
@@ -165,20 +165,20 @@ pub fn show(figure: f64) -> String {
     }
 }
 
-/// A figure of three digits, and the power of ten of its first one.
+/// A figure rounded to three digits, and the power of ten of its first one.
 fn rounded(figure: f64) -> (f64, i32) {
     let text = format!("{figure:.2e}");
     let exponent = text.split_once('e').and_then(|(_, power)| power.parse().ok());
     (text.parse().unwrap_or(figure), exponent.unwrap_or(0))
 }
 
-/// A count. A half is rounded to the even one, as by `{:.0}`.
+/// A count with thousands separators. A half is rounded to even, as by `{:.0}`.
 pub(crate) fn grouped(figure: f64) -> String {
     let text = count_of(figure.abs().round_ties_even() as u64);
     if figure < 0.0 { format!("-{text}") } else { text }
 }
 
-/// A quotient: two decimals, and a third where two would say nothing.
+/// A quotient: two decimals, or three if it is small.
 pub(crate) fn show_ratio(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") }
 }
@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(shown, expected);
     }
 
-    /// Seen: "1000" without a comma, "10.00" of four digits, and "1,000 µs". Cause: the digits were
-    /// counted before the figure was rounded. Cure: it is rounded first.
+    /// Seen: "1000" without a comma, "10.00" with four digits, and "1,000 µs". Cause: digits were
+    /// counted before rounding. Cure: rounding comes first.
     #[test]
     fn rounding_keeps_three_digits() {
         assert_eq!(
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(with_unit(999.6, "µs"), "1.00 ms");
     }
 
-    /// Seen: "ahead of nginx in p99 latency (353,108; nginx 377,225)", and nothing said of what.
+    /// Seen: "ahead of nginx in p99 latency (353,108; nginx 377,225)", without a unit.
     #[test]
     fn unit_of_a_single_figure() {
         for (figure, unit, said) in [
@@ -233,7 +233,7 @@ mod tests {
         let unit = |unit, least, greatest| Scale::of_table(unit, least, greatest).unit;
         assert_eq!([unit("µs", 1.0, 9_999.0), unit("µs", 78.0, 609_223.0)], ["µs", "ms"]);
         assert_eq!([unit("ns", 1e9, 3e10), unit("per second", 1.0, 1e6)], ["s", "per second"]);
-        // 0.0203 ms would hide what a short request costs beside a long one.
+        // In ms, 0.0203 would hide the difference of a short request from others.
         assert_eq!(unit("µs", 20.3, 22_142.0), "µs");
         assert_eq!(Scale::of_table("µs", 78.1, 609_223.0).show(78.1), "0.0781");
     }
@@ -260,7 +260,7 @@ mod tests {
         let scale = Scale::of_table("%", 0.0, 1.0);
         assert_eq!(scale.show_spread(spread(0.0, 0.0, 0.0)), "0");
         assert_eq!(scale.show_spread(spread(1e-9, 0.5, 1.0)), "0.500 (0–1.00)");
-        // Seen: bands of two samples. Cause: any two figures have a least and a greatest.
+        // Seen: bands of two samples. Cause: any two figures have a minimum and a maximum.
         let few = Spread { count: SAMPLES_MIN - 1, ..spread(0.1, 0.5, 1.0) };
         assert_eq!(scale.show_spread(few), "0.500");
         assert_eq!(

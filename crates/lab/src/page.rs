@@ -1,14 +1,14 @@
-//! The page of an experiment, `docs/experiments/NAME.md`. Its sentences are written there, its
-//! title comes from the catalogue, and its results from `weft lab report`.
+//! The page of an experiment, `docs/experiments/NAME.md`. It has the experiment's texts; its title
+//! comes from the catalogue, and its results from `weft lab report`.
 //!
-//! The sentences are paragraphs without markup, since `weft lab list NAME` and the report show them
+//! The texts are paragraphs without markup, since `weft lab list NAME` and the report show them
 //! too:
 //!
 //! - Question and method: the question, the papers' set-up for a reader who has not read them, what
 //!   is scaled here and why, and how to read the figure.
-//! - What the papers found, or that they did not ask.
-//! - Why not all of it came out: known causes of what did not come out as expected.
-//! - What may be wrong with it: reasons why it may not be so elsewhere.
+//! - What the papers found: their result, or a note that they did not ask.
+//! - Why not all of it came out: known causes of results that were not as expected.
+//! - What may be wrong with it: reasons why results may differ elsewhere.
 
 use load::report::fold;
 
@@ -23,8 +23,8 @@ const CAME_OUT: &str = "\n## What came out here";
 const HOW_TO_RUN: &str = "\n\n`sudo weft lab run ";
 
 impl Experiment {
-    /// The page without its results, and with what the tables of results do not explain: systems,
-    /// measures, configurations, expectations. In Markdown.
+    /// The page in Markdown, without results, but with the systems, measures, configurations and
+    /// expectations that result tables do not explain.
     pub fn markdown(&self) -> String {
         let (_, page) = self.page.split_once("-->\n\n").unwrap_or_default();
         let page = page.split(CAME_OUT).next().unwrap_or_default();
@@ -52,13 +52,13 @@ impl Experiment {
         lists.join("\n")
     }
 
-    /// The expectations of a full run, in words.
+    /// Expectations of a full run, in words.
     fn expected(&self) -> Vec<String> {
         let configurations = (self.configurations)(&Breadth::default());
         let kinds: Vec<String> = self.systems.iter().map(|&kind| kind.to_owned()).collect();
         let rows = Rows::new(&configurations, &kinds);
         let expectations = (self.expectations)(&rows).into_iter().flatten();
-        // A quick run may have configurations of its own, of which the same is expected.
+        // A quick run may have configurations of its own, with the same expectations.
         let expectations = expectations.filter(|one| rows.has_configuration(&one.configuration));
         expectations.map(|one| one.says).collect()
     }
@@ -69,7 +69,7 @@ impl Experiment {
         parts.next().unwrap_or_default()
     }
 
-    /// The text below a heading, up to the next one; empty if there is no such heading.
+    /// Text below a heading, up to the next one; empty without such a heading.
     pub(crate) fn section(&self, heading: &str) -> &'static str {
         let begin = format!("# {heading}\n\n");
         let (_, behind) = self.page.split_once(&*begin).unwrap_or_default();
@@ -77,8 +77,8 @@ impl Experiment {
     }
 }
 
-/// A system by the name that tables have, and what weft's kinds of fibers are: other runtimes
-/// have one kind.
+/// A system's name in tables; for weft's fibers with their kind, since other runtimes have only
+/// one.
 fn in_tables(kind: &str) -> String {
     match kind {
         "pinned" => "weft: pinned fibers, the default, each of which stays on its processor",
@@ -89,7 +89,7 @@ fn in_tables(kind: &str) -> String {
     .to_owned()
 }
 
-/// `- Systems: a; b.`, since labels have commas.
+/// `- Systems: a; b.`, with semicolons because labels have commas.
 fn list(what: &str, all: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = all.collect();
     item(&format!("{what}: {}.", all.join("; ")))
@@ -133,7 +133,7 @@ mod tests {
         page.replace_range(begin..begin + len, text);
     }
 
-    /// The page with the title that the catalogue has. Its sentences and its results stay.
+    /// The page with the catalogue's title; its texts and results stay.
     fn made(experiment: &Experiment) -> String {
         let name = experiment.name;
         let mut page = experiment.page.to_owned();
@@ -173,7 +173,7 @@ mod tests {
             }
             assert!(experiment.markdown().starts_with(&format!("# {name}\n")));
         }
-        // No page without an experiment.
+        // Every page has an experiment.
         assert_eq!(fs::read_dir(&folder).unwrap().count(), CATALOG.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Programs on other people's runtimes, built from their sources here.
+//! Programs on other runtimes, built here from their sources.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::system::{Start, System};
 
-/// A runtime of others that the laboratory knows how to build.
+/// Another runtime that the laboratory can build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRuntime {
     /// Goroutines. Needs Go 1.22 or newer.
@@ -21,12 +21,12 @@ pub enum PeerRuntime {
     Threads,
 }
 
-/// The ways to wake a thread that [`PeerRuntime::Threads`] has, each a system of its own.
+/// Ways to wake a thread in [`PeerRuntime::Threads`], each a system of its own.
 const WAYS_TO_WAKE: [&str; 4] = ["futex", "eventfd", "msg-ring", "msg-ring register"];
 
-/// A module of the peers in Rust.
+/// Common module of the peers in Rust.
 const COMMON: (&str, &str) = ("src/common.rs", include_str!("../peers/common.rs"));
-/// A module of those that have threads of their own.
+/// Module of peers with user-level threads.
 const PROGRAMS: (&str, &str) = ("src/programs.rs", include_str!("../peers/programs.rs"));
 
 impl PeerRuntime {
@@ -71,11 +71,11 @@ impl PeerRuntime {
         }
     }
 
-    /// Builds the peer in a folder of its own beneath `folder`, or finds it built from these very
-    /// sources; returns the systems that it is good for.
+    /// Builds the peer in its own folder below `folder`, unless the same sources were already built
+    /// there; returns its systems.
     ///
     /// # Errors
-    /// `NotFound` if its tool chain is not there; else what it said.
+    /// `NotFound` without its tool chain; otherwise the build's output.
     pub fn build(self, folder: &Path) -> io::Result<Vec<System>> {
         let folder = folder.join(self.name());
         let program = folder.join("peer");

@@ -17,41 +17,41 @@ use crate::sample::LASTED_S;
 use crate::store::{Recorded, TurnResult};
 use crate::system::{NEW, OLD, name_of};
 
-/// Above this, the machine was not ours.
+/// CPU share of others above which a machine was too busy.
 const OTHERS_PERCENT_MAX: f64 = 5.0;
 
-/// Failures of a system that differ in their numbers only.
+/// Failures of a system with reasons that differ only in numbers.
 struct AlikeFailures<'a> {
     system: &'a str,
-    /// The first one's reason.
+    /// Reason of the first one.
     why: &'a str,
-    /// True if others have other numbers.
+    /// True if the others' reasons have other numbers.
     differ: bool,
     count: usize,
     configurations: Vec<&'a str>,
 }
 
-/// True if two texts differ in their numbers only.
+/// True if two texts differ only in numbers.
 fn is_alike(one: &str, other: &str) -> bool {
     let one = one.split(|letter: char| letter.is_ascii_digit());
     let other = other.split(|letter: char| letter.is_ascii_digit());
     one.filter(|part| !part.is_empty()).eq(other.filter(|part| !part.is_empty()))
 }
 
-/// All of an experiment.
+/// Report of an experiment.
 pub struct Report<'a> {
     /// The experiment.
     pub experiment: &'static Experiment,
     /// Its file of samples.
     pub recorded: &'a Recorded,
-    /// Configuration by configuration, system by system.
+    /// Rows by configuration and system.
     pub rows: Rows,
     /// Expectations with their verdicts.
     pub expectations: Vec<Expectation>,
 }
 
 impl<'a> Report<'a> {
-    /// The report of a file of samples.
+    /// Creates the report of a file of samples.
     pub fn new(experiment: &'static Experiment, recorded: &'a Recorded) -> Report<'a> {
         let rows = recorded.rows(experiment);
         let expectations = (experiment.expectations)(&rows).into_iter().flatten();
@@ -77,7 +77,7 @@ impl<'a> Report<'a> {
         each.all(|expectation| expectation.verdict != Judgement::Failed)
     }
 
-    /// Reservations about the figures, in sentences.
+    /// Reservations about the figures, as sentences.
     pub fn warnings(&self) -> Vec<String> {
         let header = &self.recorded.header;
         let mut warnings = Vec::new();
@@ -133,7 +133,7 @@ impl<'a> Report<'a> {
         warnings
     }
 
-    /// That there are too few samples, which verdicts say by themselves.
+    /// Warning about too few samples.
     fn few(&self) -> Option<String> {
         let rows = self.rows.all().iter();
         let samples = rows.map(|row| row.samples.len() + row.failures.len());
@@ -142,7 +142,7 @@ impl<'a> Report<'a> {
         is_few.then(|| format!("only {fewest} of each: too few samples for a verdict"))
     }
 
-    /// The kinds of systems that the run did not have: those that it missed, and those that the
+    /// Kinds of systems that the run lacked: those that were not installed, and those that the
     /// experiment did not have then.
     fn missing(&self) -> Vec<&str> {
         let header = &self.recorded.header;
@@ -161,7 +161,7 @@ impl<'a> Report<'a> {
         missing
     }
 
-    /// Systems that took part and of which nothing came, not even a failure.
+    /// Systems that took part without any sample or failure.
     fn silent(&self) -> Vec<&str> {
         let came = |system: &str| {
             let rows = self.rows.all().iter();
@@ -173,7 +173,7 @@ impl<'a> Report<'a> {
         systems
     }
 
-    /// Samples in which the generator had no reserve.
+    /// Number of samples in which the generator had no reserve.
     fn generator_limited(&self) -> usize {
         let samples = self.rows.all().iter().flat_map(|row| &row.samples);
         let is_limited = |sample: &&crate::Sample| {
@@ -183,7 +183,7 @@ impl<'a> Report<'a> {
         samples.filter(is_limited).count()
     }
 
-    /// Failures, a sentence for each system and reason.
+    /// Failures, a sentence per system and reason.
     fn failures(&self) -> Vec<String> {
         let mut found: Vec<AlikeFailures<'_>> = Vec::new();
         for row in self.rows.all() {
@@ -220,13 +220,13 @@ impl<'a> Report<'a> {
         sentences.collect()
     }
 
-    /// Its figures as SVG files, each with what it needs: names and texts.
+    /// Figures as standalone SVG files: names and texts.
     pub fn figures(&self) -> Vec<(String, String)> {
         svg::files(self)
     }
 
-    /// The first measures, `first` of them; those that decide an expectation; and those that are
-    /// always told. The page of figures has the others.
+    /// The first `first` measures, those that decide an expectation, and those that are always
+    /// shown. The HTML page has the others.
     fn main_measures(&self, first: usize) -> impl Iterator<Item = &'static Measure> {
         let is_main = move |(at, measure): &(usize, &Measure)| {
             let mut decided = self.expectations.iter().map(|one| one.measure);
@@ -236,7 +236,7 @@ impl<'a> Report<'a> {
         measures.filter(is_main).map(|(_, measure)| measure)
     }
 
-    /// Date, machine and method: one sentence, with or without the testbed.
+    /// Date, machine and method as a sentence, with or without the testbed.
     fn receipt(&self, has_testbed: bool) -> String {
         let header = &self.recorded.header;
         let date = crate::card::date_of(header.began_unix_s);
@@ -250,7 +250,7 @@ impl<'a> Report<'a> {
         let versions = versions.into_iter();
         let versions: Vec<_> =
             versions.map(|(name, version)| format!("{name} {version}")).collect();
-        // A budget, or the user, may have ended it before.
+        // A budget, or the user, may have ended the run early.
         let rows = self.rows.all().iter();
         let taken = rows.map(|row| row.samples.len() + row.failures.len()).max().unwrap_or(0);
         let asked = counted(header.repetitions as usize, "round");
@@ -269,15 +269,15 @@ impl<'a> Report<'a> {
             parts.push(format!("{} taken again", counted(repeated, "noisy sample")));
         }
         parts.extend(self.waited());
-        // Programs choose their cores by themselves.
+        // Programs choose their own cores.
         if has_testbed && matches!(self.experiment.work, Work::Server(_)) {
             parts.push(testbed.clone());
         }
         format!("{}.", parts.join("; "))
     }
 
-    /// Time that systems and generators waited for their cores: the median sample. Left out where
-    /// programs share a core by design, since waiting is no disturbance there.
+    /// Time that systems and generators waited for their cores: median of the samples. Left out
+    /// where programs share a core by design, since waiting is no disturbance there.
     fn waited(&self) -> Option<String> {
         if matches!(self.experiment.work, Work::Server(work) if work.queues_by_itself) {
             return None;
@@ -285,13 +285,12 @@ impl<'a> Report<'a> {
         let samples = self.rows.all().iter().flat_map(|row| &row.samples);
         let delays = samples.map(|sample| sample.noise.run_delay_percent);
         let delay = Spread::of(delays.collect())?.median;
-        // Older samples of programs do not say it.
+        // Older samples of programs lack it.
         (delay > 0.0).then(|| format!("waited for a core: {} % of the time", show(delay)))
     }
 
-    /// Length of a server's samples, or the time that programs were asked for: `, 0.3 to 10 s
-    /// each`. An experiment may take longer than the run's measure, and a program may end by
-    /// itself.
+    /// Length of a server's samples, or the time requested of programs: `, 0.3 to 10 s each`. An
+    /// experiment may multiply the run's sample time, and a program may end earlier.
     fn lengths(&self) -> String {
         let rows = self.rows.all().iter();
         let is_server = matches!(self.experiment.work, Work::Server(_));
@@ -307,7 +306,7 @@ impl<'a> Report<'a> {
                 .map(|ms| ms.map_or(self.recorded.header.seconds, |ms| ms as f64 / 1e3))
                 .collect()
         };
-        // Older samples do not say it.
+        // Older samples lack it.
         let Some(lasted) = Spread::of(seconds) else {
             return String::new();
         };

@@ -1,4 +1,4 @@
-//! Samples by configuration and system, and what is made of them.
+//! Samples by configuration and system, and figures computed from them.
 
 use crate::measure::{Better, Configuration, Measure};
 use crate::numbers::{SAMPLES_MIN, Scale, Spread, bootstrap, middle};
@@ -15,9 +15,9 @@ pub struct Row {
     pub samples: Vec<Sample>,
     /// The round of each.
     pub rounds: Vec<u32>,
-    /// Samples that failed, and why.
+    /// Reasons of failed samples.
     pub failures: Vec<String>,
-    /// The system has no such program.
+    /// True if the system has no such program.
     pub is_absent: bool,
 }
 
@@ -38,12 +38,12 @@ impl Row {
         samples.map(|sample| measure.figure(&self.configuration, &sample.values))
     }
 
-    /// True if a sample tells of a measure, if only that it never came to an end.
+    /// True if a sample has the measure, or shows that it never ended.
     pub(crate) fn tells_of(&self, measure: &Measure) -> bool {
         self.figures(measure).any(|figure| figure.is_some()) || self.nevers(measure) > 0
     }
 
-    /// Number of samples that never came to an end, or to a reply.
+    /// Number of samples that never ended, or had no reply.
     fn nevers(&self, measure: &Measure) -> usize {
         let each = self.figures(measure).zip(&self.samples);
         let is_never = |(figure, sample): &(Option<f64>, &Sample)| {
@@ -59,7 +59,7 @@ impl Row {
         (never + failed, self.samples.len() + failed)
     }
 
-    /// Its figures, and the worst possible for each that is missing.
+    /// Figures, with the worst possible value for missing ones.
     pub(crate) fn ranked(&self, measure: &Measure) -> Vec<f64> {
         let worst = match measure.better {
             Better::More => 0.0,
@@ -79,8 +79,8 @@ impl Row {
         }
     }
 
-    /// The text of a measure in tables and figures: a median with its band, or why there is none. A
-    /// sample without a figure is worse than any, and is that end of the band.
+    /// Text of a measure in tables and figures: a median with its band, or the reason for its
+    /// absence. A sample without a figure is worse than any, and that end of the band.
     pub(crate) fn show(&self, measure: &Measure, scale: Scale) -> String {
         let why = self.why_nothing(measure);
         let spread = self.spread(measure);
@@ -102,13 +102,13 @@ impl Row {
         }
     }
 
-    /// Median, least and greatest of a measure; `None` if there is no figure in the middle.
+    /// Median, minimum and maximum of a measure; `None` if the median is missing.
     pub fn spread(&self, measure: &Measure) -> Option<Spread> {
         let mut figures: Vec<f64> = self.figures(measure).flatten().collect();
         figures.sort_by(f64::total_cmp);
         let (without, _) = self.missing(measure);
         let count = figures.len() + without;
-        // A figure that is not there is worse than any.
+        // A missing figure is worse than any.
         let before = match measure.better {
             Better::More => without,
             _ => 0,
@@ -130,7 +130,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows for all configurations on all systems.
+    /// Creates empty rows for all configurations on all systems.
     pub(crate) fn new(configurations: &[Configuration], systems: &[String]) -> Rows {
         let rows = configurations
             .iter()
@@ -143,7 +143,7 @@ impl Rows {
         self.rows.push(row);
     }
 
-    /// Configuration by configuration, system by system.
+    /// Rows by configuration and system.
     pub fn all(&self) -> &[Row] {
         &self.rows
     }
@@ -159,7 +159,7 @@ impl Rows {
         rows.find(|row| row.configuration.label == configuration && row.system == system)
     }
 
-    /// A system's courses of a measure in a configuration, step by step: the time, and the spread.
+    /// Courses of a measure for a system in a configuration, step by step: time, and spread.
     pub(crate) fn course(
         &self,
         measure: &Measure,
@@ -209,12 +209,12 @@ impl Rows {
         self.rows.iter().any(|row| row.system == system)
     }
 
-    /// The spread of a row that is there.
+    /// Spread of an existing row.
     pub fn spread(&self, measure: &Measure, configuration: &str, system: &str) -> Option<Spread> {
         self.find(configuration, system)?.spread(measure)
     }
 
-    /// The unit for all figures of a measure.
+    /// Unit for all figures of a measure.
     pub(crate) fn scale(&self, measure: &Measure) -> Scale {
         let spreads = self.rows.iter().filter_map(|row| row.spread(measure));
         let medians = spreads.map(|spread| spread.median);
@@ -224,13 +224,13 @@ impl Rows {
         Scale::of_table(measure.unit, least, greatest)
     }
 
-    /// A system's figure by another's in the same configuration: of the medians, and of the best
+    /// Ratio of two systems' figures in the same configuration: of the medians, and of the best
     /// samples.
     pub fn ratio(&self, measure: &Measure, label: &str, of: &str, by: &str) -> Option<Ratio> {
         self.ratio_of(measure, (label, of), (label, by))
     }
 
-    /// The same of two rows: each is a configuration and a system.
+    /// Ratio of two rows, each a configuration and a system.
     pub(crate) fn ratio_of(
         &self,
         measure: &Measure,
@@ -258,7 +258,7 @@ impl Rows {
     }
 }
 
-/// One figure by another.
+/// Ratio of two figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     /// Ratio of the medians.
@@ -267,7 +267,7 @@ pub struct Ratio {
     pub best: f64,
 }
 
-/// The text of a row in a table: a median with its band, or why there is none.
+/// Text of a row in a table: a median with its band, or the reason for its absence.
 pub(crate) fn show_row(row: Option<&Row>, measure: &Measure, scale: Scale) -> String {
     let row = row.filter(|row| !row.is_absent);
     row.map_or("–".to_owned(), |row| row.show(measure, scale))
@@ -277,7 +277,7 @@ pub(crate) fn show_row(row: Option<&Row>, measure: &Measure, scale: Scale) -> St
 pub(crate) mod tests {
     use super::*;
 
-    /// Rows of one configuration "c": a system and what its samples measured; `None` is never.
+    /// Rows of one configuration "c": a system and its samples' figures; `None` is never.
     pub(crate) fn rows(of: &[(&str, &[Option<f64>])]) -> Rows {
         let configuration = Configuration::new("c", "p", []);
         let rows = of.iter().map(|(system, figures)| {
@@ -305,13 +305,13 @@ pub(crate) mod tests {
         assert_eq!(median(&LESS, &[Some(1.0), None, None]), None);
         assert_eq!(median(&MORE, &[Some(1.0), None, None]), None);
         assert_eq!(median(&LESS, &[]), None);
-        // What was not taken says nothing.
+        // A measure that was not taken says nothing.
         let figures = [Some(1.0), None, None];
         assert_eq!(median(&Measure::CPU_US, &figures), Some(1.0));
     }
 
-    /// Seen: of four rounds, the published median was the third best. Cause: the middle of an even
-    /// number was the upper one. Cure: it is between the two.
+    /// Seen: the published median of four rounds was the third best. Cause: the upper of the two in
+    /// the middle was taken. Cure: their mean.
     #[test]
     fn middle_of_an_even_number() {
         let median = |measure: &Measure, figures: &[Option<f64>]| {
@@ -328,9 +328,9 @@ pub(crate) mod tests {
         assert_eq!(Spread::of(four.iter().flatten().copied().collect()).unwrap().median, 2.5);
     }
 
-    /// Seen: a recovery of "0.800 (0.600–0.800)" of three samples of which one never came to it,
-    /// and "failed" of a server that had answered once. Cause: the band was that of the figures
-    /// that are there. Cure: what is missing is the worst end of it.
+    /// Seen: a recovery of "0.800 (0.600–0.800)" of three samples, one of which never recovered,
+    /// and "failed" for a server that had answered once. Cause: the band included existing figures
+    /// only. Cure: a missing figure is the worst end.
     #[test]
     fn missing_figure_ends_the_band() {
         let scale = Scale::of_table("µs", 1.0, 1.0);
@@ -349,7 +349,7 @@ pub(crate) mod tests {
         assert_eq!(shown(&MORE, &rates, 1), "9.00 (failed–10.0)");
         assert_eq!(shown(&MORE, &rates, 3), "failed (failed–10.0)");
         assert_eq!(shown(&LESS, &[Some(0.8), None], 1), "failed or never (0.800–failed or never)");
-        // What was not taken says nothing.
+        // A measure that was not taken says nothing.
         let older = [2.0, 2.0, 2.5, 3.0, 3.0].map(Some);
         let older = [&older[..], &[None]].concat();
         assert_eq!(shown(&Measure::CPU_US, &older, 0), "2.50 (2.00–3.00)");
@@ -357,9 +357,9 @@ pub(crate) mod tests {
         assert_eq!(shown(&Measure::CPU_US, &once, 4), "failed (25.3–failed)");
     }
 
-    /// Seen: "not measured" of the p99 of a server that answered nothing in any sample, and of one
-    /// that did so in two of five the median of the other three. Cause: such a sample has no p99,
-    /// and that was taken for one that is older than the measure.
+    /// Seen: "not measured" for the p99 of a server that answered nothing in any sample, and the
+    /// median of three for one that did so in two of five. Cause: such a sample has no p99, and was
+    /// taken for one from before the measure existed.
     #[test]
     fn silence_is_worse_than_any_latency() {
         let answered = |p99_us: f64| Sample::of([("rate_per_s", 10.0), ("p99_us", p99_us)]);

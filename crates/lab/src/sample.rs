@@ -1,4 +1,4 @@
-//! A sample: what one start of one system in one configuration brought.
+//! A sample: the result of one start of a system in a configuration.
 
 use std::collections::BTreeMap;
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Values;
 
-/// Output of a program under test, one line of JSON.
+/// Output of a program under test: one line of JSON.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Output {
-    /// Operations done.
+    /// Number of operations.
     pub ops: u64,
-    /// Time that they took.
+    /// Their duration.
     pub seconds: f64,
-    /// Time to end, where that is measured.
+    /// Time to end, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_seconds: Option<f64>,
-    /// Growth of resident memory, where that is measured.
+    /// Growth of resident memory, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_bytes: Option<u64>,
-    /// Growth of address space, where that is measured.
+    /// Growth of address space, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_bytes: Option<u64>,
-    /// CPU time of the whole process, where that is measured.
+    /// CPU time of the whole process, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
 }
 
-/// The value that says how long a server's sample was measured.
+/// Name of the value with the length of a server's measurement.
 pub(crate) const LASTED_S: &str = "lasted_s";
 
-/// Figures that a sample has only if there were replies: what one costs the server, and how long
-/// one takes.
+/// Figures that a sample has only if there were replies: the server's and the machine's cost of a
+/// reply.
 pub(crate) const COSTS: [&str; 2] = ["cpu_us", "machine_us"];
 pub(crate) const LATENCIES: [&str; 4] = ["p50_us", "p99_us", "p99.9_us", "mean_us"];
 
@@ -60,19 +60,19 @@ pub struct Course {
 /// Disturbances of a sample, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Noise {
-    /// Time that server and generator were ready and had no core, in percent of the sample's; the
-    /// server's counts up to the part of its core that it left to others.
+    /// Time that server and generator were ready without a core, in percent of the sample's; the
+    /// server's counts up to the share of its core that it left to others.
     pub run_delay_percent: f64,
     /// CPU time of other programs, in percent of all cores.
     pub others_percent: f64,
-    /// Time that the hypervisor gave to others, in percent of all cores.
+    /// Time taken by the hypervisor, in percent of all cores.
     pub steal_percent: f64,
 }
 
 impl Noise {
-    /// The disturbance that counts. Threads of one server wait for each other as well, so waiting
-    /// counts as far as others can be the cause: what they used, and the hypervisor took, of all
-    /// `cores`. Where a sample's programs share a core by design, waiting says nothing.
+    /// The relevant disturbance. Threads of one server also wait for each other, so waits count up
+    /// to the time that others and the hypervisor took from all `cores`. If a sample's programs
+    /// share a core by design, waits do not count.
     pub(crate) fn percent(&self, queues_by_itself: bool, cores: usize) -> f64 {
         let of_a_core = cores as f64 * (self.others_percent + self.steal_percent);
         let delay = if queues_by_itself { 0.0 } else { self.run_delay_percent.min(of_a_core) };
@@ -81,14 +81,14 @@ impl Noise {
 }
 
 impl Sample {
-    /// These figures, by name.
+    /// Creates a sample with these figures, by name.
     pub(crate) fn of<'a>(figures: impl IntoIterator<Item = (&'a str, f64)>) -> Sample {
         let mut sample = Sample::default();
         sample.add(figures);
         sample
     }
 
-    /// True if a figure of this name is missing because nothing was answered.
+    /// True if this figure is missing because nothing was answered.
     pub(crate) fn is_silent_about(&self, name: &str) -> bool {
         let rate = match name {
             "hot_p50_us" | "hot_p99_us" => "hot_per_s",
@@ -99,7 +99,7 @@ impl Sample {
         is_silent && !self.values.contains_key(name)
     }
 
-    /// More figures, by name.
+    /// Adds figures, by name.
     pub(crate) fn add<'a>(&mut self, figures: impl IntoIterator<Item = (&'a str, f64)>) {
         let named = figures.into_iter();
         let named = named.map(|(name, figure)| (name.to_owned(), figure));
@@ -127,9 +127,9 @@ impl From<Output> for Sample {
 mod tests {
     use super::*;
 
-    /// Seen: of 71 samples of servers that were taken again 48 were of weft's threads and of
-    /// memcached, most while nothing else ran. Cause: how long each thread waited was summed up,
-    /// whatever had the core. Cure: waiting counts as far as others used the machine.
+    /// Seen: 48 of 71 repeated samples of servers were of weft's threads and of memcached, most
+    /// while nothing else ran. Cause: all waits of threads counted, whoever had the core. Cure:
+    /// waits count up to the time that others used the machine.
     #[test]
     fn own_threads_are_no_noise() {
         let noise = |delay, others, steal| Noise {

@@ -1,5 +1,5 @@
-//! Raw samples as JSON lines: a line for the run, one for each sample as soon as it is there, and
-//! one for the end. What was interrupted goes on from there, and a report needs nothing else.
+//! Raw samples as JSON lines: one for the run, one per sample, written at once, and one for the
+//! end. An interrupted run can continue, and a report needs nothing else.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,45 +16,45 @@ use crate::sample::Sample;
 use crate::system::{Start, System, file_name};
 use crate::testbed::with_path;
 
-/// The begin of a run.
+/// Start of a run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Header {
     /// Name of the experiment.
     pub experiment: String,
     /// Seconds since 1970.
     pub began_unix_s: u64,
-    /// Fewer configurations, shorter samples.
+    /// True for fewer configurations and shorter samples.
     pub quick: bool,
     /// Samples of each configuration on each system.
     pub repetitions: u32,
     /// Length of a sample's measurement.
     pub seconds: f64,
-    /// Peak rate of the machine, where configurations are scaled by it.
+    /// Peak rate of the machine, if it scales the configurations.
     pub peak_per_s: Option<f64>,
     /// Number of cores that the laboratory may use.
     #[serde(default = "two")]
     pub cores: usize,
     /// Testbed in words.
     pub testbed: String,
-    /// Only configurations that have one of these in their label, if there are any.
+    /// Restriction to configurations with one of these in their label; empty: all.
     #[serde(default)]
     pub only: Vec<String>,
-    /// Deficiencies of the testbed, and their effect.
+    /// Deficiencies of the testbed, with their effect.
     pub lacks: Vec<String>,
     /// Systems under test.
     pub systems: Vec<SystemLine>,
-    /// Kinds of systems that the experiment knows and that were not there.
+    /// Kinds of systems that the experiment knows and that were missing.
     pub missing: Vec<String>,
     /// The machine at the beginning.
     pub card: Card,
 }
 
-/// Cores of the machine whose records do not tell.
+/// Number of cores in records that lack it.
 fn two() -> usize {
     2
 }
 
-/// A system in a file.
+/// A system in the file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct SystemLine {
     /// Its name in tables.
@@ -80,7 +80,7 @@ impl From<&System> for SystemLine {
     }
 }
 
-/// A sample in a file.
+/// A sample in the file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Record {
     /// The configuration's label.
@@ -102,9 +102,9 @@ pub enum TurnResult {
     Sample(Sample),
     /// A sample that was too noisy and was taken again.
     Discarded(Sample),
-    /// Nothing, and why.
+    /// No sample, for this reason.
     Failed(String),
-    /// Nothing: the system has no such program.
+    /// No sample: the system has no such program.
     Absent,
 }
 
@@ -115,7 +115,7 @@ pub struct RunEnd {
     pub card: Card,
     /// Length of the run.
     pub took_s: f64,
-    /// Part of the machine that others used meanwhile, in percent, if known.
+    /// Share of the machine that others used meanwhile, in percent, if known.
     pub others_percent: Option<f64>,
     /// Noisy samples that were taken again.
     pub repeated: u32,
@@ -138,7 +138,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Begins the file anew, or goes on with it.
+    /// Begins the file anew, or continues it.
     pub(crate) fn open(path: &Path, header: &Header, goes_on: bool) -> io::Result<Store> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(with_path(folder))?;
@@ -157,7 +157,7 @@ impl Store {
         }
         let file = options.append(true).read(true).open(path)?;
         let text = fs::read(path)?;
-        // Without the line that was cut off.
+        // Without a truncated last line.
         let whole = text.iter().rposition(|&byte| byte == b'\n');
         file.set_len(whole.map_or(0, |at| at as u64 + 1))?;
         Ok(file)
@@ -171,7 +171,7 @@ impl Store {
         self.write(&Line::End(ending))
     }
 
-    /// One write for a line: what is cut off by a death is one line, the last.
+    /// Writes a line with one write, so that a death truncates at most the last line.
     fn write(&mut self, line: &Line) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -180,7 +180,7 @@ impl Store {
     }
 }
 
-/// Everything that a file tells.
+/// Contents of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
     /// Header of the last run into this file.
@@ -192,7 +192,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads a file, or what `gzip` has made of it; `None` if neither is there.
+    /// Reads a file, or its gzip variant; `None` if neither exists.
     ///
     /// # Errors
     /// A file that holds something else.
@@ -201,7 +201,7 @@ impl Recorded {
             return Ok(None);
         };
         let (mut header, mut turns, mut ending) = (None, Vec::new(), None);
-        // A last line without its end was cut off by the death of the writer.
+        // A last line without its end was truncated by the writer's death.
         for (at, line) in text.split_inclusive('\n').enumerate() {
             let Some(line) = line.strip_suffix('\n') else {
                 break;
@@ -230,7 +230,7 @@ impl Recorded {
         })
     }
 
-    /// The rows of the experiment that these are the turns of.
+    /// Rows of the experiment, filled with these turns.
     pub fn rows(&self, experiment: &Experiment) -> Rows {
         let Header { quick, peak_per_s, cores, .. } = self.header;
         let breadth = Breadth { quick, peak_per_s, cores };
@@ -260,12 +260,12 @@ impl Recorded {
     }
 }
 
-/// True if a configuration was asked for.
+/// True if a configuration was requested.
 pub(crate) fn is_chosen(only: &[String], label: &str) -> bool {
     only.is_empty() || only.iter().any(|part| label.contains(part))
 }
 
-/// Text of a file, or of the compressed one beside it.
+/// Text of a file, or of its compressed variant.
 fn text_of(path: &Path) -> io::Result<Option<String>> {
     let read = |path: &Path| match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -285,7 +285,7 @@ fn text_of(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// The file of an experiment below a folder of results.
+/// Samples file of an experiment in a folder of results.
 pub fn samples_file(folder: &Path, experiment: &str) -> PathBuf {
     folder.join("samples").join(format!("{experiment}.jsonl"))
 }

@@ -7,14 +7,14 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Something that experiments measure.
+/// A system under test.
 #[derive(Clone, Debug)]
 pub struct System {
     /// Name in tables: `weft`, `weft stackless`, `nginx copy`.
     pub name: String,
     /// Name by which experiments ask for it. `pinned`, `stackless` and `migratable` are weft's
-    /// fibers; other people's go by their names, the user's by `CUSTOM_SERVER` and
-    /// `CUSTOM_PROGRAM`. Two may be of one kind.
+    /// fibers; other runtimes have their own names, the user's `CUSTOM_SERVER` and
+    /// `CUSTOM_PROGRAM`. Two systems may be of one kind.
     pub kind: String,
     /// Version that it prints; empty if it was not asked.
     pub version: String,
@@ -28,7 +28,7 @@ impl System {
         System { name: name.to_owned(), kind: name.to_owned(), version, start }
     }
 
-    /// A server without a configuration file, whose version was not asked.
+    /// Creates a server without a configuration file, whose version is not printed.
     fn server(name: &str, program: &Path, words: &str, protocol: ServerProtocol) -> System {
         let arguments = self::words(words);
         let form = ServerForm { program: program.to_owned(), arguments, config: None, protocol };
@@ -48,12 +48,12 @@ pub enum Start {
         /// Arguments after the configuration's parameters.
         parameters: Vec<OsString>,
     },
-    /// A generator, which asks a server and prints its results.
+    /// A generator, which loads a server and prints its results.
     Generator {
         /// Path of the generator; weft's asks in every experiment.
         program: PathBuf,
-        /// Words of weft's forms behind `weft load http URL`; `{near}` stands for the generator's
-        /// end of a link.
+        /// Arguments of weft's forms after `weft load http URL`; `{near}` stands for the
+        /// generator's end of a link.
         words: Vec<String>,
     },
     /// A server, which listens at a port until it is stopped.
@@ -65,8 +65,8 @@ pub enum Start {
 pub struct ServerForm {
     /// Path of the server.
     pub program: PathBuf,
-    /// Its arguments; `{host}`, `{port}`, `{root}`, `{workers}`, `{interface}` and `{config}` stand
-    /// for what each start has.
+    /// Its arguments; `{host}`, `{port}`, `{root}`, `{workers}`, `{interface}` and `{config}` are
+    /// replaced at each start.
     pub arguments: Vec<String>,
     /// The file `{config}`.
     pub config: Option<ConfigFile>,
@@ -74,11 +74,11 @@ pub struct ServerForm {
     pub protocol: ServerProtocol,
 }
 
-/// Flags for a netstack on the experiment's link, with addresses that the kernel does not have.
+/// Flags for a netstack on the experiment's link, with addresses that the kernel lacks.
 const LOAD_NETSTACK: &str =
     "--network netstack --device packet:{near} --address 10.9.0.100-10.9.0.107/24";
 
-/// Load generators: weft's forms, and those of others that are installed.
+/// Load generators: weft's forms, and installed ones by others.
 pub fn generators(weft: &Path) -> Vec<System> {
     let own = [
         ("weft load", ""),
@@ -96,15 +96,14 @@ pub fn generators(weft: &Path) -> Vec<System> {
     own.into_iter().chain(others).collect()
 }
 
-/// The program with what the laboratory measures and is no part of weft: it lies beside it.
+/// Path of `weft-programs`, with measured programs that are no part of weft, beside weft.
 pub fn programs_beside(weft: &Path) -> PathBuf {
     weft.with_file_name(PROGRAMS)
 }
 
 pub(crate) const PROGRAMS: &str = "weft-programs";
 
-/// Servers that do next to nothing: the limit that stands beside real ones in figures. `programs`
-/// is `weft-programs`.
+/// Bare responders, shown beside real servers as the limit. `programs` is `weft-programs`.
 pub fn ceilings(programs: &Path) -> Vec<System> {
     let forms = [
         ("ceiling ring", "ring web", ServerProtocol::Web),
@@ -123,7 +122,7 @@ pub fn ceilings(programs: &Path) -> Vec<System> {
     forms.into_iter().chain(files).collect()
 }
 
-/// One responder that sends files in several ways: their names, and the words for them.
+/// One responder that sends files in several ways: names, and arguments.
 pub(crate) const FILE_WAYS: &[(&str, &str)] = &[
     ("sendfile poll", "poll"),
     ("sendfile yield", "yield"),
@@ -134,7 +133,7 @@ pub(crate) const FILE_WAYS: &[(&str, &str)] = &[
     ("read and send", "read"),
 ];
 
-/// nginx that compresses every reply: a server that is always the limit.
+/// nginx that compresses every reply, so that the server is always the bottleneck.
 pub(crate) fn nginx_gzip() -> Option<System> {
     nginx("nginx gzip", NGINX_GZIP).find()
 }
@@ -145,11 +144,11 @@ pub(crate) struct StartContext<'a> {
     pub(crate) host: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) root: &'a Path,
-    /// Name of a netstack's device; empty where there is none.
+    /// Name of a netstack's device; empty without one.
     pub(crate) interface: &'a str,
     pub(crate) workers: u64,
     pub(crate) scratch: &'a Path,
-    /// The laboratory runs as root, and so does the server.
+    /// True if laboratory and server run as root.
     pub(crate) is_root: bool,
 }
 
@@ -163,7 +162,7 @@ pub enum ServerProtocol {
 }
 
 impl ServerForm {
-    /// The command line for one start.
+    /// Command line for one start.
     ///
     /// # Errors
     /// When the configuration file cannot be written.
@@ -191,17 +190,17 @@ impl ServerForm {
         Ok(argv)
     }
 
-    /// The command line as it is in the report, placeholders and all.
+    /// Command line for the report, with placeholders.
     pub(crate) fn words(&self) -> String {
         let words = [&[file_name(&self.program)], &self.arguments[..]];
         words.concat().join(" ")
     }
 }
 
-/// Name of the file with the certificate of a run, and its key.
+/// Name of the file with a run's certificate and key.
 const CERTIFICATE: &str = "certificate.pem";
 
-/// Makes the certificate of a run.
+/// Makes a run's certificate.
 ///
 /// # Errors
 /// When it cannot be made or written.
@@ -212,20 +211,20 @@ pub(crate) fn make_certificate(scratch: &Path) -> io::Result<()> {
     fs::write(scratch.join(CERTIFICATE), text)
 }
 
-/// The last part of a path.
+/// Last component of a path.
 pub(crate) fn file_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-/// A server of other people that the laboratory knows how to configure.
+/// A server by others that the laboratory can configure.
 #[derive(Debug)]
 pub struct Known {
-    /// For tables.
+    /// Name for tables.
     pub name: &'static str,
     /// The program.
     pub program: &'static str,
-    /// Where the program comes from.
+    /// Source of the program.
     pub source: PackageSource,
     /// Flag that prints its version.
     version: &'static str,
@@ -234,7 +233,7 @@ pub struct Known {
     protocol: ServerProtocol,
 }
 
-/// Where the program of a server comes from.
+/// Source of a server's program.
 #[derive(Clone, Copy, Debug)]
 pub enum PackageSource {
     /// A Debian package of this name.
@@ -243,8 +242,7 @@ pub enum PackageSource {
     Crate,
 }
 
-/// Other people's servers, each as well tuned as its manual allows, with one worker where nothing
-/// else is said.
+/// Servers by others, each tuned according to its manual, with one worker unless stated otherwise.
 pub const KNOWN: &[Known] = &[
     nginx("nginx sendfile", NGINX_SENDFILE),
     nginx("nginx copy", NGINX_COPY),
@@ -266,7 +264,7 @@ const CACHE: &str = "cache -p {port} -U 0 -l {host} -m 2048 -t 1 -u root";
 const MANY: &str = "-c 17000";
 const MEMCACHED_FLAGS: &str = "-p {port} -U 0 -l {host} -m 2048 -t 1 -u root -c 17000";
 
-/// A web server without a configuration file, whose program and package have its name.
+/// A web server without a configuration file, named as its program and package.
 const fn known(name: &'static str, version: &'static str, arguments: &'static str) -> Known {
     Known {
         name,
@@ -284,7 +282,7 @@ const fn a_crate(name: &'static str, arguments: &'static str) -> Known {
     Known { source: PackageSource::Crate, ..known(name, "--version", arguments) }
 }
 
-/// Without what others do not do here: compression, `Cache-Control`.
+/// Turns off features that the others do not use here: compression, `Cache-Control`.
 const STATIC_WEB_SERVER: &str = "--host {host} --port {port} --root {root} --log-level error \
                                  --compression false --cache-control-headers false";
 
@@ -322,17 +320,17 @@ const fn nginx_file(delivery: &'static str, listen: &'static str) -> ConfigFile 
 const NGINX_SENDFILE: ConfigFile = nginx_file("sendfile on; tcp_nopush on;", "");
 const NGINX_COPY: ConfigFile = nginx_file("sendfile off;", "");
 const NGINX_GZIP: ConfigFile = nginx_file("gzip on; gzip_comp_level 1; gzip_types text/html;", "");
-/// Without tcp_nopush, which holds one 64 KiB reply in a thousand back for 40 ms (measured).
+/// Without tcp_nopush, which delays one 64 KiB reply in a thousand by 40 ms (measured).
 const NGINX_PLAIN: ConfigFile = nginx_file("sendfile on;", "");
 const NGINX_THREADS: ConfigFile = nginx_file("sendfile on; aio threads;", "");
-/// A queue for each worker. With one for all, and multi_accept, the first worker that wakes takes
-/// most connections.
+/// One accept queue per worker. With a shared one, and multi_accept, the first worker that wakes
+/// takes most connections.
 const NGINX_REUSEPORT: ConfigFile = nginx_file("sendfile on; tcp_nopush on;", " reuseport");
 const LIGHTTPD: ConfigFile = file(include_str!("system/lighttpd.conf"), "", "");
 const H2O: ConfigFile = file(include_str!("system/h2o.yaml"), "", "");
 
-/// Line of h2o's configuration as root, where it would change to an account that may not read the
-/// files. Without root it cannot change its account, not even to its own, and ends.
+/// Line of h2o's configuration as root: otherwise it would change to an account that may not read
+/// the files. Without root it cannot even change to its own account, and would end.
 const H2O_ROOT: &str = "user: root\n";
 
 impl Known {
@@ -344,7 +342,7 @@ impl Known {
         }
     }
 
-    /// The kind by which experiments ask for it.
+    /// Kind by which experiments ask for it.
     pub(crate) fn kind(&self) -> &'static str {
         match self.source {
             PackageSource::Debian(_) => self.name,
@@ -363,7 +361,7 @@ impl Known {
     }
 }
 
-/// weft's forms as servers, by name: what comes after `weft serve ROOT` or `weft cache`.
+/// weft's forms as servers: name, protocol, and arguments after `weft serve ROOT` or `weft cache`.
 pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
     ("weft", ServerProtocol::Web, ""),
     ("weft epoll", ServerProtocol::Web, "--engine fiber:io=epoll"),
@@ -386,8 +384,8 @@ pub const WEFT_FORMS: &[(&str, ServerProtocol, &str)] = &[
 
 const PIPELINE: &str = "weft pipeline";
 
-/// Systems that are measured only if they are named: the others take as long as a run may. The form
-/// of weft takes part wherever `weft event` does, the servers wherever `caddy` does.
+/// Systems that are measured only on request, to keep runs short. The form of weft takes part
+/// wherever `weft event` does, the servers wherever `caddy` does.
 pub const ON_REQUEST: &[&str] = &[PIPELINE, "static-web-server", "miniserve"];
 
 const NETSTACK_XDP: &str = "--engine netstack:device=xdp:{interface},address={host}/24";
@@ -396,11 +394,11 @@ const NETSTACK_XDP_COMPUTED: &str =
 const NETSTACK_PACKET: &str = "--engine netstack:device=packet:{interface},address={host}/24";
 const NETSTACK_TAP: &str = "--engine netstack:device=tap:{interface},address={host}/24";
 
-/// weft's fibers: their names, and the kinds by which experiments ask for them.
+/// weft's fibers: names, and the kinds by which experiments ask for them.
 const FIBERS: &[(&str, &str)] =
     &[("weft", "pinned"), ("weft stackless", "stackless"), ("weft migratable", "migratable")];
 
-/// weft's fibers, of the program `weft-programs`. `prefix` as for [`weft_forms`].
+/// weft's fibers, in `weft-programs`. `prefix` as in [`weft_forms`].
 pub fn weft_fibers(programs: &Path, prefix: &str, version: &str) -> Vec<System> {
     let fibers = FIBERS.iter().map(|&(name, kind)| System {
         name: format!("{prefix}{name}"),
@@ -415,14 +413,14 @@ pub fn weft_fibers(programs: &Path, prefix: &str, version: &str) -> Vec<System> 
     fibers.collect()
 }
 
-/// The name of a kind: but for weft's fibers they are the same.
+/// Name of a kind: only weft's fibers have another one.
 pub(crate) fn name_of(kind: &str) -> &str {
     let fibers = FIBERS.iter().find(|(_, known)| *known == kind);
     fibers.map_or(kind, |&(name, _)| name)
 }
 
 impl System {
-    /// The same over TLS, with a certificate of the run; `None` if it is not known how.
+    /// The same server over TLS, with the run's certificate; `None` if unsupported.
     pub(crate) fn over_tls(&self) -> Option<System> {
         let mut system = self.clone();
         let Start::Server(server) = &mut system.start else {
@@ -451,7 +449,7 @@ impl System {
 pub const DISPATCHERS: &[&str] =
     &["select", "poll", "fdm", "lap", "rtsig", "epoll", "epoll-edge", "uring"];
 
-/// Real-time signals with a queue as short as the name says, and what follows when it overflows.
+/// Real-time signals with the queue length in the name, and the fallback after an overflow.
 const QUEUES: &[(&str, &str)] = &[
     ("rtsig 1024", "rtsig"),
     ("rtsig 2048", "rtsig"),
@@ -464,8 +462,7 @@ pub const OLD: &str = "old ";
 /// See [`OLD`].
 pub const NEW: &str = "new ";
 
-/// All forms of a weft binary as servers. `prefix` goes before their names, so that two builds can
-/// be told apart.
+/// All forms of a weft binary as servers. `prefix` precedes their names, to distinguish two builds.
 pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
     let version = version_of(binary, "--version");
     let form = |name: &str, protocol, words: &str| {
@@ -493,11 +490,11 @@ pub fn weft_forms(binary: &Path, prefix: &str) -> Vec<System> {
     forms.chain([on_request]).collect()
 }
 
-/// A server of the user, `NAME=COMMAND {port} {root}`, or a threading runtime, `NAME=COMMAND
+/// Parses a user's server, `NAME=COMMAND {port} {root}`, or threading runtime, `NAME=COMMAND
 /// {program}`.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// A sentence about the mistake.
 pub fn custom(text: &str) -> Result<System, String> {
     let (name, command) = text.split_once('=').unwrap_or_default();
     let mut words = command.split_whitespace().map(str::to_owned);
@@ -529,19 +526,19 @@ pub fn custom(text: &str) -> Result<System, String> {
     Ok(System { name: name.to_owned(), kind: kind.to_owned(), version: String::new(), start })
 }
 
-/// The kinds of a user's systems: each takes part in all experiments with its like.
+/// Kind of a user's server: it takes part in all experiments with servers.
 pub(crate) const CUSTOM_SERVER: &str = "custom";
 /// See [`CUSTOM_SERVER`].
 pub(crate) const CUSTOM_PROGRAM: &str = "custom program";
-/// Stands for the program that a configuration runs, and its parameters.
+/// Placeholder for a configuration's program and its parameters.
 const PROGRAM: &str = "{program}";
 
-/// The words of a command line. None of them has a space in it: paths are put behind them.
+/// Words of a command line. None contains a space: paths are appended separately.
 pub(crate) fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The program of this name or path. Servers often lie in `sbin`, which users do not have in PATH.
+/// Finds a program by name or path. Servers are often in `sbin`, which is not in users' PATH.
 pub fn in_path(program: &str) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| path.is_file();
     if program.contains('/') {
@@ -553,7 +550,7 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(is_program)
 }
 
-/// The first word that looks like a version in what a program says of itself.
+/// First word that looks like a version in a program's output.
 pub fn version_of(program: &Path, flag: &str) -> String {
     let Ok(said) = Command::new(program).arg(flag).output() else {
         return String::new();
@@ -617,8 +614,8 @@ mod tests {
         assert!(custom("a=no-such-program {port}").unwrap_err().contains("not installed"));
     }
 
-    /// Seen: `user: root` in h2o's configuration. Cause: without root it cannot change its groups,
-    /// and ended, so that every sample of it failed.
+    /// Seen: every sample of h2o without root failed. Cause: with `user: root` it tries to change
+    /// its groups, and ends.
     #[test]
     fn h2o_user() {
         let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The testbed, in which samples are taken: a core for each side, a network of its own, priority,
-//! control groups, scratch folders. All of it is undone when the laboratory ends, however it ends.
+//! The testbed, in which samples are taken: a core for each side, a network of its own, priorities,
+//! control groups, scratch folders. All of it is undone however the laboratory ends.
 //!
 //! Without root there are the cores and the scratch folder; [`Testbed::lacks`] says what is
 //! missing.
@@ -32,14 +32,14 @@ pub(crate) use link::{Link, LinkPlan, SERVER, Wire};
 pub use remote::GeneratorHost;
 use remote::Remote;
 
-/// Ports of servers lie below the clients' range: a connection left in TIME_WAIT must never hold
-/// the port that the next server wants.
+/// Ports of servers, below the clients' range: a connection in TIME_WAIT must never block the next
+/// server's port.
 const SERVER_PORTS: std::ops::Range<u16> = 2001..10_000;
 
-/// Time that a relay may take until it has its interfaces.
+/// Longest time until a relay has its interfaces.
 const RELAY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Settings of the network that belongs to the laboratory.
+/// Settings of the laboratory's network namespace.
 const SYSCTLS: &[(&str, &str)] = &[
     // bbr paces with timers; on loopback that turned one server's 168,000 requests/s into 75,000.
     // cubic cannot be chosen inside a new namespace, reno can.
@@ -47,7 +47,7 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/ip_local_port_range", "10240 65000"),
     ("core/somaxconn", "16384"),
     ("ipv4/tcp_max_syn_backlog", "16384"),
-    // A connection for every request uses up 25,000 ports a second; both make them free again.
+    // One connection per request uses up 25,000 ports a second; both settings free them.
     ("ipv4/tcp_tw_reuse", "1"),
     ("ipv4/tcp_max_tw_buckets", "4096"),
 ];
@@ -61,18 +61,18 @@ pub(crate) enum Side {
     Generator,
     /// One of the generators of a server [with both cores](ServerLimits::has_both_cores).
     Among(usize),
-    /// A second generator on the same core, which runs as soon as it has something to do.
+    /// A second generator on the same core, with priority over the first.
     Ahead,
 }
 
 /// Limits on a server's resources.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServerLimits {
-    /// No limit, but both cores: generators have what it leaves of them.
+    /// True for no limits, but both cores: generators use the CPU time that it leaves.
     pub(crate) has_both_cores: bool,
     /// Memory, page cache included.
     pub(crate) memory_bytes: Option<u64>,
-    /// Its part of the core, in percent.
+    /// Share of its core, in percent.
     pub(crate) cpu_percent: Option<u64>,
     /// Reads of the disk that holds the scratch folder.
     pub(crate) disk_reads_per_s: Option<u64>,
@@ -80,15 +80,15 @@ pub(crate) struct ServerLimits {
     pub(crate) signals: Option<u64>,
 }
 
-/// The cores, networks, control groups and scratch folder of a run.
+/// Cores, networks, control groups and scratch folder of a run.
 pub struct Testbed {
-    // In the order in which they go: the journal kills what uses the folder.
+    // In the order of drop: the journal kills processes that use the folder.
     /// The generator's machine, if it is another one.
     remote: Option<Remote>,
     journal: Journal,
     scratch: PathBuf,
     cores: [usize; 2],
-    /// With root there are priority and, unless the generator is elsewhere, a network of its own.
+    /// True for root: priorities and, unless the generator is elsewhere, a network of its own.
     is_root: bool,
     groups: Groups,
     ports: std::ops::Range<u16>,
@@ -97,9 +97,9 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Takes the testbed: finds and removes what a laboratory that was killed has left, makes a
-    /// scratch folder below `scratch`, and starts the guard. As root, with `own_network`, this
-    /// thread moves into one: nothing that needs the machine's network comes after this.
+    /// Takes the testbed: removes what killed laboratories have left, makes a scratch folder below
+    /// `scratch`, and starts the guard. As root, with `own_network`, this thread enters a new
+    /// network namespace; later calls cannot use the machine's network.
     ///
     /// `guard` is the command that runs [`guard()`] on the journal whose path is its last argument.
     ///
@@ -107,7 +107,7 @@ impl Testbed {
     /// Too few cores, or a folder that is not there or cannot be written.
     pub fn take(scratch: &Path, guard: Option<Command>, own_network: bool) -> io::Result<Testbed> {
         let cores = two_cores()?;
-        // What a server's first process leaves behind becomes ours: to be waited for, and counted.
+        // Orphans of a server become our children, to be waited for and counted.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let is_root = rustix::process::geteuid().is_root();
         let (mut journal, swept) = Journal::begin(&journals(is_root))?;
@@ -117,7 +117,7 @@ impl Testbed {
         journal.note_folder(&scratch)?;
         fs::create_dir_all(&scratch).map_err(with_path(&scratch))?;
         if let Some(mut guard) = guard {
-            // Not in the terminal's group: Ctrl-C is not for it.
+            // Outside of the terminal's process group, so that Ctrl-C does not reach it.
             std::os::unix::process::CommandExt::process_group(&mut guard, 0);
             guard.arg(journal.path()).stdin(Stdio::null()).stdout(Stdio::null());
             guard.stderr(Stdio::null()).spawn()?;
@@ -143,7 +143,7 @@ impl Testbed {
         self.is_root
     }
 
-    /// Deficiencies of this machine, in sentences, with their effect on the figures.
+    /// Deficiencies of this machine, as sentences, with their effect on the figures.
     pub fn lacks(&self) -> Vec<String> {
         let lacks_network = !self.is_root || self.remote.is_some();
         let lacks = [
@@ -161,17 +161,17 @@ impl Testbed {
         lacks.map(|(_, lack)| lack.to_owned()).collect()
     }
 
-    /// Reason why no control group of this kind can be made here, if any.
+    /// Reason why no control group of this kind is available, if any.
     pub(crate) fn lacks_group(&self, controller: Controller) -> Option<String> {
         self.groups.lacks(controller)
     }
 
-    /// Reason why there are no links between networks here, if any.
+    /// Reason why links between networks are unavailable, if any.
     pub(crate) fn lacks_links(&self) -> Option<String> {
         link::lacks(self.is_root)
     }
 
-    /// Reason why no server can go ahead of generators on its cores here, if any.
+    /// Reason why a server cannot have priority over generators on its cores, if any.
     pub(crate) fn lacks_both_cores(&self) -> Option<String> {
         sys::lacks_real_time()
     }
@@ -179,7 +179,7 @@ impl Testbed {
     /// Makes a link between the generator and a server. `programs` is `weft-programs`.
     ///
     /// # Errors
-    /// What the kernel says to it.
+    /// Errors of the kernel.
     pub(crate) fn link(&mut self, plan: LinkPlan, programs: &Path) -> io::Result<Link> {
         if let Some(why) = self.lacks_links() {
             return Err(io::Error::other(why));
@@ -195,7 +195,7 @@ impl Testbed {
         Link::new(names, plan, self.cores, relay)
     }
 
-    /// Starts a relay and waits until it has made its interfaces.
+    /// Starts a relay and waits for its interfaces.
     fn relay(
         &mut self,
         programs: &Path,
@@ -222,12 +222,12 @@ impl Testbed {
         }
     }
 
-    /// Number of killed laboratories that were swept up after.
+    /// Number of killed laboratories whose remains were removed.
     pub fn swept(&self) -> usize {
         self.swept
     }
 
-    /// Description for reports; `shares_cores` where servers have both.
+    /// Description for reports; `shares_cores` if servers have both cores.
     pub fn words(&self, shares_cores: bool) -> String {
         let [server, generator] = self.cores;
         if let Some(remote) = &self.remote {
@@ -248,15 +248,15 @@ impl Testbed {
         format!("{cores}, {network}")
     }
 
-    /// A folder that goes away again. Other users may read it: servers drop privileges.
+    /// Scratch folder, removed at the end. Other users may read it: servers drop privileges.
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// A port that no server had before.
+    /// Returns a port that no server had before.
     ///
     /// # Errors
-    /// When there are no more, after eight thousand.
+    /// When there are none left, after eight thousand.
     pub fn port(&mut self) -> io::Result<u16> {
         let port = self.ports.next();
         port.ok_or_else(|| io::Error::other("no server port is left: start again with --resume"))
@@ -270,11 +270,11 @@ impl Testbed {
         self.launch(Side::Generator, argv, log, ServerLimits::default(), None)
     }
 
-    /// Starts a program on its side's core, with its standard output and errors in `log`; in a
-    /// network, if one is given that is not the laboratory's.
+    /// Starts a program on its side's core, with its output and errors in `log`, and in this
+    /// network instead of the laboratory's, if one is given.
     ///
     /// # Errors
-    /// When it cannot be started, or not be limited.
+    /// If it cannot be started or limited.
     pub(crate) fn launch(
         &mut self,
         side: Side,
@@ -322,19 +322,19 @@ impl Testbed {
     }
 }
 
-/// A program that was launched. It is killed, with its whole session, when this goes.
+/// A launched program. Drop kills it, with its whole session.
 pub(crate) struct Launched {
     child: Child,
     groups: Vec<PathBuf>,
 }
 
 impl Launched {
-    /// Its number, and that of its session.
+    /// Its process id, which is its session's as well.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Number of reads that it made the disk do, if a control group counts them.
+    /// Number of disk reads that it caused, if a control group counts them.
     pub(crate) fn disk_reads(&self) -> Option<u64> {
         self.groups.iter().find_map(|group| group::disk_reads(group))
     }
@@ -342,7 +342,7 @@ impl Launched {
     /// Its exit status, once it has ended.
     ///
     /// # Errors
-    /// None that happen to a child of one's own.
+    /// None for a child process.
     pub(crate) fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         self.child.try_wait()
     }
@@ -354,19 +354,19 @@ impl Drop for Launched {
         journal::kill_all(&members);
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // The others are this process's children now, unless they were waited for already.
+        // The other members are this process's children now, unless they were waited for already.
         let members = members.iter();
         for member in members.filter_map(|one| Pid::from_raw(one.pid as i32)) {
             let _ = rustix::process::waitpid(Some(member), WaitOptions::empty());
         }
         for group in &self.groups {
-            // What remains is in the journal.
+            // The journal still lists a group that remains.
             let _ = journal::remove_group(group);
         }
     }
 }
 
-/// Starts a program, or says which one it was.
+/// Starts a program; an error names it.
 pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
     command.spawn().map_err(|error| {
         let program = command.get_program().display();
@@ -374,18 +374,18 @@ pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// The error, with the path that it is about in front.
+/// Prefixes the error with its path.
 pub(crate) fn with_path(path: &Path) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Takes a file out of the page cache; only clean pages go, so it must be synced first.
+/// Drops a file from the page cache. Only clean pages go, so it must be synced first.
 pub(crate) fn drop_from_page_cache(file: &Path) -> io::Result<()> {
     rustix::fs::fadvise(File::open(file)?, 0, None, Advice::DontNeed)?;
     Ok(())
 }
 
-/// The type of the file system that holds `path`: ext4, tmpfs, overlay…
+/// Type of the file system that holds `path`: ext4, tmpfs, overlay…
 pub(crate) fn filesystem_of(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
@@ -398,13 +398,13 @@ pub(crate) fn filesystem_of(path: &Path) -> Option<String> {
     above.max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind.to_owned())
 }
 
-/// The cores that this process may use.
+/// Cores that this process may use.
 pub(crate) fn usable_cores() -> io::Result<Vec<usize>> {
     let usable = rustix::thread::sched_getaffinity(None)?;
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| usable.is_set(core)).collect())
 }
 
-/// The first two of them.
+/// First two of these cores.
 fn two_cores() -> io::Result<[usize; 2]> {
     match usable_cores()?[..] {
         [server, generator, ..] => Ok([server, generator]),
@@ -419,7 +419,7 @@ fn enter_own_network() -> io::Result<()> {
     furnish_network()
 }
 
-/// Sets up each network of the laboratory: this thread's.
+/// Sets up this thread's network for the laboratory.
 fn furnish_network() -> io::Result<()> {
     sys::raise_loopback()?;
     link::silence_ipv6();
@@ -436,7 +436,7 @@ fn raise_file_limit() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, all)?)
 }
 
-/// Folder of the journals of this user's laboratories.
+/// Folder for the journals of this user's laboratories.
 fn journals(is_root: bool) -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         _ if is_root => "/run/weft-lab".into(),
@@ -448,7 +448,7 @@ fn journals(is_root: bool) -> PathBuf {
     }
 }
 
-/// A test that takes the testbed holds it: a process has one journal.
+/// Lock of tests that take the testbed: a process has one journal.
 #[cfg(test)]
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -459,8 +459,8 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 mod tests {
     use super::*;
 
-    /// A server and a folder are gone when a panic has unwound, as after Ctrl-C and kill -9, which
-    /// crate weft's tests send. In a thread of its own: as root it moves into another network.
+    /// A server and a folder are gone after a panic, as after Ctrl-C and kill -9, which crate
+    /// weft's tests send. In a thread of its own, which as root enters another network.
     #[test]
     fn a_panic_leaves_nothing() {
         let _alone = alone();
@@ -473,7 +473,7 @@ mod tests {
             let argv = ["sleep", "60"].map(OsString::from);
             let limits = ServerLimits::default();
             let sleeper = testbed.launch(Side::Server, &argv, &log, limits, None);
-            // Not even its handle is dropped: the journal knows.
+            // Its handle is not even dropped: the journal suffices.
             let sleeper = std::mem::ManuallyDrop::new(sleeper.unwrap());
             fs::write(testbed.scratch().join("file"), "").unwrap();
             let (folder, journal) =

@@ -46,7 +46,7 @@ func main() {
 
 var stop atomic.Bool
 
-// timed lets the goroutines run and counts what they did.
+// timed lets the goroutines run and counts their operations.
 func timed(start time.Time, total *atomic.Int64) result {
 	time.Sleep(time.Duration(get("ms")) * time.Millisecond)
 	stop.Store(true)
@@ -54,7 +54,7 @@ func timed(start time.Time, total *atomic.Int64) result {
 	return result{"ops": total.Load(), "seconds": seconds}
 }
 
-// batch counts locally and publishes now and then, as the other peers do.
+// batch is a local counter that is published now and then, as in the other peers.
 type batch struct {
 	total *atomic.Int64
 	mine  int64

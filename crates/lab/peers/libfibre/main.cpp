@@ -1,11 +1,11 @@
 // The thesis's programs on libfibre, for `weft lab run … --system`. libfibre is under the GPL, so
-// what this makes is as well. DIR is a copy, with its submodules, that was built with
+// the resulting program is as well. DIR is a copy, with its submodules, built by
 // `make -C DIR/src all`:
 //
 //   g++ -O3 -std=c++17 -pthread -I DIR/src main.cpp -o libfibre-peer DIR/src/libfibre.a
 //
-// libfibre moves fibers to a processor that is out of work. A ring parks on semaphores: it has
-// nothing that waits for one wake-up and costs less.
+// libfibre moves fibers to an idle processor. A ring parks on semaphores, its cheapest way to wait
+// for one wake-up.
 
 #include "libfibre/fibre.h"
 

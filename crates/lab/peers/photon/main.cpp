@@ -1,11 +1,11 @@
-// The thesis's programs on PhotonLibOS's threads, for `weft lab run … --system`. DIR is a copy that
-// was built with `cmake -B build -D PHOTON_ENABLE_LIBCURL=OFF && cmake --build build`:
+// The thesis's programs on PhotonLibOS's threads, for `weft lab run … --system`. DIR is a copy
+// built by `cmake -B build -D PHOTON_ENABLE_LIBCURL=OFF && cmake --build build`:
 //
 //   g++ -O3 -std=c++17 -I DIR/include main.cpp -o photon-peer DIR/build/output/libphoton.a \
 //       -lpthread -laio -lssl -lcrypto -lz -lrt -ldl
 //
-// Threads stay where they start, as Photon has it unless they are told to let themselves be stolen
-// (`steal=1`). Those of one home start on one processor.
+// Threads stay where they start, Photon's default, unless `steal=1` allows others to steal them.
+// Threads of one home start on one processor.
 
 #include <atomic>
 #include <functional>
@@ -19,7 +19,7 @@
 
 static constexpr uint64_t STACK = 64 << 10;
 
-// What each processor has to start, as soon as all is known.
+// Threads that each processor starts once all are known.
 static std::vector<std::vector<std::function<void()>>> to_start;
 static bool steals = false;
 static std::promise<void> all_is_known;
@@ -58,7 +58,7 @@ struct Semaphore {
 
 static bool has_one_processor = true;
 
-// Sleep and interrupt, which lose nothing as long as both are on one processor; else a semaphore.
+// Sleep and interrupt, which lose no wake-up on one processor; otherwise a semaphore.
 struct Notifier {
     std::atomic<bool> has_token{false};
     photon::thread* waits = nullptr;

@@ -1,9 +1,9 @@
-//! Servers that do next to nothing: what an answer costs at the least on this machine, with epoll
-//! and with a ring. Real servers stand beside them in the laboratory's figures.
+//! Bare responders: the least cost of a reply on this machine, with epoll and with a ring, shown
+//! beside real servers in the laboratory's figures.
 //!
-//! `weft-programs ceiling event|ring web|cache HOST:PORT FOLDER` has one thread and serves the
-//! files of the folder from memory; or it is a cache with one value for all keys. What it leaves
-//! out is what makes a server: limits, time-outs, checks of what it is sent.
+//! `weft-programs ceiling event|ring web|cache HOST:PORT FOLDER` has one thread. It serves the
+//! files of the folder from memory, or it is a cache with one value for all keys. It lacks what
+//! makes a server: limits, time-outs, validation of input.
 
 mod event;
 mod replies;
@@ -18,7 +18,7 @@ use replies::Replies;
 /// Serves until it is killed.
 ///
 /// # Errors
-/// What is wrong with the words, or what the system refused.
+/// A mistake in the arguments, or a failed system call.
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let [way, protocol, address, folder] = words else {
         return Err("want: ceiling event|ring web|cache HOST:PORT FOLDER".to_owned());
@@ -42,12 +42,12 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
 
 pub(crate) fn listen(address: SocketAddrV4) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
-    // std asks for 128 places: too few for a thousand connections at once.
+    // std's backlog of 128 is too short for a thousand connections at once.
     rustix::net::listen(&listener, 16_384)?;
     Ok(listener)
 }
 
 /// Bytes received at once.
 pub(crate) const INPUT_BYTES: usize = 16 * 1024;
-/// A request that is longer ends its connection.
+/// Longest request; a longer one ends its connection.
 const REQUEST_BYTES_MAX: usize = 1 << 20;

@@ -1,9 +1,9 @@
-//! What a ready event costs on a dispatcher: idle descriptors × events ready at a time.
+//! Cost of a ready event with a dispatcher: idle descriptors × events ready at a time.
 //!
-//! Active socket pairs are written to in turn, so many at a time, and the dispatcher is asked until
-//! it has reported them; each is read. The same is done without a dispatcher, and subtracted: what
-//! is left is the dispatcher, and what it adds to the sender (a signal, a wake-up). The two take
-//! turns, and the least of each counts. `bare` is epoll_wait(2) without crate `event`,
+//! A number of active socket pairs is written to at a time, and the dispatcher is called until it
+//! has reported them all; each is read. The same is done without a dispatcher, and subtracted: the
+//! rest is the dispatcher's cost, and its effect on the sender (a signal, a wake-up). The two
+//! alternate, and the minimum of each counts. `bare` is epoll_wait(2) without crate `event`,
 //! edge-triggered.
 
 use std::io::{self, Read, Write};
@@ -18,8 +18,8 @@ use rustix::event::epoll;
 use super::{Parameters, sample};
 
 const ACTIVE: usize = 100;
-/// A turn's length, and what comes before it: a dispatcher learns what is idle, and which pairs are
-/// active, from several events of each.
+/// Length of a turn, and of its warm-up: a dispatcher learns which descriptors are idle and which
+/// are active from several events of each.
 const TURN: Duration = Duration::from_millis(80);
 const WARM_UP: Duration = Duration::from_millis(60);
 const WARM_UP_EVENTS: u64 = 3 * ACTIVE as u64;
@@ -36,7 +36,7 @@ fn least(parameters: &Parameters) -> io::Result<Output> {
     let name = parameters.dispatcher.as_deref().unwrap_or("epoll");
     let at_a_time = parameters.get("ready", 1) as usize;
     let idle = pairs(parameters.get("idle", 0) as usize)?;
-    // Dispatcher and floor take turns.
+    // Runs with the dispatcher and without alternate.
     let turns = parameters.get("ms", 1000) / (2 * (TURN + WARM_UP).as_millis() as u64);
     let mut dispatched = f64::INFINITY;
     let mut floor = f64::INFINITY;
@@ -57,7 +57,7 @@ fn pairs(count: usize) -> io::Result<Vec<Pair>> {
     (0..count).map(|_| UnixStream::pair()).collect()
 }
 
-/// Nanoseconds for each event on a dispatcher of this name.
+/// Nanoseconds per event on a dispatcher of this name.
 fn with(name: &str, active: &[Pair], idle: &[Pair], at_a_time: usize) -> io::Result<f64> {
     let watched = active.iter().chain(idle).enumerate();
     if name == "bare" {
@@ -92,8 +92,8 @@ fn with(name: &str, active: &[Pair], idle: &[Pair], at_a_time: usize) -> io::Res
     })
 }
 
-/// Writes to so many pairs, waits until all are reported and reads them, for a turn. Says how many
-/// nanoseconds each took. `wait` is told what was written to, and adds what is ready.
+/// For a turn: writes to `at_a_time` pairs, waits until all are reported, and reads them. Returns
+/// the nanoseconds of each. `wait` gets the written pairs, and adds the ready ones.
 fn rounds(
     active: &[Pair],
     at_a_time: usize,

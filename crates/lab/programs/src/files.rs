@@ -1,6 +1,6 @@
-//! One responder that sends files in several ways: the question over which the thesis on fairness
+//! One responder that sends files in several ways: the question for which the thesis on fairness
 //! changed its runtime. `weft-programs files WAY PORT FOLDER` has one thread, one ring, and no
-//! limits; the ways differ only in how a body leaves.
+//! limits; the ways differ only in how they send a body.
 //!
 //! | way | a body leaves by | if the socket is full |
 //! |---|---|---|
@@ -27,16 +27,16 @@ use rustix::io::Errno;
 use super::ceiling::{INPUT_BYTES, listen};
 
 const ENTRIES: u32 = 4096;
-/// A part of a body: what a pipe holds.
+/// A part of a body: the capacity of a pipe.
 const PART_BYTES: usize = 64 * 1024;
 const NOT_FOUND: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
 /// Kinds of completions, in the upper half of their user data.
 const ACCEPT: u64 = 0;
 const RECEIVE: u64 = 1;
-/// Bytes of `Connection::output` have left.
+/// Bytes of `Connection::output` were sent.
 const SEND: u64 = 2;
-/// A body goes on.
+/// A body continues.
 const GO_ON: u64 = 3;
 const READ: u64 = 4;
 const INTO_PIPE: u64 = 5;
@@ -56,7 +56,7 @@ enum Way {
 /// Serves until it is killed.
 ///
 /// # Errors
-/// What is wrong with the words, or what the system refused.
+/// A mistake in the arguments, or a failed system call.
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let [way, port, folder] = words else {
         return Err("want: files WAY PORT FOLDER".to_owned());
@@ -81,7 +81,7 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     serve().map_err(|error| error.to_string())
 }
 
-/// The files of a folder by the target of a request, with their lengths.
+/// Files of a folder and their lengths, by request target.
 fn open_all(folder: &Path) -> io::Result<HashMap<Vec<u8>, (File, u64)>> {
     let mut files = HashMap::new();
     for entry in std::fs::read_dir(folder)? {
@@ -95,13 +95,13 @@ fn open_all(folder: &Path) -> io::Result<HashMap<Vec<u8>, (File, u64)>> {
     Ok(files)
 }
 
-/// A connection. INVARIANT: as long as `pending` operations are under way the kernel may hold the
-/// bytes of `input` and `output`, which are neither moved nor freed, nor is the connection.
+/// A connection. INVARIANT: as long as `pending` operations are in progress, the kernel may hold
+/// the bytes of `input` and `output`; neither they nor the connection are moved or freed.
 struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
     filled: usize,
-    /// A head, or a part of a body that was read.
+    /// A head, or a part of a body that was read from the file.
     output: Vec<u8>,
     sent: usize,
     body: Option<Body>,
@@ -112,7 +112,7 @@ struct Connection {
     has_failed: bool,
 }
 
-/// A body on its way: what is left of a file.
+/// A body being sent: the rest of a file.
 #[derive(Clone, Copy)]
 struct Body {
     file: RawFd,
@@ -244,7 +244,7 @@ impl Responder {
         let connection = self.of(at);
         connection.pending -= 1;
         let is_end = kind == RECEIVE && result <= 0;
-        // The second of two linked ones is cancelled where the first was short.
+        // The second of two linked operations is cancelled if the first was short.
         let has_failed = result < 0 && result != -Errno::CANCELED.raw_os_error();
         connection.has_failed |= is_end || has_failed;
         let moved = result.max(0) as usize;
@@ -284,7 +284,7 @@ impl Responder {
         self.submit(at, RECEIVE, receive)
     }
 
-    /// Answers one request, if it is whole.
+    /// Answers one request, if it is complete.
     fn received(&mut self, at: usize) -> io::Result<()> {
         let connection = self.connections[at].as_mut().expect("it has just received");
         let input = &connection.input[..connection.filled];
@@ -314,7 +314,7 @@ impl Responder {
         self.go_on(at)
     }
 
-    /// Sends what is ready, then the next part of the body, then asks for another request.
+    /// Sends pending output, then the next part of the body, then receives the next request.
     fn go_on(&mut self, at: usize) -> io::Result<()> {
         let way = self.way;
         let connection = self.of(at);
@@ -333,7 +333,7 @@ impl Responder {
                 self.connections[at] = None;
                 return Ok(());
             }
-            // What was sent behind a request waits for the next bytes: no generator does so here.
+            // Pipelined bytes wait for the next receive: no generator here sends any.
             return self.receive(at);
         };
         match way {
@@ -348,7 +348,7 @@ impl Responder {
         let connection = self.of(at);
         // SAFETY: the server holds all files for as long as it runs.
         let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(body.file) };
-        // A ring waits on a socket only while it is blocking, so the flag is set and reset.
+        // A ring waits on a socket only while that is blocking, so the flag is set and reset.
         if way != Way::Block {
             rustix::fs::fcntl_setfl(&connection.socket, OFlags::NONBLOCK)?;
         }
@@ -384,7 +384,7 @@ impl Responder {
         }
     }
 
-    /// Two linked splices: a part of the file into the pipe, and out of it.
+    /// Submits two linked splices: a part of the file into the pipe, and out of it.
     fn fill_pipe(&mut self, at: usize, body: Body) -> io::Result<()> {
         let connection = self.of(at);
         if connection.pipe.is_none() {

@@ -1,10 +1,8 @@
-//! The thesis's programs on fibers: what `weft lab` runs as the system `weft`, each in a process
-//! of its own.
-//!
-//! `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`]. The same programs on
-//! other runtimes lie in `crates/lab/peers`. `dispatch` and `no-wire` have no fibers. Three
-//! are of another kind: `ceiling` and `files`, servers that do next to nothing, and `relay`, a bad
-//! link.
+//! The thesis's programs on fibers: `weft lab` runs them as the system `weft`, each in a process of
+//! its own.  `weft-programs NAME key=value...` prints one JSON line, a [`lab::Output`].
+//! `crates/lab/peers` has the same programs on other runtimes. `dispatch` and `no-wire` have no
+//! fibers. Three programs are of another kind: `ceiling` and `files`, which are bare responders,
+//! and `relay`, a bad link.
 
 mod ceiling;
 mod dispatch;
@@ -47,7 +45,7 @@ fn main() -> ExitCode {
         Ok(output) => {
             let line = serde_json::to_string(&output).expect("numbers alone");
             println!("{line}");
-            // Fibers that are still running belong to no run any more.
+            // Fibers that still run are abandoned.
             process::exit(0);
         }
         Err(why) if why == ABSENT => ExitCode::from(lab::EXIT_ABSENT),
@@ -61,7 +59,7 @@ fn main() -> ExitCode {
 /// Runs a program.
 ///
 /// # Errors
-/// What is wrong with its name or parameters.
+/// A mistake in its name or parameters.
 fn run(name: &str, parameters: impl Iterator<Item = String>) -> Result<Output, String> {
     let parameters = Parameters::parse(parameters)?;
     match name {
@@ -85,7 +83,7 @@ fn run(name: &str, parameters: impl Iterator<Item = String>) -> Result<Output, S
     }
 }
 
-/// That this kind of fibers has no such program.
+/// Message for a program that this kind of fibers does not have.
 const ABSENT: &str = "there is no such program for this kind of fibers";
 
 /// Kind of fibers.
@@ -152,7 +150,7 @@ impl Parameters {
         handle.expect("memory for a stack").fiber().clone()
     }
 
-    /// Starts a fiber of the kind that is asked for.
+    /// Starts a fiber of the requested kind.
     fn start(&self, runtime: &Runtime, mut it: impl Looks) -> Fiber {
         if self.mode == Mode::Stackless {
             let handle = runtime.spawn_stackless_with(Builder::new(), OneStackless(it));
@@ -170,7 +168,7 @@ impl Parameters {
         })
     }
 
-    /// Lets the fibers run for a while and counts what they did. They are left behind: the process
+    /// Lets the fibers run for a while and counts their operations. They are abandoned: the process
     /// ends.
     fn time(&self, start: Instant, total: &Total) -> Output {
         thread::sleep(Duration::from_millis(self.get("ms", 1000)));
@@ -181,13 +179,12 @@ impl Parameters {
     }
 }
 
-/// Work of a fiber, stackful or stackless: it looks again and again whether there is something to
-/// do.
+/// Work of a fiber, stackful or stackless: it checks again and again for something to do.
 trait Looks: Send + 'static {
-    /// Work before the first look or, in a stackless fiber, before the first wait.
+    /// Work before the first check or, in a stackless fiber, before the first wait.
     fn begin(&mut self) {}
 
-    /// Does what there is to do; `None` when it is over, else whether there was something.
+    /// Does the work that is due; returns false if there was none, `None` at the end.
     fn look(&mut self) -> Option<bool>;
 
     /// The wait after a check that found nothing: [`Flow::Yield`] or [`Flow::Park`].
@@ -226,7 +223,7 @@ struct Total {
     is_over: AtomicBool,
 }
 
-/// Counts locally and publishes now and then, as the other peers do.
+/// A local counter that is published now and then, as in the other peers.
 struct Batch {
     total: Arc<Total>,
     mine: u64,
@@ -238,7 +235,7 @@ impl Batch {
         Batch { total, mine: 0 }
     }
 
-    /// One more; `false` when it is over.
+    /// Counts one operation; `false` at the end of the run.
     fn count(&mut self) -> bool {
         self.mine += 1;
         if self.mine < 64 {
@@ -250,7 +247,7 @@ impl Batch {
     }
 }
 
-/// xorshift64* (Vigna 2016): cheap beside what is measured, and the same in all peers.
+/// xorshift64* (Vigna 2016): negligible cost, and the same in all peers.
 struct Random(u64);
 
 impl Random {
@@ -295,7 +292,7 @@ struct Link {
     fiber: OnceLock<Fiber>,
 }
 
-/// A place in a ring.
+/// Position in a ring.
 struct Place {
     ring: Arc<[Link; RING]>,
     at: usize,
@@ -346,10 +343,10 @@ fn cycle(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// The same with a semaphore for each place: what the thesis's fibers wait on.
+/// Runs the ring with a semaphore per position, on which the thesis's fibers wait.
 fn semaphore_cycle(parameters: &Parameters) -> Result<Output, String> {
     if parameters.mode == Mode::Stackless {
-        // A stackless fiber waits for its input, and for nothing else.
+        // A stackless fiber can only wait for its input.
         return Err(ABSENT.to_owned());
     }
     let runtime = parameters.runtime()?;
@@ -386,7 +383,7 @@ fn churn(parameters: &Parameters) -> Result<Output, String> {
         let mut batch = Batch::of(&total);
         parameters.spawn(&runtime, move || {
             let mut random = Random::new(seed);
-            // As many as there are spots begin by waiting.
+            // The first fibers, one per spot, begin by waiting.
             let mut posts = seed as usize >= spots.len();
             loop {
                 let spot = &spots[random.below(spots.len())];
@@ -463,7 +460,7 @@ impl Slot {
     fn take_over(&self, waiter: &'static Waiter) -> Option<&'static Waiter> {
         let waiter = std::ptr::from_ref(waiter).cast_mut();
         let other = self.0.swap(waiter, Ordering::AcqRel);
-        // SAFETY: only waiters that live for ever are put there.
+        // SAFETY: only waiters that are never freed are put there.
         unsafe { other.as_ref() }
     }
 }
@@ -487,7 +484,7 @@ impl Round {
     }
 }
 
-/// One that leads or follows.
+/// A leader or follower.
 struct Member {
     round: Arc<Round>,
     me: usize,
@@ -523,7 +520,7 @@ impl Looks for Member {
 }
 
 impl Member {
-    /// Keeps the processor until all have acknowledged, then lets another lead.
+    /// Keeps the processor until all have acknowledged, then chooses the next leader.
     fn lead(&mut self, epoch: u64) {
         let round = &self.round;
         for ack in &round.acks {
@@ -571,7 +568,7 @@ fn transfer(parameters: &Parameters) -> Result<Output, String> {
     let ops = round.done.load(Ordering::Relaxed);
     let elapsed = start.elapsed();
     round.is_over.store(true, Ordering::Relaxed);
-    // Those that are behind a leader that has not seen the end yet do not matter any more.
+    // Fibers behind a leader that has not noticed the end are abandoned.
     std::mem::forget(runtime);
     Ok(sample(ops, elapsed))
 }

@@ -1,18 +1,18 @@
-//! The cost of TCP/IP by itself: two netstacks in one thread, each on an end of a pair of devices
-//! in memory. All that a netstack does with a frame is in it: neighbours, IP, checksums, TCP,
-//! timers, the copies in and out of the pair. No system call is made for a frame, and both ends'
-//! work is in each figure.
+//! Cost of TCP/IP alone: two netstacks in one thread, each at one end of a pair of devices in
+//! memory. All work of a netstack on a frame is included: neighbours, IP, checksums, TCP, timers,
+//! the copies into and out of the pair. Frames need no system call, and each figure includes the
+//! work of both ends.
 //!
 //! ```text
 //!   near: 64 bytes on each of 100 connections ──▶ far: the same 64 bytes back      a turn
 //!
-//!   idle=N    beside N others that are open and say nothing
+//!   idle=N    beside N other connections, open and silent
 //!   close=1   each connection is opened, carries one such pair, and is closed by the near end
 //!   pages=1   the far end answers with a page; counted are its segments
 //!   pages=2   the same, and the page's sums are precomputed
 //! ```
 //!
-//! Shards alone, which hand segments to each other, are in the netstack's example `rate`.
+//! The netstack's example `rate` has shards alone, which pass segments to each other.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,7 +32,7 @@ use netstack::wire::ethernet::EthernetAddress;
 
 use super::{Parameters, sample, status};
 
-/// Connections that talk at once, and that are opened at once.
+/// Connections that are active, or opened, at once.
 const AT_ONCE: usize = 100;
 const MESSAGE_LEN: usize = 64;
 const MTU: usize = 1500;
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FRAMES_MAX: usize = 4 * AT_ONCE;
 const NEAR: u8 = 1;
 const FAR: u8 = 2;
-/// The far end's ports. The near end has one address, so each of them takes 64,512 connections.
+/// Ports of the far end. The near end has one address, so each port allows 64,512 connections.
 const PORTS: [u16; 4] = [80, 81, 82, 83];
 const CONNECTIONS_PER_PORT: usize = 50_000;
 
@@ -75,7 +75,7 @@ fn measure(parameters: &Parameters) -> io::Result<Output> {
     Ok(Output { resident_bytes: Some(grown), ..repeat(time, || hosts.ask(&flows))? })
 }
 
-/// Does it until the time is over. Each time says how many were done.
+/// Repeats `once` until the time is over, and sums up the counts that it returns.
 fn repeat(time: Duration, mut once: impl FnMut() -> io::Result<usize>) -> io::Result<Output> {
     let mut done = 0;
     let began = Clock::now();
@@ -130,7 +130,7 @@ struct Hosts {
     began: Clock,
     /// Time of this turn, read once in each.
     now: Instant,
-    /// Connections, so far.
+    /// Number of connections so far.
     opened: usize,
 }
 
@@ -168,7 +168,7 @@ impl Hosts {
         Ok(flows)
     }
 
-    /// A request on each, and its answer. Returns how many were answered: all.
+    /// Sends a request on each flow. Returns the number of replies: all.
     fn ask(&mut self, flows: &[FlowId]) -> io::Result<usize> {
         for &id in flows {
             self.near.shard().write(id, &[7; MESSAGE_LEN]);
@@ -241,7 +241,7 @@ impl Hosts {
         (self.near.connect(self.now, remote)).map_err(io::Error::other)
     }
 
-    /// Passes the near end's segments to the far end, lets that answer, and passes its segments
+    /// Passes the near end's segments to the far end, lets that reply, and passes its segments
     /// back. Returns the number of frames.
     fn turn(&mut self) -> io::Result<usize> {
         self.now = Instant::START + self.began.elapsed();
@@ -298,7 +298,7 @@ fn address(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, number).into()
 }
 
-/// All that has come. Returns how many frames that were.
+/// Receives all frames. Returns their number.
 fn receive(host: &mut Netstack<mem::Mem>, now: Instant) -> io::Result<usize> {
     let mut all = 0;
     loop {
@@ -310,7 +310,7 @@ fn receive(host: &mut Netstack<mem::Mem>, now: Instant) -> io::Result<usize> {
     }
 }
 
-/// A rate of what was done in part would be none.
+/// Checks that all operations succeeded: a rate of partial work would be meaningless.
 fn expect_all(what: &str, count: usize, of: usize) -> io::Result<usize> {
     if count == of { Ok(count) } else { Err(io::Error::other(format!("{count} of {of} {what}"))) }
 }

@@ -1,6 +1,5 @@
-//! What single things cost: to start a fiber and join it, a lock, a channel, a hand-over between
-//! processors, to wake one; and what it costs when nothing happens, or all work has landed in one
-//! place.
+//! Cost of single operations: to start and join a fiber, a lock, a channel, a transfer between
+//! processors, a wake-up; and the cost if nothing happens, or if all work is on one processor.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -19,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Batch, Mode, Parameters, Total, sample};
 
-/// One fiber starts others that do nothing, `at_once` of them, and joins them.
+/// One fiber starts and joins others that do nothing, `at_once` at a time.
 pub(super) fn spawn(parameters: &Parameters) -> Result<Output, String> {
     let runtime = parameters.runtime()?;
     let total = Arc::new(Total::default());
@@ -59,7 +58,7 @@ pub(super) fn mutex(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// From one fiber to another, the one on the first processor, the other on the last.
+/// A channel from a fiber on the first processor to one on the last.
 pub(super) fn channel(parameters: &Parameters) -> Result<Output, String> {
     let runtime = parameters.runtime()?;
     let total = Arc::new(Total::default());
@@ -78,7 +77,7 @@ pub(super) fn channel(parameters: &Parameters) -> Result<Output, String> {
     Ok(parameters.time(start, &total))
 }
 
-/// Four that send and four that receive, half of them on each processor.
+/// Four senders and four receivers, half of them on each processor.
 pub(super) fn crowd(parameters: &Parameters) -> Result<Output, String> {
     let runtime = parameters.runtime()?;
     let total = Arc::new(Total::default());
@@ -110,16 +109,16 @@ fn spawn_on(
     Ok(handle.fiber().clone())
 }
 
-/// One of the two that play.
+/// One of the two players.
 #[derive(Default)]
 struct Side {
     has_ball: AtomicBool,
     fiber: OnceLock<Fiber>,
 }
 
-/// Two fibers on two processors hand a ball to each other: how long it is on its way. Either both
-/// processors have something else to do besides, and are always awake; or each fiber keeps the ball
-/// for a while, until the other processor has fallen asleep.
+/// Two fibers on two processors pass a ball to and fro: the time that it is on its way. Either both
+/// processors have other work, and are always awake; or each fiber keeps the ball for a while,
+/// until the other processor has fallen asleep.
 pub(super) fn hand_over(parameters: &Parameters) -> Result<Output, String> {
     let is_awake = parameters.get("awake", 0) != 0;
     let keep = Duration::from_micros(parameters.get("keep_us", 0));
@@ -182,11 +181,11 @@ pub(super) fn hand_over(parameters: &Parameters) -> Result<Output, String> {
 fn bind_to_cpu(at: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(at);
-    // On a machine with one CPU all is as it was.
+    // A machine with one CPU needs no binding.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
-/// CPU time of the process while its fibers sleep, each for `period_ms` again and again.
+/// CPU time of the process while its fibers sleep repeatedly, each for `period_ms`.
 pub(super) fn idle(parameters: &Parameters) -> Result<Output, String> {
     let runtime = parameters.runtime()?;
     let total = Arc::new(Total::default());
@@ -225,7 +224,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Conversations that have all begun on the first processor: each request is some computing.
+/// Conversations that have all begun on the first processor: each request needs some computation.
 pub(super) fn imbalance(parameters: &Parameters) -> Result<Output, String> {
     struct Computing {
         stream: net::UnixStream,
@@ -283,8 +282,8 @@ fn compute(rounds: u64) {
     });
 }
 
-/// A closed loop over all connections, on the calling thread: each has one request on its way.
-/// Returns the replies.
+/// Runs a closed loop over all connections, on the calling thread, with one request in flight on
+/// each. Returns the number of replies.
 fn ask(clients: &[UnixStream], limit: Duration) -> std::io::Result<u64> {
     let mut waits: Vec<_> =
         clients.iter().map(|client| PollFd::new(client, PollFlags::IN)).collect();

@@ -1,5 +1,5 @@
-//! A bad link for experiments: two TAP interfaces, and what one is sent comes out of the other,
-//! late or never. It stands in for netem, which many kernels do not have.
+//! A bad link for experiments: two TAP interfaces; frames sent to one leave by the other, late or
+//! never. It replaces netem, which many kernels lack.
 //!
 //! ```text
 //! weft-programs relay LOSS DELAY NEAR FAR        per mille, milliseconds, names of interfaces
@@ -7,7 +7,7 @@
 //!   generator ── NEAR ══ relay ── half of DELAY each way, loss towards NEAR ══ FAR ── server
 //! ```
 //!
-//! It prints `ready` when the interfaces are there, and ends with them.
+//! It prints `ready` once the interfaces exist, and ends with them.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const FRAMES_PER_BURST: usize = 64;
 const SEED: u64 = 1;
-/// A second of 1 Gbit/s in short frames: what a path holds, and no limit of these experiments.
+/// A second of 1 Gbit/s in short frames: more than a path holds in these experiments.
 const FRAMES_MAX: usize = 1 << 16;
 
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
@@ -62,7 +62,7 @@ fn open(name: &str) -> io::Result<Tap> {
     Ok(Tap::open(name, 1, false)?.remove(0))
 }
 
-/// Hands frames on; those that the other end has no space for, or is not up for, are lost.
+/// Forwards frames; those for which the other end has no space, or is not up, are lost.
 fn hand_on(now: Instant, burst: &ReceiveBurst, to: &mut impl Device) {
     for frame in burst.frames() {
         let _ = to.transmit(
@@ -72,7 +72,7 @@ fn hand_on(now: Instant, burst: &ReceiveBurst, to: &mut impl Device) {
     }
 }
 
-/// For a frame, or the time.
+/// Waits for a frame, or until `time`.
 fn wait(devices: &[&dyn Device], time: Option<Duration>) -> io::Result<()> {
     let descriptors = devices.iter().filter_map(|device| device.descriptor());
     let mut waits: Vec<_> =

@@ -1,5 +1,5 @@
-//! The contract between the laboratory and its programs: one line of JSON, the exit codes, and what
-//! a responder answers.
+//! The contract between the laboratory and its programs: one line of JSON, the exit codes, and the
+//! replies of a responder.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,7 +28,7 @@ fn absent_program() {
     assert_eq!(run(&[]).status.code(), Some(2));
 }
 
-/// Kills a program at the end of a test, however that ends.
+/// A program that is killed at the end of a test.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -41,7 +41,7 @@ impl Drop for Killed {
 #[test]
 fn every_way_sends_the_same_file() {
     let folder = tempfile::tempdir().unwrap();
-    // More than a pipe, a part, or a socket's buffers hold.
+    // More than the capacity of a pipe, a part, or a socket's buffers.
     let body: Vec<u8> = (0..9_000_001_u32).map(|at| (at % 251) as u8).collect();
     fs::write(folder.path().join("big"), &body).unwrap();
     fs::write(folder.path().join("empty"), b"").unwrap();

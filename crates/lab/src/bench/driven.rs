@@ -1,5 +1,5 @@
-//! Results of load on a server: the generators' outcomes, what the server used meanwhile, and the
-//! sample that is made of both.
+//! Results of load on a server: the generators' outcomes, the server's resource use, and the sample
+//! made of both.
 
 use load::Outcome;
 
@@ -11,14 +11,14 @@ use crate::sample::{COSTS, LASTED_S, LATENCIES, Noise, Sample};
 /// Outcomes of the generators and readings of the meters.
 pub(crate) struct Driven {
     pub(crate) outcomes: Vec<Outcome>,
-    /// Interval by interval, of each generator.
+    /// Intervals of each generator.
     pub(crate) intervals: Vec<Vec<Interval>>,
     pub(super) window: Window,
     pub(super) noise: Noise,
 }
 
 impl Driven {
-    /// Bytes that the server made the disk read during the measurement.
+    /// Bytes that the server read from the disk during the measurement.
     pub(crate) fn disk_read_bytes(&self) -> f64 {
         self.window.disk_read_bytes
     }
@@ -28,7 +28,7 @@ impl Driven {
         self.window.disk_reads
     }
 
-    /// The same, with the outcomes of all generators as one.
+    /// Merges the outcomes of all generators into one.
     pub(super) fn merged(mut self) -> Result<Driven, Fault> {
         let mut outcomes = self.outcomes.drain(..);
         let mut whole = outcomes.next().ok_or("there was no generator")?;
@@ -38,14 +38,14 @@ impl Driven {
         Ok(Driven { outcomes: vec![whole], ..self })
     }
 
-    /// A fault if anything at all went wrong: then the figures are not of the work that was asked.
+    /// Returns a fault after any error: then the figures are not of the requested work.
     pub(crate) fn sound(self) -> Result<Driven, Fault> {
         let all_answered = self.outcomes.iter().all(|one| one.total.replies() > 0);
         let driven = self.without_errors()?;
         if all_answered { Ok(driven) } else { Err("no request was answered".into()) }
     }
 
-    /// The same, but there may be no whole reply yet.
+    /// Returns a fault after any error, but allows that no reply is complete yet.
     pub(crate) fn without_errors(self) -> Result<Driven, Fault> {
         for outcome in &self.outcomes {
             let errors = outcome.total.errors;
@@ -58,7 +58,7 @@ impl Driven {
         Ok(self)
     }
 
-    /// The figures that every experiment with a server has.
+    /// Figures that every experiment with a server has.
     pub(crate) fn sample(&self) -> Sample {
         let outcome = &self.outcomes[0];
         let seconds = outcome.elapsed.as_secs_f64().max(1e-9);
@@ -89,7 +89,7 @@ impl Driven {
             ("lag_p99_us", figures.lag_us.p99),
         ];
         let mut sample = Sample { noise: self.noise, ..Sample::of(figures) };
-        // A latency of 0 is the best. Latencies are the first generator's, costs of replies to any.
+        // A latency of 0 would be the best. Latencies are the first generator's.
         let mut without: Vec<&str> = Vec::new();
         if outcome.total.replies() == 0 {
             without.extend(LATENCIES);

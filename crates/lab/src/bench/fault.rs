@@ -1,4 +1,4 @@
-//! Reason of a missing sample, and the last words of the program that is to blame.
+//! Reason of a missing sample, and the last output of the program at fault.
 
 use std::fmt::Display;
 use std::fs;
@@ -9,14 +9,14 @@ use crate::sample::Sample;
 /// Outcome of taking a sample, or of a step of it.
 pub(crate) type Taken<T = Sample> = Result<T, Fault>;
 
-/// Reason why there is no sample.
+/// Reason why a sample is missing.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// This sample failed; the sentence says how.
+    /// Failed, with this sentence.
     Failed(String),
-    /// The system has nothing of the kind.
+    /// Not offered by the system.
     Absent,
-    /// The user wants to stop.
+    /// Stopped by the user.
     Stopped,
 }
 
@@ -26,7 +26,7 @@ impl<E: Display> From<E> for Fault {
     }
 }
 
-/// The last lines of a log, as one.
+/// The last lines of a log, joined.
 pub(super) fn tail(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().rev().take(4).collect();

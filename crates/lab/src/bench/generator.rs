@@ -1,4 +1,4 @@
-//! Generators, and what each of them says at its end: `weft load`, and other people's.
+//! Generators and their results: `weft load`, and other people's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -43,16 +43,16 @@ pub(super) fn generator_delay_percent(outcome: &Outcome) -> f64 {
 
 /// Measurement of another project's generator.
 pub(crate) struct Watched {
-    /// All that it printed.
+    /// All its output.
     pub(crate) said: String,
-    /// Part of its core that it used once under way, from 0 to 1.
+    /// Share of its core that it used once under way, from 0 to 1.
     pub(crate) busy: f64,
-    /// The server's CPU time from the generator's start to its end, connecting and all.
+    /// The server's CPU time from the generator's start to its end, including connects.
     pub(crate) server_s: f64,
     pub(crate) noise: Noise,
 }
 
-/// CPU time by time, without the first fifth, in which connections are set up, and the last tenth.
+/// Share of CPU time, without the first fifth, in which connections are opened, and the last tenth.
 pub(super) fn busy_in_the_middle(readings: &[(f64, f64)]) -> f64 {
     let count = readings.len();
     let (Some(from), Some(to)) = (readings.get(count / 5), readings.get(count * 9 / 10)) else {

@@ -1,5 +1,4 @@
-//! A server that answers: where it is, what it replies, which processes it has, and what its clocks
-//! say.
+//! A server that answers: its address, replies, processes and clocks.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,7 +14,7 @@ use super::window::Reading;
 use crate::busy;
 use crate::testbed::{Launched, Link, processes, sys};
 
-/// Time that a reply to the laboratory's own request may take.
+/// Longest wait for a reply to the laboratory's own request.
 const REPLY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server that answers.
@@ -24,16 +23,16 @@ pub(crate) struct Running {
     pub(super) host: Ipv4Addr,
     pub(crate) port: u16,
     pub(super) log: PathBuf,
-    /// Process ids, those of servers beside it included.
+    /// Process ids, including those of servers beside it.
     pub(super) pids: Vec<u32>,
-    /// Others that are taken for one with it.
+    /// Further servers that are treated as one with it.
     pub(super) beside: Vec<Running>,
     /// The link, removed after the server.
     pub(super) link: Option<Link>,
 }
 
 impl Running {
-    /// The numbers of its processes, as a list with commas.
+    /// Process ids, separated by commas.
     pub(crate) fn pids(&self) -> String {
         let pids = self.pids.iter().map(u32::to_string);
         pids.collect::<Vec<_>>().join(",")
@@ -44,7 +43,7 @@ impl Running {
         self.link.as_ref().map_or("", |link| &link.near)
     }
 
-    /// `HOST:PORT` of it and of those beside it.
+    /// `HOST:PORT` of it and of the servers beside it.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let all = [self].into_iter().chain(&self.beside);
         all.map(Running::address).collect()
@@ -76,7 +75,7 @@ impl Running {
         ask().unwrap_or(false)
     }
 
-    /// Asks for a file and compares every byte of what comes.
+    /// Requests a file and compares every byte of the reply.
     pub(crate) fn verify(&self, path: &str, body: &[u8]) -> Result<(), Fault> {
         let mut stream = self.connect()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;
@@ -92,12 +91,12 @@ impl Running {
         Ok(sum.ok_or("a process of the server is gone")?)
     }
 
-    /// Number of threads that the kernel has for its rings.
+    /// Number of kernel threads that work for its rings.
     pub(crate) fn kernel_workers(&self) -> usize {
         self.pids.iter().map(|&pid| processes::ring_workers(pid)).sum()
     }
 
-    /// Its processes are still those that it had when it began to answer.
+    /// Checks that its processes are those that it had when it began to answer.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         let now = self.family();
         if now == self.pids {
@@ -140,7 +139,7 @@ impl Running {
         Ok(reading)
     }
 
-    /// Waits until it has little to do, for at most `patience`.
+    /// Waits until it is nearly idle, for at most `patience`.
     pub(crate) fn rest(&self, patience: Duration) -> Result<(), Fault> {
         const STEP: Duration = Duration::from_millis(100);
         let deadline = Instant::now() + patience;
@@ -156,7 +155,7 @@ impl Running {
         Ok(())
     }
 
-    /// A counter of all event loops of a weft, which it prints on SIGUSR1.
+    /// Reads a counter, summed over all event loops of a weft, which prints it on SIGUSR1.
     pub(crate) fn loop_counter(&mut self, name: &str) -> Result<u64, Fault> {
         let before = fs::read_to_string(&self.log)?.len();
         let pid = Pid::from_raw(self.launched.pid() as i32).ok_or("there is no process")?;
@@ -164,7 +163,7 @@ impl Running {
         let deadline = Instant::now() + REPLY_PATIENCE;
         while Instant::now() < deadline {
             let said = fs::read_to_string(&self.log)?;
-            // Its lines come one by one.
+            // The lines arrive one by one.
             thread::sleep(Duration::from_millis(20));
             let is_whole = fs::metadata(&self.log)?.len() == said.len() as u64;
             let counted = said.get(before..).and_then(|said| sum_of(said, name));
@@ -180,7 +179,7 @@ impl Running {
     }
 }
 
-/// The sum of a counter over all lines `loop N: name count, name count`.
+/// Sum of a counter over all lines `loop N: name count, name count`.
 fn sum_of(said: &str, name: &str) -> Option<u64> {
     let lines = said.lines().filter(|line| line.trim_start().starts_with("loop "));
     let counts = lines.filter_map(|line| {

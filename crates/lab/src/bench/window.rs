@@ -1,4 +1,4 @@
-//! The server's clocks, and what they say of the time in which the generator measured.
+//! The server's clocks, and their difference over the generator's measurement.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,12 +12,12 @@ pub(super) struct Reading {
     pub(super) delay_ns: u64,
     /// CPU time of the laboratory's relay on the way to the server, if there is one.
     pub(super) relay: Duration,
-    /// CPU time of all processors, for any use.
+    /// CPU time of all processors, for any purpose.
     pub(super) machine: Duration,
     pub(super) disk_read_bytes: u64,
     /// 0 without a group that counts them.
     pub(super) disk_reads: u64,
-    /// Clock ticks outside of the kernel and in it.
+    /// Clock ticks in user and kernel mode.
     pub(super) ticks: [u64; 2],
 }
 
@@ -30,12 +30,12 @@ pub(super) struct Window {
     pub(super) machine_s: f64,
     pub(super) disk_read_bytes: f64,
     pub(super) disk_reads: f64,
-    /// Clock ticks outside of the kernel and in it.
+    /// Clock ticks in user and kernel mode.
     pub(super) ticks: [f64; 2],
 }
 
 impl Window {
-    /// `None` if not all of it lies between the readings.
+    /// Interpolates between readings; `None` if they do not cover the whole measurement.
     pub(super) fn of(readings: &[Reading], begin: SystemTime, lasts: Duration) -> Option<Window> {
         let end = begin + lasts;
         let used = |meter: fn(&Reading) -> f64| {
@@ -55,7 +55,7 @@ impl Window {
         })
     }
 
-    /// A fault if that cannot be.
+    /// Returns a fault if the CPU time cannot be right.
     pub(super) fn check(&self, replies: u64) -> Result<(), Fault> {
         if self.cpu_s > 0.0 || replies == 0 {
             Ok(())
@@ -67,8 +67,8 @@ impl Window {
         }
     }
 
-    /// Time that the server waited for its core, in percent. Waits for its own threads do not
-    /// count: at most the part of the core that they left.
+    /// Time that the server waited for its core, in percent, limited to the time that it left to
+    /// others: beyond that its threads wait for each other.
     pub(super) fn delay_percent(&self) -> f64 {
         let lasts_s = self.lasts.as_secs_f64();
         let left_s = (lasts_s - self.cpu_s).max(0.0);
@@ -90,9 +90,9 @@ fn read_at(readings: &[Reading], at: SystemTime, meter: fn(&Reading) -> f64) -> 
 mod tests {
     use super::*;
 
-    /// Seen: what a reply of `web-disk` and `web-cold` cost the disk came out twice as high as it
-    /// was. Cause: bytes were counted from the beginning of the warming, replies from its end.
-    /// Cure: both between the same two moments.
+    /// Seen: the disk reads per reply of `web-disk` and `web-cold` came out twice as high as they
+    /// were. Cause: bytes were counted from the start of the warm-up, replies from its end. Cure:
+    /// both between the same two moments.
     #[test]
     fn interpolated_readings() {
         let start = SystemTime::UNIX_EPOCH;
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(cpu_ms_at(10), Some(110.0));
         assert_eq!(cpu_ms_at(20), Some(120.0));
         assert_eq!(cpu_ms_at(30), Some(125.0));
-        // Outside of what was read.
+        // Outside of the readings.
         assert_eq!((cpu_ms_at(0), cpu_ms_at(41)), (None, None));
 
         let from_10_to = |ms: u64| Window::of(&readings, at(10), Duration::from_millis(ms - 10));

@@ -1,4 +1,4 @@
-//! Caches beside each other.
+//! Comparison of caches.
 
 pub(super) mod latency;
 pub(super) mod memory;
@@ -8,7 +8,7 @@ pub(super) mod updates;
 
 use crate::catalog::prelude::*;
 
-/// Ours in each form, memcached, and the two that show how far one could go.
+/// Ours in each form, memcached, and two bare responders as limits.
 const CACHES: &[&str] = &[
     "weft cache",
     "weft cache epoll",
@@ -19,16 +19,16 @@ const CACHES: &[&str] = &[
     "ceiling cache event",
 ];
 
-/// Connections of an experiment, and of the thesis.
+/// Numbers of connections: of an experiment, and of the thesis.
 const SOME: u64 = 256;
 const MANY: u64 = 15_360;
-/// And what is measured over these.
+/// Systems that are measured with the thesis's number.
 const OVER_MANY: &[&str] = &["weft cache", "weft cache epoll", "weft cache event", "memcached"];
 
-/// Errors are no fault where more is asked for than can be done: they are a figure.
+/// Errors beyond saturation are a figure, and no fault.
 const ERRORS: Measure = Measure { is_told: true, ..Measure::ERRORS };
 
-/// True if a system has no part over as many connections as the thesis has.
+/// True if a system is not measured with the thesis's number of connections.
 fn skips_many(configuration: &Configuration, kind: &str) -> bool {
     configuration.get("connections", SOME) == MANY && !OVER_MANY.contains(&kind)
 }
@@ -39,7 +39,7 @@ fn start(bench: &mut Bench<'_>, system: &System, limits: ServerLimits) -> Result
     bench.start(system, &folder, limits)
 }
 
-/// The generator's words for a configuration.
+/// Arguments of the generator for a configuration.
 fn load(configuration: &Configuration, server: &Running) -> Vec<String> {
     let mut load = what(configuration, server);
     let connections = configuration.get("connections", 64);
@@ -47,12 +47,12 @@ fn load(configuration: &Configuration, server: &Running) -> Vec<String> {
     load
 }
 
-/// The same, without the number of connections.
+/// Arguments of the generator, without the number of connections.
 fn what(configuration: &Configuration, server: &Running) -> Vec<String> {
     let [depth, sets, value, per_get] =
         [("depth", 1), ("sets", 3), ("value", 200), ("keys_per_get", 1)]
             .map(|(name, default)| configuration.get(name, default));
-    // A long value twenty thousand times would not fit.
+    // Twenty thousand long values would not fit.
     let keys = if value < 10_000 { 20_000 } else { 1000 };
     let popularity = configuration.either("hot", "hot:0.2", "uniform");
     let protocol = configuration.either("meta", "meta", "text");

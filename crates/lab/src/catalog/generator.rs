@@ -1,4 +1,4 @@
-//! Load generators beside each other: what asking costs, and whether they say the same.
+//! Comparison of load generators: the cost of a request, and agreement of their results.
 
 pub(super) mod cpu;
 pub(super) mod lag;
@@ -23,7 +23,7 @@ fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     super::web::site(bench, "small", &[400])
 }
 
-/// Has a generator ask for that file as fast as it can: what it got, and its own CPU time.
+/// Has a generator request that file as fast as it can. Returns its results and its own CPU time.
 fn ask(
     bench: &mut Bench<'_>,
     server: &mut Running,
@@ -46,7 +46,7 @@ fn ask(
     Ok(bench.drive(server, &[load])?.sound()?.sample())
 }
 
-/// The words of a system that is a generator.
+/// Arguments of a system that is a generator.
 fn own_words(system: &System) -> Result<&[String], Fault> {
     match &system.start {
         Start::Generator { words, .. } => Ok(words),
@@ -74,7 +74,7 @@ pub(super) fn wrk(
     argv
 }
 
-/// The rate that wrk printed, of good replies: it counts all others as well.
+/// The rate that wrk printed, if all its replies were good: its count includes the others.
 pub(super) fn rate_of_wrk(said: &str) -> Result<f64, Fault> {
     let is_sound = !said.contains("Socket errors") && !said.contains("Non-2xx");
     let rate = number_behind(said, "Requests/sec:");
@@ -89,7 +89,7 @@ fn program(system: &System) -> Vec<OsString> {
     }
 }
 
-/// The number behind a name, in a text like wrk's; a unit of time makes it µs.
+/// The number after a name, in a text like wrk's; times are converted to µs.
 pub(super) fn number_behind(text: &str, name: &str) -> Option<f64> {
     let rest = text.split_once(name)?.1.trim_start();
     let length = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
@@ -112,9 +112,9 @@ pub(super) fn number_before(text: &str, name: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Reported of wrk (#497) and of its readers (TechEmpower #117, aspnet/Benchmarks #320): a rate
-    /// of wrong replies, one beside time-outs, and none at all. By that the generator's cost was
-    /// divided, and a file of samples with an infinite number is read no more.
+    /// Reported of wrk (#497) and of users of its output (TechEmpower #117, aspnet/Benchmarks
+    /// #320): a rate of wrong replies, one with time-outs, and a rate of 0. The generator's cost
+    /// was divided by it, and a file of samples with an infinite number cannot be read back.
     #[test]
     fn wrk_with_errors_has_no_rate() {
         let rate = |said: &str| rate_of_wrk(said).ok();

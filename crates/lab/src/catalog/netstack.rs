@@ -1,4 +1,4 @@
-//! Our TCP/IP beside the kernel's, on a link: the figures of Rusty's author, and what he left open.
+//! Our TCP/IP and the kernel's on a link: figures and open questions of Rusty's author.
 
 pub(super) mod congestion;
 pub(super) mod cores;
@@ -17,7 +17,7 @@ const XDP_COMPUTED: &str = "weft netstack xdp computed";
 const PACKET: &str = "weft netstack packet";
 const TAP: &str = "weft netstack tap";
 
-/// A link without loss, as a system needs it.
+/// A link without loss for a system.
 fn plan(system: &System, mtu: u64, has_offloads: bool) -> LinkPlan {
     LinkPlan {
         wire: match &*system.kind {
@@ -25,13 +25,13 @@ fn plan(system: &System, mtu: u64, has_offloads: bool) -> LinkPlan {
             _ => Wire::Veth { has_offloads },
         },
         mtu,
-        // As the netstack; the default of many kernels is another one.
+        // The netstack's algorithm; many kernels have another default.
         kernel: (!system.kind.starts_with("weft netstack")).then_some("cubic"),
     }
 }
 
-/// Front pages, all of them in memory, and the words with which they are asked for, a connection
-/// for each.
+/// Front pages, all of them in memory, and the generator's arguments to request them, with a
+/// connection for each.
 fn pages(bench: &mut Bench<'_>, system: &System, link: LinkPlan) -> Taken<(Running, Vec<String>)> {
     let site = super::web::pages(bench)?;
     let memory = ["--memory-file-max", "2M"];

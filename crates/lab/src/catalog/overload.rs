@@ -1,4 +1,4 @@
-//! Overload: twice what a server can do for a while, and back. The same for web servers and caches.
+//! Overload: twice a server's capacity for a while, and back. The same for web servers and caches.
 //!
 //! ```text
 //!   asked    ┌── 2 × the knee ──┐
@@ -30,11 +30,11 @@ pub(super) const FIGURES: &[Figure] = &[
 ];
 
 const GOODPUT: Measure = more("goodput_percent", "good replies under overload", "% of the knee");
-/// None if the server did not recover as long as it was watched.
+/// Recovery time; none if the server did not recover while it was watched.
 const RECOVERY: Measure =
     Measure { can_be_never: true, ..less("recovery_s", "recovery after the overload", "s") };
 const KNEE: Measure = Measure { is_told: true, ..more("knee_per_s", "the knee", "per second") };
-/// Servers are compared by it: each has a knee of its own.
+/// Goodput as a rate, for comparison of servers, since each has its own knee.
 const GOOD: Measure = Measure {
     name: "good_per_s",
     title: GOODPUT.title,
@@ -42,7 +42,7 @@ const GOOD: Measure = Measure {
     ..KNEE
 };
 
-/// A part of its core: so the generator, on a whole one, can ask for twice as much.
+/// Limit to a part of a core, so that the generator, with a whole one, can offer twice as much.
 pub(super) const LIMITS: ServerLimits = ServerLimits {
     has_both_cores: false,
     memory_bytes: None,
@@ -51,55 +51,53 @@ pub(super) const LIMITS: ServerLimits = ServerLimits {
     signals: None,
 };
 
-/// Requests under way at once. What comes beyond them finds no connection, and is not sent.
+/// Requests in flight at most. Further requests find no connection, and are not sent.
 const CONNECTIONS: u32 = 2000;
 
-/// Lengths of the phases, in samples' times. The closed loop warms up for as long as it lasts.
+/// Lengths of the phases, in samples' times. The closed loop's warm-up is as long as the loop.
 const CLOSED: f64 = 0.5;
 const RISE: f64 = 6.0;
-/// Seen: with 6,000 idle connections the p99 of lighttpd's calm was half a second, so that
-/// anything after the overload was as before. Cause: the idle ones are open when the
-/// kernel has them, and the server had still to accept them, and to close those of the load
-/// before. Cure: the calm begins when that is done.
+/// Seen: with 6,000 idle connections the p99 of lighttpd's calm was half a second, so that any p99
+/// after the overload counted as recovered. Cause: idle connections are open once the kernel has
+/// them; the server had still to accept them, and to close those of the load before. Cure: the
+/// calm begins after that.
 const SETTLE: f64 = 1.0;
 const CALM: f64 = 2.0;
 const OVERLOAD: f64 = 10.0;
 const AFTER: f64 = 6.0;
 /// Length of all phases together.
 const LASTS: f64 = 2.0 * CLOSED + RISE + SETTLE + CALM + OVERLOAD + AFTER;
-/// A sample's time at the least: the calm has four steps then, and what comes after twelve.
+/// Shortest time of a sample: the calm then has four steps, and the end twelve.
 const SECONDS_MIN: f64 = 0.4;
-/// Parts of what a closed loop reaches, between which the knee is looked for. A closed loop of a
-/// slow moment finds two thirds of what there is; the server is asked for more than it can do for
-/// half of the rise even so.
+/// Shares of a closed loop's rate between which the knee is searched. A closed loop at a slow
+/// moment reaches two thirds of the capacity; even then, half of the rise is above the capacity.
 const RISE_SHARES: [f64; 2] = [0.5, 3.0];
-/// Parts of the knee.
+/// Share of the knee in the calm.
 ///
-/// Seen: recoveries of 1.6 and 2.4 s beside "never", of one server from sample to sample, with 0.7
-/// of the knee. Cause: when the load falls, all [`CONNECTIONS`] have a request under way. A server
-/// that does 0.9 of its knee at that moment has 0.2 of it left for them, and one that does 0.75 has
-/// 0.05: the recovery was the goodput once more, with its noise many times greater. Cure: half the
-/// knee, which leaves 0.4 and 0.25.
+/// Seen: with 0.7, recoveries of 1.6 and 2.4 s and "never" in samples of the same server. Cause:
+/// when the load falls, all [`CONNECTIONS`] have a request in flight. A server with 0.9 of its
+/// knee at that moment has 0.2 of it left to work them off, one with 0.75 has 0.05: the recovery
+/// measured the goodput again, with its noise multiplied. Cure: half the knee, which leaves 0.4 and
+/// 0.25.
 const CALM_SHARE: f64 = 0.5;
 const OVERLOAD_SHARE: f64 = 2.0;
 
-/// The generator's intervals: long enough for a p99 of a thousand requests, and for ten periods of
+/// The generator's interval: long enough for a p99 of a thousand requests, and for ten periods of
 /// the quota.
 const STEP_S: f64 = 0.2;
 const STEP: &str = "200ms";
-/// The knee is what a server keeps up for this part of the rise. The best of many short parts is
-/// above what it keeps up: of a third, by 4 % on average and up to 14 % in the steps that the
-/// overloads of 2026-11-23 brought, of a half by 1.6 and up to 7.
+/// The knee is the rate that is sustained for this part of the rise. The best of many short parts
+/// is above it: of thirds, by 4 % on average and up to 14 % in the overloads of 2026-11-23; of
+/// halves, by 1.6 and up to 7.
 const KNEE_SHARE: f64 = 0.5;
 /// Number of good steps in a row that begin a recovery.
 const GOOD_IN_A_ROW: usize = 3;
-/// And of all steps from there on, one in so many may be bad: a virtual machine stalls now and
-/// then.
+/// Fraction of all later steps that may be bad: a virtual machine stalls now and then.
 const STALLS_ONE_IN: usize = 8;
-/// A p99 that is greater by more than this is not what it was before.
+/// Factor above which a p99 counts as not recovered.
 const BACK_TO_NORMAL: f64 = 3.0;
-/// A calm's p99 counts as this at least. The quota stops a server for most of each of its periods,
-/// so that what just misses one turn waits for the next: a p99 below that is a calm's luck.
+/// Minimum of a calm's p99. The quota stops a server for most of each period, so that a request
+/// that just misses one waits for the next; a lower p99 is luck.
 const CALM_P99_MIN_US: f64 = CPU_PERIOD_US as f64;
 
 const NO_HERD: &str = "no idle connections";
@@ -128,13 +126,12 @@ pub(super) const fn work(take: crate::experiment::Take) -> Work {
     })
 }
 
-/// Beside idle connections, forms on epoll and ceilings are not measured: nothing is expected of
-/// them there.
+/// Skips forms on epoll and ceilings with idle connections, for which there are no expectations.
 fn skips(configuration: &Configuration, kind: &str) -> bool {
     configuration.get("idle", 0) > 0 && (kind.contains("epoll") || kind.starts_with("ceiling"))
 }
 
-/// Finds the server's knee, and then asks for more. `common` is what all loads have in common.
+/// Finds the server's knee, and then overloads it. `common` has the arguments of all loads.
 pub(super) fn take(
     bench: &mut Bench<'_>,
     configuration: &Configuration,
@@ -150,7 +147,7 @@ pub(super) fn take(
     let rise = [(format!("{from:.0}..{to:.0}"), RISE * unit_s)];
     let rising = ask(bench, configuration, server, common, 0.0, &rise)?;
     let knee_per_s = knee_per_s(&rising.intervals[0]);
-    // The generator's warm-up is whole intervals.
+    // The generator's warm-up has whole intervals.
     let settle_s = (SETTLE * unit_s / STEP_S).round().max(1.0) * STEP_S;
     let phases = [
         (CALM_SHARE, settle_s + CALM * unit_s),
@@ -174,8 +171,8 @@ pub(super) fn take(
     Ok(sample)
 }
 
-/// An open loop of these phases: rates, and how many seconds each lasts. What comes in the first
-/// `settle_s` of them is in no figure.
+/// Runs an open loop with these phases: rates, and their lengths in seconds. The first `settle_s`
+/// count in no figure.
 fn ask(
     bench: &mut Bench<'_>,
     configuration: &Configuration,
@@ -192,21 +189,21 @@ fn ask(
         settle_s * 1e3,
         configuration.get("idle", 0)
     ));
-    // The load lasts as long as its course.
+    // The load lasts as long as its phases.
     bench.seconds = phases.iter().map(|(_, lasts_s)| lasts_s).sum::<f64>() - settle_s;
     bench.drive(server, &[[common, &open].concat()])
 }
 
-/// The last interval is a moment, with all the replies that were awaited then.
+/// Removes the last interval, which is short and has all replies that were awaited at the end.
 fn whole(intervals: &[Interval]) -> Vec<Interval> {
     let is_whole = |one: &&Interval| one.lasts_s > STEP_S / 2.0;
     intervals.iter().filter(is_whole).copied().collect()
 }
 
-/// The most good replies that a server keeps up for a while as the rate rises, over the same
-/// connections as the overload. A closed loop over fewer is no measure: the fewer connections there
-/// are the less does each reply cost. Nor is a moment: what a machine does best for half a second
-/// is more than it can do, so that the calm would have no calm.
+/// Highest rate of good replies that is sustained for a while as the offered rate rises, over the
+/// connections of the overload. A closed loop over fewer would not do: the fewer connections, the
+/// less a reply costs. A short moment would not do either: the best half second is above the
+/// sustainable rate, and half of that would be no calm.
 fn knee_per_s(rising: &[Interval]) -> f64 {
     let rising = whole(rising);
     let steps = (rising.len() as f64 * KNEE_SHARE).ceil().max(1.0);
@@ -219,13 +216,13 @@ fn knee_per_s(rising: &[Interval]) -> f64 {
 /// Figures read from the intervals.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    /// Good replies in the overload, by the knee.
+    /// Good replies in the overload, in percent of the knee.
     goodput_percent: f64,
-    /// Failed requests among those that were sent in the overload.
+    /// Failed requests, in percent of those sent in the overload.
     error_percent: f64,
-    /// From the end of the overload until all is as it was before.
+    /// Time from the end of the overload to recovery.
     recovery_s: Option<f64>,
-    /// Good replies, by the knee.
+    /// Good replies over time, in percent of the knee.
     course: Course,
     p99_us: Course,
 }
@@ -249,7 +246,7 @@ impl Seen {
         let by_knee = |rate_per_s: f64| 100.0 * rate_per_s / knee_per_s.max(1e-9);
         let course = |of: &dyn Fn(&Interval) -> f64| Course {
             step_s: STEP_S,
-            // In the last one come all replies that are still awaited.
+            // The last interval has all replies that are still awaited.
             figures: intervals
                 .iter()
                 .filter(|one| one.begins_s < (CALM + OVERLOAD + AFTER) * unit_s - 1.5 * STEP_S)
@@ -266,9 +263,9 @@ impl Seen {
     }
 }
 
-/// The begin of the first interval from which all is as in the calm: replies come, none fails,
-/// every request finds a connection, and the p99 is not far above the calm's median. The first ones
-/// must be so without exception, later ones but for a stall.
+/// Start of the first interval from which on all is as in the calm: replies arrive, none fails,
+/// every request finds a connection, and the p99 is not far above the calm's median. The first
+/// intervals must all be so; of later ones, some may be stalls.
 fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
     let calm = Spread::of(calm.iter().map(|one| one.p99_us).collect())?;
     let p99_max_us = BACK_TO_NORMAL * calm.median.max(CALM_P99_MIN_US);
@@ -285,7 +282,7 @@ fn recovered(calm: &[Interval], after: &[Interval]) -> Option<f64> {
     from.find(lasts).map(|rest| rest[0].begins_s)
 }
 
-/// The goals are the same for both kinds of servers.
+/// Goals, the same for both kinds of servers.
 pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectations {
     let errors = rows.by(&Measure::ERRORS);
     let p99 = rows.by(&Measure::P99);
@@ -303,8 +300,8 @@ pub(super) fn expectations(rows: &Rows, ours: &str, others: &[&str]) -> Expectat
     each.into_iter().flatten().collect()
 }
 
-/// An expectation of servers that were overloaded. One that does more than at its knee was asked
-/// for too little, so that what it did then says nothing.
+/// Restricts an expectation to servers that were overloaded. A server whose goodput exceeds its
+/// knee was offered too little, so the figures say nothing.
 fn if_overloaded(
     rows: &Rows,
     configuration: &str,
@@ -330,7 +327,7 @@ fn if_overloaded(
 mod tests {
     use super::*;
 
-    /// An interval, `count` times: asked, good, failed, never sent, p99.
+    /// `count` intervals: offered, good, failed, never sent, p99.
     type Of = (usize, f64, f64, u64, u64, f64);
 
     fn intervals(of: &[Of]) -> Vec<Interval> {
@@ -352,16 +349,16 @@ mod tests {
     const OVERLOADS: Of = (20, 2000.0, 900.0, 10, 200, 900_000.0);
     const GOOD: Of = (1, 500.0, 500.0, 0, 0, 89_000.0);
     const SLOW: Of = (1, 500.0, 500.0, 0, 0, 91_000.0);
-    /// A sample's time of two steps, as in a quick look: 4 of calm, 20 of overload.
+    /// A sample's time of two steps, as in a quick look: 4 steps of calm, 20 of overload.
     const UNIT_S: f64 = 2.0 * STEP_S;
 
-    /// A calm, an overload, then these.
+    /// A calm, an overload, then these intervals.
     fn seen(after: &[Of]) -> Seen {
         let all = intervals(&[&[CALMS, OVERLOADS], after].concat());
         Seen::of(&all, UNIT_S, 1000.0)
     }
 
-    /// After how many steps the server is itself again.
+    /// Number of steps until recovery.
     fn steps(seen: &Seen) -> Option<u32> {
         seen.recovery_s.map(|s| (s / STEP_S).round() as u32)
     }
@@ -378,7 +375,7 @@ mod tests {
     fn the_phases_are_told_apart() {
         let seen = seen(&[times(6, GOOD)]);
         assert_eq!(seen.goodput_percent.round(), 90.0);
-        // 400 were asked for in an interval, 200 of them sent.
+        // An interval offered 400 requests, 200 of which were sent.
         assert_eq!(seen.error_percent.round(), 5.0);
         assert_eq!(seen.course.figures.len(), 30);
         assert_eq!(seen.course.figures[4].round(), 90.0);
@@ -401,9 +398,9 @@ mod tests {
         assert_eq!(Seen::of(&[], UNIT_S, 1000.0).recovery_s, None);
     }
 
-    /// Seen: of two servers it was the one with the shorter p99 after the overload that did not
-    /// recover. Cause: its p99 before was shorter still, less than half a period of the quota.
-    /// Cure: that counts as one period at least.
+    /// Seen: of two servers the one with the shorter p99 after the overload did not recover. Cause:
+    /// its p99 before was even shorter, less than half a period of the quota. Cure: a p99 counts as
+    /// at least one period.
     #[test]
     fn a_lucky_calm_does_not_decide() {
         let period_us = CPU_PERIOD_US as f64;
@@ -416,7 +413,7 @@ mod tests {
         assert_eq!(after(3.1 * period_us), None);
     }
 
-    /// With 0.7 of the knee it would take 2.2 s, and for ever with a goodput of 70 %.
+    /// With a calm of 0.7 it would take 2.2 s, and with a goodput of 70 % for ever.
     #[test]
     fn recovery_within_a_second() {
         let knee_per_s = 9000.0;
@@ -433,9 +430,9 @@ mod tests {
         assert_eq!(recovery(&[swings, swings, swings].concat()), None);
     }
 
-    /// Seen: "recovery never" of a server that was as before, of nginx as of ours. Cause: the p99
-    /// of a calm that was a third of a second long, in intervals of 100 ms. Cure: longer ones, and
-    /// neither one of the calm nor a single one after it decides.
+    /// Seen: "recovery never" of servers that had recovered, nginx and ours. Cause: the p99 of a
+    /// calm of a third of a second, in intervals of 100 ms. Cure: longer ones, and no single
+    /// interval of the calm or after it decides.
     #[test]
     fn machine_stall_is_ignored() {
         let stall = times(1, (1, 500.0, 500.0, 0, 0, 900_000.0));
@@ -448,9 +445,9 @@ mod tests {
         }
     }
 
-    /// Seen: "as expected: good replies of at least 95 % of the knee (113 %)", of a server whose
-    /// knee was the lowest of all. Cause: the rise was too short for it. Cure: what is above the
-    /// knee is no praise, and knees and replies stand beside it.
+    /// Seen: "as expected: good replies of at least 95 % of the knee (113 %)", of the server with
+    /// the lowest knee. Cause: the rise was too short for it. Cure: goodput above the knee is not
+    /// judged, and knees and replies are shown beside it.
     #[test]
     fn more_than_the_knee_is_no_praise() {
         let configurations = configurations(&Breadth { quick: true, peak_per_s: None, cores: 2 });
@@ -475,12 +472,11 @@ mod tests {
     }
 
     /// Seen: a cache on a ring kept 63 % of its knee under overload. Cause: the knee was found over
-    /// 256 connections, in a third of a second, and the overload came over 2,000. Cure: the knee is
-    /// the most that comes over those 2,000 while the rate rises.
-    ///
-    /// Seen: no server recovered, bare ones and nginx as little as ours. Cause: the knee was the
-    /// best 0.6 s of the rise, a third above what any of them kept up. Cure: longer parts of it,
-    /// first a third, then a half.
+    /// 256 connections, in a third of a second, and the overload used 2,000. Cure: the knee is the
+    /// highest rate over those 2,000 while the offered rate rises.  Seen: no server recovered,
+    /// neither bare ones nor nginx nor ours. Cause: the knee was the best 0.6 s of the rise, a
+    /// third above the sustainable rate. Cure: longer parts of the rise, first a third, then a
+    /// half.
     #[test]
     fn knee_of_a_rising_rate() {
         let rising = |good: &[f64]| {

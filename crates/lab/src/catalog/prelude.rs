@@ -17,7 +17,7 @@ macro_rules! page {
 }
 pub(super) use page;
 
-/// Responders that do next to nothing.
+/// Bare responders.
 pub(super) const CEILINGS: &[&str] =
     &["ceiling ring", "ceiling event", "ceiling cache ring", "ceiling cache event"];
 

@@ -1,4 +1,4 @@
-//! Threading runtimes: what a switch costs, and which fibers are left behind. The first five come
+//! Threading runtimes: the cost of a switch, and fairness. The first five experiments come
 //! from the doctoral thesis on C∀'s runtime (T. Delisle, University of Waterloo, 2022).
 
 pub(super) mod churn;
@@ -15,20 +15,20 @@ pub(super) mod yield_;
 
 use crate::catalog::prelude::*;
 
-/// The runtimes of others.
+/// Runtimes by others.
 const PEERS: &[&str] = &["go", "tokio", "may"];
 
 const BARS: &[Figure] = &[bars(0)];
 
-/// Bars, and lines over the number of processors.
+/// Figures: bars, and lines over the number of processors.
 const SCALING: &[Figure] = &[bars(0), over_processors("per_processor", "fibers a processor")];
 
 const fn over_processors(panels: &'static str, words: &'static str) -> Figure {
     Figure::over(0, ("processors", "processors"), false, Some((panels, words)))
 }
 
-/// The configurations of the thesis's figures: one, two and more processors, many fibers for each
-/// and one for each.
+/// The configurations of the thesis's figures: one, two and more processors, with many fibers per
+/// processor and with one.
 fn scaling_configurations(program: &'static str, breadth: &Breadth) -> Vec<Configuration> {
     let configurations = breadth.processors().into_iter().flat_map(|processors| {
         [("many", 100), ("few", 1)].map(|(how_many, per_processor)| {
@@ -51,7 +51,7 @@ fn label(processors: u64, how_many: &str) -> String {
     }
 }
 
-/// Expectations that weft's pinned fibers are ahead of all peers in these configurations.
+/// Expects weft's pinned fibers to be ahead of all peers in these configurations.
 fn ahead(judge: Judge<'_>, configurations: &[&str]) -> Expectations {
     let configurations = configurations.iter();
     configurations.map(|configuration| judge.beats(configuration, "weft", PEERS, 1.0)).collect()

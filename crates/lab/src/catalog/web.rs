@@ -1,4 +1,4 @@
-//! Web servers beside each other.
+//! Comparison of web servers.
 
 pub(super) mod cold;
 pub(super) mod disk;
@@ -43,7 +43,7 @@ pub(super) const SERVERS: &[&str] = &[
 
 const NGINX: &[&str] = &["nginx sendfile", "nginx copy"];
 
-/// Bytes that look like nothing, so that a body that is shifted or mixed up is noticed.
+/// Pseudorandom bytes, so that a shifted or mixed up body is noticed.
 pub(super) fn body(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let words = std::iter::repeat_with(|| random.bits().to_le_bytes());
@@ -57,15 +57,15 @@ pub(super) fn site(bench: &mut Bench<'_>, name: &str, sizes: &[u64]) -> Result<P
             let file = folder.join(format!("{size}.html"));
             fs::write(file, body(size, size as usize))?;
         }
-        // The ETag of a file that changed in the last two seconds is longer than it is later, and
-        // a generator would see replies of two lengths.
+        // The ETag of a file that changed in the last two seconds is longer than later ones, and a
+        // generator would see replies of two lengths.
         thread::sleep(Duration::from_millis(2500));
         Ok(())
     });
     Ok(site?)
 }
 
-/// Files of so many bytes below `kind`, one for each of these numbers, and a list of their paths.
+/// Makes a file of `bytes` bytes below `kind` for each of `seeds`, and a list of their paths.
 fn make_listed(site: &Path, kind: &str, seeds: Range<usize>, bytes: usize) -> io::Result<()> {
     fs::create_dir(site.join(kind))?;
     let mut list = String::new();
@@ -127,7 +127,7 @@ fn size_of(folder: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// The words that ask for a file set.
+/// Arguments of the generator to request a file set.
 pub(super) fn ask_for_files(server: &Running, site: &Path, how: &str) -> Vec<String> {
     let mut load = words(&format!("http {} {how} --fileset", server.url("/")));
     load.push(site.display().to_string());

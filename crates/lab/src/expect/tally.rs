@@ -1,21 +1,21 @@
-//! Counts of verdicts: what the papers found, and the goals of this project.
+//! Counts of verdicts: findings of the papers, and goals of this project.
 
 use super::{Expectation, ExpectationSource, Judgement};
 
 /// Counts of verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Of what the papers found, that of which there is a verdict.
+    /// Findings of the papers with a verdict.
     pub(crate) findings: usize,
-    /// What of it is so here.
+    /// Findings that were confirmed here.
     pub(crate) seen: usize,
-    /// Of this project's goals, those that are reached.
+    /// Goals of this project that are reached.
     pub(crate) reached: usize,
     pub(crate) equal: usize,
     pub(crate) missed: usize,
-    /// Both kinds, from too few samples.
+    /// Verdicts of both kinds from too few samples.
     pub(crate) unsure: usize,
-    /// Both kinds.
+    /// Expectations of both kinds without figures.
     pub(crate) not_measured: usize,
 }
 
@@ -40,7 +40,7 @@ impl Tally {
         tally
     }
 
-    /// The counts in sentences; what did not occur is left out.
+    /// The counts as sentences, without zeros.
     pub(crate) fn sentences(&self) -> String {
         let Tally { findings, seen, reached, equal, missed, unsure, not_measured } = *self;
         let goals = reached + equal + missed;

@@ -7,7 +7,7 @@ fn verdict(made: Option<Expectation>) -> Judgement {
     made.unwrap().verdict
 }
 
-/// A measure of which this is the better one.
+/// A measure with this direction.
 fn measure(better: Better) -> Measure {
     Measure { better, ..Measure::CPU_US }
 }
@@ -45,9 +45,9 @@ fn never_missing_and_ties() {
     assert_eq!(verdict(judge.within("gone", "c", "a", 2.0)), Judgement::NotMeasured);
 }
 
-/// Seen: a table of `never`, of a measure that older samples did not have. Cause: a sample
-/// without a figure was one that never came to its end, and was beaten. Cure: a measure says
-/// whether it can be so.
+/// Seen: a table of `never`, for a measure that older samples did not have. Cause: a sample without
+/// a figure counted as one that never ended, and as beaten. Cure: a measure says whether that can
+/// happen.
 #[test]
 fn measure_not_taken_is_not_missed() {
     let rows = rows(&[("a", &[Some(1.0)]), ("old", &[None, None])]);
@@ -60,8 +60,8 @@ fn measure_not_taken_is_not_missed() {
     assert_eq!(verdict(judge.at_most("c", "old", 1.0)), Judgement::NotMeasured);
 }
 
-/// Seen: "about equal" of any two figures that differed by less than 8 %, however sure the
-/// difference was, and "target missed" of one that was not.
+/// Seen: "about equal" for any two figures that differed by less than 8 %, however certain the
+/// difference, and "target missed" for an uncertain one.
 #[test]
 fn the_interval_decides() {
     let around =
@@ -113,11 +113,11 @@ fn few_samples_are_sure_of_nothing() {
     }
     let expected = ["as expected", "target missed", "as expected", "target missed"];
     assert_eq!(words(SAMPLES_MIN, &Measure::CPU_US), expected);
-    // What is computed is the same each time.
+    // A computed figure is always the same.
     assert_eq!(words(1, &Measure { is_exact: true, ..Measure::CPU_US }), expected);
 }
 
-/// Seen: "less than b, n" as expected, where n had crashed; and a verdict from five samples of
+/// Seen: "less than b, n" as expected, although n had crashed; and a verdict from five samples of
 /// one rival and two of another.
 #[test]
 fn a_lead_is_over_those_that_were_compared() {
@@ -133,8 +133,8 @@ fn a_lead_is_over_those_that_were_compared() {
     assert_eq!(words, ["seems so"; 2]);
 }
 
-/// Seen: "not measured" of a server that answered nothing, where it was to answer as much as
-/// elsewhere.
+/// Seen: "not measured" for a server that answered nothing, where it was expected to answer as much
+/// as elsewhere.
 #[test]
 fn nothing_is_not_like_something() {
     let mut all = rows(&[("a", &[Some(9.0); 5])]);
@@ -150,8 +150,8 @@ fn nothing_is_not_like_something() {
     assert_eq!(judge.alike("c", "starved", "a").unwrap().words(), "not measured");
 }
 
-/// Seen: goals above what a responder reaches that does nothing. Cause: they were set on
-/// another host. Cure: nine tenths of its lead are enough.
+/// Seen: goals above the figure of a bare responder. Cause: they were set on another host. Cure:
+/// nine tenths of its lead are enough.
 #[test]
 fn a_ceiling_bounds_the_goal() {
     let rows = rows(&[
@@ -172,10 +172,10 @@ fn a_ceiling_bounds_the_goal() {
     assert_eq!(wants(&["slow", "bare", "gone"], 2.0), ("as expected", less));
     let more = "1.2×, or 0.9 of a ceiling's lead)".to_owned();
     assert_eq!(wants(&["bare"], 1.2), ("as expected", more));
-    // A ceiling behind the rival leaves a lead to be had, if any.
+    // If a ceiling is worse than the rival, any lead suffices.
     let slow = "2×, or 0.9 of a ceiling's lead: 1.00×)".to_owned();
     assert_eq!(wants(&["slow"], 2.0), ("as expected", slow));
-    // One sample of a ceiling moves no goal.
+    // One sample of a ceiling changes no goal.
     let few = "2×, or 0.9 of a ceiling's lead)".to_owned();
     assert_eq!(wants(&["few"], 2.0), ("target missed", few));
 }
@@ -215,8 +215,8 @@ fn findings_and_goals_are_counted_apart() {
     assert_eq!(paper(made).unwrap().source, ExpectationSource::Paper);
 }
 
-/// The margin was on one side: a lead of a thousandth was "as expected", and a lag of it "about
-/// equal".
+/// Seen: the margin was one-sided: a lead of a thousandth was "as expected", and a lag of the same
+/// size "about equal".
 #[test]
 fn a_tie_is_no_lead_on_either_side() {
     let rows = rows(&[("a", &[Some(69_500.0)]), ("b", &[Some(69_400.0)])]);
@@ -262,8 +262,8 @@ fn zero_rates_are_no_lead() {
     assert_eq!(verdict(Better::Less), Judgement::Equal);
 }
 
-/// Seen: "weft ahead of nginx" where two of nginx's three samples had failed. Cause: a row
-/// without a median was one that never came to an end. Cure: only if nothing of it failed.
+/// Seen: "weft ahead of nginx" although two of nginx's three samples had failed. Cause: a row
+/// without a median counted as one that never ended. Cure: only if no sample failed.
 #[test]
 fn failed_peer_is_not_beaten() {
     let mut rows = rows(&[("a", &[Some(1.0)]), ("b", &[Some(2.0)]), ("n", &[None])]);
@@ -275,7 +275,7 @@ fn failed_peer_is_not_beaten() {
         let beaten = verdict(judge.beats("c", "a", &["b"], 1.0));
         let near = verdict(judge.near("c", "a", 1.0, "b"));
         assert_eq!((beaten, near), (Judgement::NotMeasured, Judgement::NotMeasured));
-        // That ours failed is told.
+        // Our own failures are shown.
         let ours = verdict(judge.beats("c", "b", &["a"], 1.0));
         assert_eq!(
             (ours, verdict(judge.at_most("c", "b", 9.0))),
@@ -287,8 +287,8 @@ fn failed_peer_is_not_beaten() {
     assert_eq!(near, Judgement::Met, "the other one never came to an end");
 }
 
-/// Seen: two figures of 0 were "NOT AS EXPECTED: say the same". Cause: the quotient of nothing
-/// by nothing. Cure: it is not asked for.
+/// Seen: two figures of 0 were "NOT AS EXPECTED: say the same". Cause: a quotient of two zeros.
+/// Cure: it is not computed.
 #[test]
 fn zero_equals_zero() {
     let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)]), ("one", &[Some(1.0)])]);
@@ -303,8 +303,8 @@ fn zero_equals_zero() {
     }
 }
 
-/// Seen: "as expected: recovery of at most 1 s (0.800 s)" of a server that did not recover in
-/// one of three samples.
+/// Seen: "as expected: recovery of at most 1 s (0.800 s)" for a server that did not recover in one
+/// of three samples.
 #[test]
 fn reason_counts_missing_figures() {
     let rows = rows(&[
@@ -329,9 +329,9 @@ fn of_rates_the_greater_one_is_ahead() {
     assert_eq!((verdict("a", "b"), verdict("b", "a")), (Judgement::Met, Judgement::Failed));
 }
 
-/// Seen: "as expected: 10 times as good as nginx in requests that failed (0 %; nginx 0 %)", of
-/// an overload in which nothing could fail. Cause: nothing was ahead of anything. Cure: beside
-/// another nothing it is a tie, whatever was asked.
+/// Seen: "as expected: 10 times as good as nginx in requests that failed (0 %; nginx 0 %)", for an
+/// overload in which nothing could fail. Cause: zero was ahead of zero. Cure: two zeros are a tie,
+/// whatever lead is required.
 #[test]
 fn two_that_have_no_errors_are_equal() {
     let rows = rows(&[("a", &[Some(0.0)]), ("b", &[Some(0.0)]), ("c", &[Some(1.0)])]);
@@ -340,14 +340,14 @@ fn two_that_have_no_errors_are_equal() {
         let made = judge.beats("c", "a", &["b", "c"], times).unwrap();
         assert_eq!((made.verdict, &*made.because), (Judgement::Equal, "0 µs; b 0 µs; c 1.00 µs"));
     }
-    // One error of several samples is no error in the middle.
+    // One error in several samples leaves the median at zero.
     let verdict = |of, by| judge.beats("c", of, &[by], 10.0).unwrap().verdict;
     assert_eq!((verdict("a", "c"), verdict("c", "a")), (Judgement::Met, Judgement::Failed));
 }
 
-/// Seen: "as expected: 10× less requests that failed than b (0 %; b 0 %)". Cause: in one of b's
-/// five samples a request had failed, so that not all were nothing, and where both medians are,
-/// the target counted as reached. Cure: nothing beside nothing reaches no lead, and misses none.
+/// Seen: "as expected: 10× less requests that failed than b (0 %; b 0 %)". Cause: a request had
+/// failed in one of b's five samples, so that not all were zero, and with two zero medians the
+/// target counted as reached. Cure: two zeros neither reach nor miss a lead.
 #[test]
 fn a_tie_in_the_middle_reaches_no_target() {
     let none = [Some(0.0); 5];
@@ -359,7 +359,7 @@ fn a_tie_in_the_middle_reaches_no_target() {
         assert_eq!([words("a", "b", times), words("b", "a", times)], ["about equal"; 2]);
     }
     assert_eq!([words("a", "c", 10.0), words("c", "a", 10.0)], ["as expected", "target missed"]);
-    // Nothing is at most twice nothing.
+    // Zero is at most twice zero.
     assert_eq!(words("a", "b", 0.5), "as expected");
 }
 
@@ -380,8 +380,8 @@ fn the_reason_names_the_figures() {
     assert_eq!(made.because, "2.00 µs; b 4.00 µs: 2.00× (best samples 4.00×)");
 }
 
-/// Seen: "NOT AS EXPECTED: 2.2 times as good as nginx (…: 2.00 times as good)", which reads as
-/// if it had been slower.
+/// Seen: "NOT AS EXPECTED: 2.2 times as good as nginx (…: 2.00 times as good)", which reads as if
+/// it had been slower.
 #[test]
 fn a_lead_is_told_before_its_target() {
     let rows = rows(&[("a", &[Some(1.0)]), ("b", &[Some(2.0)]), ("c", &[Some(4.0)])]);
@@ -399,8 +399,7 @@ fn a_lead_is_told_before_its_target() {
     );
 }
 
-/// Seen: "0.65 µs; other 1.00 µs", and nothing said of the best samples, beside any bound but
-/// that of being ahead.
+/// Seen: "0.65 µs; other 1.00 µs", without the best samples, for every kind of bound but a lead.
 #[test]
 fn best_samples_beside_medians() {
     let mut rows = rows(&[
@@ -426,6 +425,6 @@ fn best_samples_beside_medians() {
     assert_eq!(because(judge.alike("far", "c", "a")), and);
     assert_eq!(because(judge.at_most("c", "a", 1.5)), "2.00 µs; best sample: 1.00 µs");
     assert_eq!(because(judge.at_most("c", "b", 1.5)), "4.00 µs");
-    // By nothing there is no quotient.
+    // There is no quotient with zero.
     assert_eq!(because(judge.near("c", "a", 0.7, "none")), "2.00 µs; none 0 µs");
 }

@@ -1,9 +1,9 @@
-//! Head of a report: this project's programs beside those that are well known.
+//! Head of a report: this project's programs compared with well-known ones.
 
 use super::Report;
 use crate::measure::{Better, Measure};
 
-/// The program that is known, the experiment that measures it, and ours.
+/// A well-known program, the experiment that measures it, and ours.
 const PAIRS: [(&str, &str, &str); 7] = [
     ("nginx sendfile", "web-rows", "weft"),
     ("memcached", "cache-rows", "weft cache"),
@@ -28,7 +28,7 @@ pub(super) struct Headline {
     pub(super) greatest: (f64, String),
 }
 
-/// Headlines of which there are samples.
+/// Headlines with samples.
 pub(super) fn headlines(reports: &[Report<'_>]) -> Vec<Headline> {
     let of = |&(rival, experiment, system)| {
         let report = reports.iter().find(|report| report.experiment.name == experiment)?;

@@ -1,6 +1,6 @@
 //! The report as one HTML file that needs no network: figures, tables, verdicts, method, machine,
-//! and the raw samples. Figures and samples are packed, and unpacked when a reader comes to them:
-//! so the page is there at once, however much was measured.
+//! and the raw samples. Figures and samples are compressed, and unpacked when they are viewed, so
+//! that the page loads at once, whatever its size.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -21,11 +21,11 @@ use crate::rows::show_row;
 
 const STYLE: &str = include_str!("page.css");
 
-/// Lets readers take the raw samples and the figures out of the page, without a server.
+/// Script that unpacks figures, and saves them and the raw samples, without a server.
 const SCRIPT: &str = include_str!("page.js");
 
-/// The works that the words of experiments speak of, and words for a reader who knows neither them
-/// nor this project. docs/glossary.md has more.
+/// List of the papers, and words for a reader who knows neither them nor this project.
+/// docs/glossary.md has more.
 const WORDS: &str = include_str!("words.html");
 
 /// All reports as one page.
@@ -213,7 +213,7 @@ fn verdicts(page: &mut String, report: &Report<'_>) {
     }
 }
 
-/// Writes paragraphs, which empty lines separate.
+/// Writes paragraphs, which are separated by empty lines.
 fn paragraphs(page: &mut String, text: &str) {
     for paragraph in text.split("\n\n") {
         let _ = write!(page, "<p>{}</p>", escape(paragraph));
@@ -238,7 +238,7 @@ fn table(page: &mut String, report: &Report<'_>, measure: &Measure) {
             let shown = show_row(report.rows.find(&configuration.label, system), measure, scale);
             let ratio = report.rows.ratio(measure, &configuration.label, system, systems[0]);
             let is_compared = *system != systems[0] && measure.better != Better::Neither;
-            // Of nothing there is no part.
+            // A ratio to zero is left out.
             let ratio = ratio
                 .filter(|ratio| is_compared && ratio.medians.is_finite() && ratio.best.is_finite());
             let ratio = ratio.map_or(String::new(), |ratio| {
@@ -283,7 +283,7 @@ fn method(page: &mut String, report: &Report<'_>) {
     );
 }
 
-/// A text, compressed, in letters that end no element.
+/// A text, compressed, in base64, which cannot end an element.
 fn packed(text: &str) -> String {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let written = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish());
@@ -313,7 +313,7 @@ mod tests {
     use crate::store::tests::header;
     use crate::store::{Record, Recorded, TurnResult};
 
-    /// Seen: four reasons of web-rows, an empty line between them, ran into one paragraph.
+    /// Seen: four reasons of web-rows, separated by empty lines, ran into one paragraph.
     #[test]
     fn an_empty_line_ends_a_paragraph() {
         let mut page = String::new();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(page, "<p>a &lt; b\nand c</p><p>d</p>");
     }
 
-    /// Seen: "× 0.65, of the best 1.59", and nothing said of what.
+    /// Seen: "× 0.65, of the best 1.59", without a subject.
     #[test]
     fn a_ratio_says_of_what() {
         let mut header = header();
@@ -347,7 +347,7 @@ mod tests {
         let page = html(&[Report::new(experiment, &recorded)]);
         let said = format!("<small>1.50 of {first}’s (best samples: 1.50)</small>");
         assert!(page.contains(&said), "{page}");
-        // Not compared with go there: it opens with nothing that it has not.
+        // No comparison with go there: the page opens only with systems that it has.
         assert!(!page.contains("the median configuration"), "{page}");
     }
 

@@ -1,6 +1,6 @@
-// Figures and raw samples are packed: each figure is drawn when a reader comes near it, or when the
-// browser has nothing else to do, so that all are there to be printed. The buttons save what the page
-// holds, without a network.
+// Figures and raw samples are compressed. A figure is drawn when the reader scrolls near it, or when
+// the browser is idle, so that all can be printed. The buttons save figures and samples from the
+// page, without a network.
 const unpacked = {};
 function unpack(name) {
   return unpacked[name] ??= (async () => {
@@ -40,7 +40,7 @@ function save(blob, name) {
   link.click();
 }
 
-// A picture of a figure, twice its size, in the colours that the page has now.
+// Picture of a figure at twice its size, in the current colours of the page.
 async function png(svg) {
   const copy = svg.cloneNode(true), {width, height} = svg.viewBox.baseVal;
   const css = document.querySelector("style").textContent, now = getComputedStyle(document.documentElement);

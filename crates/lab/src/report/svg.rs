@@ -1,5 +1,5 @@
-//! Figures: bars, and lines with bands as in the papers. Colours are classes, `s0` and so on, which
-//! the page gives a value in light and in dark.
+//! Figures: bars, and lines with bands as in the papers. Colours are classes, `s0` and so on, whose
+//! values the page defines for light and dark.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::measure::{Configuration, Measure};
 use crate::numbers::{Scale, Spread, grouped, show};
 use crate::rows::Row;
 
-/// Systems beyond them share colours.
+/// Number of colours; further systems reuse them.
 pub(super) const COLOURS: usize = 12;
 
 const WIDTH: f64 = 760.0;
@@ -25,7 +25,7 @@ pub(super) fn file_name(experiment: &str, at: usize) -> String {
     }
 }
 
-/// All figures of an experiment as SVG files that stand alone: names and texts.
+/// All figures of an experiment as standalone SVG files: names and texts.
 pub(super) fn files(report: &Report<'_>) -> Vec<(String, String)> {
     let figures = report.experiment.figures.iter().enumerate();
     let files = figures.map(|(at, figure)| {
@@ -38,7 +38,7 @@ pub(super) fn files(report: &Report<'_>) -> Vec<(String, String)> {
     files.collect()
 }
 
-/// Width and height of a figure, as its first element has them.
+/// Width and height of a figure, from its first element.
 pub(super) fn size_of(svg: &str) -> Option<(&str, &str)> {
     let (_, size) = svg.split_once("viewBox=\"0 0 ")?;
     size.split_once('"')?.0.split_once(' ')
@@ -84,7 +84,7 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
     for configuration in &configurations {
         let row = |system: &str| rows.find(&configuration.label, system).filter(is_shown);
         let says_something = |row: &Row| !row.failures.is_empty() || row.tells_of(measure);
-        // What is measured there of no system is no group.
+        // Skip configurations in which no system has this measure.
         if !systems.iter().filter_map(|one| row(one)).any(says_something) {
             continue;
         }
@@ -130,14 +130,14 @@ fn bars(report: &Report<'_>, measure: &Measure) -> String {
     framed(y + 6.0, &title, &body)
 }
 
-/// The room that the longest of some texts takes, with a gap.
+/// Width of the longest of some texts, with a gap.
 fn widest(texts: impl Iterator<Item = String>) -> f64 {
     let most = texts.map(|text| text.chars().count()).max().unwrap_or(0);
     // Digits and small letters of 12.5 px are 7 px wide, the widest common fonts included.
     16.0 + 7.0 * most as f64
 }
 
-/// Draws a bar and its whisker, and says where they end.
+/// Draws a bar and its whisker, and returns their end.
 fn bar(
     body: &mut String,
     at: usize,
@@ -267,7 +267,7 @@ impl Chart<'_> {
         framed(bottom, &title, &body)
     }
 
-    /// "1000 idle connections"; without words what the configurations' labels begin with.
+    /// "1000 idle connections"; without words, the beginning of the configurations' labels.
     fn panel_title(&self, parameter: &str, value: u64, words: &str) -> String {
         if !words.is_empty() {
             return format!("{} {words}", grouped(value as f64));
@@ -304,7 +304,7 @@ impl Chart<'_> {
         points.any(|(_, spread)| spread.has_band())
     }
 
-    /// The range of both axes.
+    /// Ranges of both axes.
     fn extent(&self) -> ((f64, f64), (f64, f64)) {
         let systems = self.report.rows.systems();
         let points = systems.iter();
@@ -355,7 +355,7 @@ impl Chart<'_> {
         y
     }
 
-    /// Draws the key to the kinds of lines, for readers who do not know the papers, below `y`.
+    /// Draws the key to line styles, for readers who do not know the papers, below `y`.
     fn key(&self, body: &mut String, y: f64) -> f64 {
         let kinds = match self.along {
             Along::Time => "the median of the samples at each moment",
@@ -416,7 +416,7 @@ impl Chart<'_> {
             r#"<text class="label" x="{middle:.1}" y="{y:.1}" text-anchor="middle">{axis}</text>"#
         );
         if is_first {
-            // Where it would be longer than the panel the unit has to do: the title says the rest.
+            // If it would be longer than the panel, only the unit: the title has the rest.
             let whole = format!("{}, {}", self.measure.title, self.scale.unit);
             let text = if widest([whole.clone()].into_iter()) > panel.height + 40.0 {
                 self.scale.unit
@@ -439,9 +439,9 @@ impl Chart<'_> {
         }
     }
 
-    /// Draws the lines of the thesis: the median solid, the greatest dashed, the least dotted, a
-    /// band between. Over time there are too many points for bands and marks, and of few samples
-    /// there is no band.
+    /// Draws the lines of the thesis: median solid, maximum dashed, minimum dotted, and a band
+    /// between. Over time there are too many points for bands and marks; with few samples there is
+    /// no band.
     fn lines(&self, body: &mut String, panel: &Panel, is_here: impl Fn(&Configuration) -> bool) {
         for (at, system) in self.report.rows.systems().iter().enumerate() {
             let points = self.points(system, &is_here);
@@ -481,7 +481,7 @@ impl Chart<'_> {
     }
 }
 
-/// Round numbers from 0 to `most`, about `count` of them.
+/// About `count` round numbers from 0 to `most`.
 fn ticks(most: f64, count: usize) -> Vec<f64> {
     let raw = most / count as f64;
     let power = 10_f64.powf(raw.log10().floor());
@@ -518,7 +518,7 @@ fn framed(height: f64, title: &str, body: &str) -> String {
     )
 }
 
-/// Text in markup.
+/// Escapes text for markup.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -556,8 +556,8 @@ mod tests {
     }
 
     /// Seen: 28 of 470 figures behind bars were cut off at the right edge, and "1.00 ready at a
-    /// time" stood over a panel. Cause: fixed room for figures of any length, and counts shown as
-    /// measures. Cure: room for the longest.
+    /// time" was the title of a panel. Cause: fixed space for figures of any length, and counts
+    /// formatted as measures. Cure: space for the longest.
     #[test]
     fn figures_keep_texts_inside() {
         use std::path::Path;
@@ -585,7 +585,7 @@ mod tests {
         assert!(count > 1000, "{count} texts");
     }
 
-    /// Begin and end of a text, with letters as wide as those of DejaVu Sans.
+    /// Start and end of a text, with the letter widths of DejaVu Sans.
     fn ends_of(text: &str) -> (f64, f64) {
         let attribute = |name: &str| {
             let (_, behind) = text.split_once(&format!("{name}=\""))?;

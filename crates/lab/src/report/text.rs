@@ -1,4 +1,4 @@
-//! Reports for terminals, and for documents in Markdown.
+//! Reports for terminals, and in Markdown for documents.
 
 use std::fmt;
 
@@ -38,11 +38,11 @@ impl fmt::Display for Report<'_> {
 impl Report<'_> {
     /// The report as Markdown, for a document.
     pub fn markdown(&self) -> String {
-        // Where it was measured is the same for all, and lab.md has it, unless the generator was on
+        // The testbed is the same for all, and described in lab.md, unless the generator was on
         // another machine.
         let has_testbed = self.recorded.header.testbed.ends_with(" by ssh");
         let mut parts = vec![paragraph(&self.receipt(has_testbed))];
-        // Of what is computed the verdicts have all figures.
+        // Verdicts contain all computed figures.
         let measures = self.main_measures(1).filter(|measure| !measure.is_exact);
         let (nothing, measures): (Vec<&Measure>, Vec<&Measure>) =
             measures.partition(|measure| self.is_nothing(measure));
@@ -91,12 +91,12 @@ impl Report<'_> {
         parts.join("\n\n")
     }
 
-    /// A line for each system instead of one for each configuration, so that it fits a terminal.
+    /// True for a line per system instead of one per configuration, so that it fits a terminal.
     fn is_narrow(&self) -> bool {
         self.rows.configurations().len() < self.rows.systems().len()
     }
 
-    /// The same for a page, which scrolls: whichever has fewer lines, unless it has too many
+    /// Same choice for a page, which scrolls: the variant with fewer lines, unless it has too many
     /// columns.
     fn has_lines_of_systems(&self) -> bool {
         let (configurations, systems) =
@@ -109,16 +109,16 @@ impl Report<'_> {
         has_fewer || self.is_one_table()
     }
 
-    /// All measures beside each other.
+    /// True if all measures are columns of one table.
     fn is_one_table(&self) -> bool {
         self.is_narrow() && self.rows.configurations().len() == 1
     }
 
-    /// True if less would be better, and nothing at all is what every sample says.
+    /// True if less is better, and every sample is zero.
     fn is_nothing(&self, measure: &Measure) -> bool {
         let rows = self.rows.all().iter().filter(|row| !row.is_absent);
         let rows: Vec<&Row> = rows.collect();
-        // A sample that failed says nothing, and not that there was nothing.
+        // A failed sample is no zero.
         let is_zero = |row: &&Row| {
             let spread = row.spread(measure).filter(|_| row.missing(measure).0 == 0);
             spread.is_some_and(|spread| spread.greatest == 0.0)
@@ -126,15 +126,15 @@ impl Report<'_> {
         measure.better == Better::Less && !rows.is_empty() && rows.iter().all(is_zero)
     }
 
-    /// Labels of configurations with an offered rate in which the systems' rates are the same
-    /// within 1 %, and the median of the first: lines of a table that would tell of no difference.
-    /// None if those are all.
+    /// Labels of configurations with an offered rate in which all systems' rates agree within 1 %,
+    /// and the median of the first: these lines of a table would show no difference. Empty if those
+    /// are all.
     fn alike(&self, measure: &Measure) -> Vec<(&str, String)> {
         let rate = |configuration: &Configuration| {
             let rows = self.rows.all().iter().filter(|row| row.configuration == *configuration);
             let rows: Vec<_> = rows.filter(|row| !row.is_absent).collect();
             let has_failures = rows.iter().any(|row| !row.failures.is_empty());
-            // One without a sample may have been skipped.
+            // A system without samples may have been skipped.
             let medians = rows.iter().filter_map(|row| Some(row.spread(measure)?.median));
             let medians: Vec<f64> = medians.collect();
             let least = medians.iter().copied().fold(f64::MAX, f64::min);
@@ -156,7 +156,7 @@ impl Report<'_> {
         alike
     }
 
-    /// A header, and a line for each configuration but those left out, or for each system.
+    /// A header, and a line per configuration, except those left out, or per system.
     fn table(&self, measure: &Measure, left_out: &[&str], is_by_system: bool) -> Vec<Vec<String>> {
         let mut configurations = self.rows.configurations();
         configurations.retain(|configuration| !left_out.contains(&&*configuration.label));
@@ -166,7 +166,7 @@ impl Report<'_> {
             let mut rows = rows.filter(|row| configurations.contains(&&row.configuration));
             rows.any(|row| !row.failures.is_empty() || row.tells_of(measure))
         };
-        // Tables that stand beside each other have the same lines.
+        // Tables side by side have the same lines.
         if !self.is_one_table() && systems.iter().any(|system| tells(system)) {
             systems.retain(|system| tells(system));
         }
@@ -200,7 +200,7 @@ impl Report<'_> {
     }
 }
 
-/// Two tables as one: they begin with the same column.
+/// Joins two tables, which begin with the same column.
 fn beside(mut left: Vec<Vec<String>>, right: Vec<Vec<String>>) -> Vec<Vec<String>> {
     for (line, more) in left.iter_mut().zip(right) {
         line.extend(more.into_iter().skip(1));
@@ -216,8 +216,8 @@ fn markdown_table(lines: &[Vec<String>]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A line for each experiment, in Markdown: what came out as expected, and where it is told.
-/// `folder` has the experiments' pages, as seen from the document.
+/// A line per experiment, in Markdown: results of expectations, and a link to its page in `folder`,
+/// relative to the document.
 pub fn summary(reports: &[Report<'_>], folder: &str) -> String {
     let mut lines = vec![
         "| experiment | what | measured, UTC | papers' findings seen here | goals reached | about \
@@ -250,7 +250,7 @@ const COLUMNS_MAX: usize = 12;
 /// Columns of the smallest terminal.
 const COLUMNS: usize = 80;
 
-/// A table that is too wide is written in parts, each with the first column.
+/// Writes a table that is too wide in parts, each with the first column.
 fn write_table(f: &mut fmt::Formatter<'_>, table: &[Vec<String>]) -> fmt::Result {
     let width = |column: usize| {
         let widths = table.iter().map(|line| line[column].chars().count());
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Seen: five failures of one kind were five notes, because each counted other errors.
+    /// Seen: five failures of one kind were five notes, because each had other numbers.
     #[test]
     fn failures_of_one_kind_are_one_note() {
         let mut recorded = recorded(0.0);
@@ -362,8 +362,8 @@ mod tests {
         assert!(text.contains(note), "{text}");
     }
 
-    /// Seen: what was not measured was said to be `never`, and a report from a machine full of
-    /// other work looked like any other.
+    /// Seen: figures that were not measured were shown as `never`, and a report from a busy machine
+    /// looked like any other.
     #[test]
     fn report_of_a_busy_machine() {
         let recorded = recorded(50.0);
@@ -382,18 +382,18 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\nis not in\n{text}");
         }
-        // A quick run has no configurations with two processors, and no expectations of them.
+        // A quick run has no configurations with two processors, and no expectations about them.
         assert!(!text.contains("2 processors"), "{text}");
         assert!(!Report::new(experiment, &recorded).is_as_expected());
     }
 
-    /// Seen: `web-servers` without a word of h2o and caddy. Cause: what is missing was what the run
-    /// had missed, and the experiment has had them since.
+    /// Seen: `web-servers` did not mention h2o and caddy. Cause: the missing systems were those
+    /// that the run lacked, and the experiment got these two later.
     #[test]
     fn a_system_without_a_sample_is_named() {
         let mut recorded = recorded(0.0);
         recorded.header.missing.clear();
-        // Of go nothing came.
+        // go has no turns.
         recorded.turns.truncate(2);
         let experiment = crate::catalog::find("rt-yield").unwrap();
         let warns = |recorded: &Recorded, of: &str| {
@@ -403,7 +403,7 @@ mod tests {
         let missing = "left out, or not there: stackless, migratable, tokio, may";
         warns(&recorded, missing);
         warns(&recorded, "no sample of go");
-        // The forms of a build are there under other names.
+        // Builds have the same forms under other names.
         for system in &mut recorded.header.systems {
             system.name = format!("{OLD}{}", system.name);
         }
@@ -426,7 +426,7 @@ mod tests {
         );
     }
 
-    /// Seen: percents of knees in the page of `web-overload`, and the knees only in the HTML.
+    /// Seen: the page of `web-overload` had percentages of knees, and only the HTML had the knees.
     #[test]
     fn told_measures_have_a_table() {
         let experiment = crate::catalog::find("web-overload").unwrap();
@@ -452,7 +452,7 @@ mod tests {
         }
     }
 
-    /// Seen: tables of nothing but zeros, of requests that failed.
+    /// Seen: tables of zeros only, of failed requests.
     #[test]
     fn no_table_of_zeros() {
         let experiment = crate::catalog::find("web-disk").unwrap();
@@ -468,7 +468,7 @@ mod tests {
         }
         let said = |recorded: &Recorded| Report::new(experiment, recorded).markdown();
         assert!(said(&recorded).contains("\n\nNo requests that failed in any sample.\n\n"));
-        // Seen: the same beside a sample that failed, which says nothing of that.
+        // Seen: the same with a failed sample, which is no zero.
         let mut failed = recorded.clone();
         failed.turns.push(Record { round: 1, ..failed.turns[0].clone() });
         failed.turns[2].result = TurnResult::Failed("it died".to_owned());
@@ -478,8 +478,8 @@ mod tests {
         assert!(said(&recorded).contains("| requests that failed, % |"));
     }
 
-    /// Seen: "0.3 s each" of samples that took ten seconds. Cause: an experiment makes more of the
-    /// run's measure, and the receipt had the measure. Cure: a sample says how long it lasted.
+    /// Seen: "0.3 s each" for samples of ten seconds. Cause: an experiment multiplies the run's
+    /// sample time, and the receipt used that time. Cure: a sample records its length.
     #[test]
     fn receipt_of_server_samples() {
         let experiment = crate::catalog::find("netstack-congestion").unwrap();
@@ -505,12 +505,12 @@ mod tests {
         say(&recorded, ", 1.2 to 10 s each");
         recorded.turns.truncate(1);
         say(&recorded, ", 1.2 s each");
-        // Seen: "2 rounds" of which the budget left one.
+        // Seen: "2 rounds" where the budget allowed only one.
         let text = Report::new(experiment, &recorded).receipt(true);
         assert!(text.contains("; 1 of 2 rounds, systems by turns"), "{text}");
     }
 
-    /// Seen: "each asked for 0.3 s" of programs that start their fibers, end them, and end.
+    /// Seen: "each asked for 0.3 s" for programs that start their fibers, end them, and end.
     #[test]
     fn receipt_of_programs_that_end() {
         for (name, configuration) in [("rt-memory", "10,000 fibers"), ("rt-transfer", "exhaust")] {
@@ -525,8 +525,8 @@ mod tests {
         }
     }
 
-    /// Seen: "waited for a core: 19.3 % of the time" of `web-cold`, as if others had disturbed it.
-    /// Cause: its own two generators share a core. Cure: it is told where only others are a cause.
+    /// Seen: "waited for a core: 19.3 % of the time" in `web-cold`, as if others had disturbed it.
+    /// Cause: its own two generators share a core. Cure: it is shown only if others are the cause.
     #[test]
     fn waiting_on_shared_cores() {
         let receipt = |name: &str, configuration: &str| {
@@ -549,7 +549,7 @@ mod tests {
         assert!(!told.contains("waited for a core"), "{told}");
     }
 
-    /// Seen: tables of six servers, of 140 columns, folded by the terminal into nothing readable.
+    /// Seen: tables of six servers, with 140 columns, wrapped unreadably by the terminal.
     #[test]
     fn wide_table_in_parts() {
         struct Shown(Vec<Vec<String>>);
@@ -582,7 +582,7 @@ mod tests {
         assert!(line.ends_with(" |  |  |  |  | 1 | 2 |"), "{line}");
     }
 
-    /// Seen: pages with dozens of lines in which every server has the rate that was asked for.
+    /// Seen: pages with dozens of lines in which every server has the offered rate.
     #[test]
     fn rates_that_are_alike_have_no_line() {
         let experiment = crate::catalog::find("web-throughput").unwrap();

@@ -9,12 +9,12 @@ use rustix::fs::{major, minor};
 
 use super::ServerLimits;
 
-/// The time in which a server gets its part of the core. The kernel looks at its tick, up to 10 ms
-/// apart, and takes what was too much off the next period.
+/// Period of a server's CPU quota. The kernel enforces it at ticks, up to 10 ms apart, and
+/// subtracts an excess from the next period.
 pub(crate) const CPU_PERIOD_US: u64 = 20_000;
 
-/// A group goes ahead of what is outside by these alone: nice values count inside of it. The
-/// greatest of version 1 and of version 2.
+/// Largest shares of version 1, and largest weight of version 2. A group has priority over others
+/// only by these: nice values count inside of it.
 const SHARES_MOST: u64 = 262_144;
 const WEIGHT_MOST: u64 = 10_000;
 
@@ -54,7 +54,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// The control groups of this machine.
+    /// Finds the control groups of this machine.
     pub(super) fn new(is_root: bool) -> Groups {
         Groups { mounts: fs::read_to_string("/proc/mounts").unwrap_or_default(), is_root, made: 0 }
     }
@@ -82,7 +82,7 @@ impl Groups {
         })
     }
 
-    /// Makes the groups that these limits need, each of which is noted before it is there.
+    /// Makes the groups for these limits, each noted in the journal before it exists.
     pub(super) fn make(
         &mut self,
         limits: &ServerLimits,
@@ -125,7 +125,7 @@ impl Groups {
     }
 }
 
-/// The files of a group, and what is written into them.
+/// Files of a group, and their contents.
 fn settings(
     controller: Controller,
     version: Version,
@@ -153,7 +153,7 @@ fn settings(
     }
 }
 
-/// Number of reads of the disk by a group, whose reads are limited or could be.
+/// Number of disk reads by a group with the disk controller.
 pub(super) fn disk_reads(group: &Path) -> Option<u64> {
     let files = ["blkio.throttle.io_serviced", "io.stat"];
     let texts = files.map(|file| fs::read_to_string(group.join(file)));
@@ -173,7 +173,7 @@ fn reads(text: &str) -> Option<u64> {
     text.lines().filter_map(of_line).reduce(|a, b| a + b)
 }
 
-/// The numbers of the whole disk that a folder lies on, "254:0": a partition has no limits.
+/// Device numbers of the whole disk below a folder, "254:0": partitions have no limits.
 fn disk_of(folder: &Path) -> io::Result<String> {
     let device = fs::metadata(folder)?.dev();
     let numbers = format!("{}:{}", major(device), minor(device));
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(of(two, true), unified);
         assert_eq!(of(two, false), None);
         assert_eq!(of("cgroup /a cgroup rw,cpu 0 0\nshort", true), None);
-        // Each controller is looked for by itself.
+        // Each controller is searched separately.
         let disk = "cgroup /mnt/blkio cgroup rw,blkio 0 0\n";
         assert_eq!(
             hierarchy(disk, Controller::Disk, |_| false),

@@ -1,10 +1,10 @@
-//! Journal of sessions of processes, folders and control groups, which must not outlive the
-//! laboratory. Each is written down before it is used.
+//! Journal of process sessions, folders and control groups that must not outlive the laboratory.
+//! Each is noted before it is used.
 //!
 //! One function, [`sweep`], removes what a journal lists. It has three callers: the laboratory at
-//! its end, a *guard* process as soon as the laboratory is gone however it went, and the next
-//! start, in case the guard was killed as well. Each laboratory holds a lock on its journal, which
-//! the kernel releases at its death: that is how the others know.
+//! its end, a *guard* process as soon as the laboratory has ended in any way, and the next start,
+//! in case the guard was killed as well. Each laboratory holds a lock on its journal, which the
+//! kernel releases at its death, and which the others try.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal};
 
 use super::processes;
 
-/// Time that killed processes, and their control groups, may take to go.
+/// Longest time until killed processes, and their control groups, are gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The journal of this laboratory.
@@ -28,16 +28,16 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Begins a journal, after sweeping up what dead laboratories have left; says how many.
+    /// Begins a journal, after removing what dead laboratories have left; returns their number.
     pub(super) fn begin(folder: &Path) -> io::Result<(Journal, usize)> {
         fs::create_dir_all(folder)?;
-        // What a journal lists is removed: no other user may write one.
+        // Journals list what is removed, so no other user may write one.
         let found = fs::metadata(folder)?;
         if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
             let folder = folder.display();
             return Err(io::Error::other(format!("{folder} can be written by other users")));
         }
-        // So that a journal that is being made is not taken for one of a dead laboratory.
+        // Lock the folder: a journal without its lock yet would be taken for a dead laboratory's.
         let one_at_a_time = File::open(folder)?;
         rustix::fs::flock(&one_at_a_time, FlockOperation::LockExclusive)?;
         let mut swept = 0;
@@ -59,7 +59,7 @@ impl Journal {
         &self.path
     }
 
-    /// All processes of the session that this process leads.
+    /// Notes the session that this process leads.
     pub(super) fn note_session(&mut self, leader: u32) -> io::Result<()> {
         let began = processes::start_ticks(leader).unwrap_or_default();
         self.note(&format!("session {leader} {began}\n"))
@@ -87,10 +87,10 @@ impl Drop for Journal {
     }
 }
 
-/// Waits until the laboratory that keeps this journal is gone, and removes what it left.
+/// Waits until the laboratory of this journal has ended, and removes what it left.
 ///
 /// # Errors
-/// When something cannot be removed. No journal means that all was removed, and is no error.
+/// If something cannot be removed. A missing journal means that all was removed, and is no error.
 pub fn guard(journal: &Path) -> io::Result<()> {
     let file = match File::open(journal) {
         Ok(file) => file,
@@ -101,14 +101,14 @@ pub fn guard(journal: &Path) -> io::Result<()> {
     sweep(journal)
 }
 
-/// Ends and removes all that a journal lists, and then the journal.
+/// Ends and removes everything that a journal lists, then the journal.
 fn sweep(journal: &Path) -> io::Result<()> {
     let text = match fs::read_to_string(journal) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    // A last line without its end was cut off by the death of the writer.
+    // A last line without its end was truncated by the writer's death.
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let lines: Vec<(&str, &str)> = whole.filter_map(|line| line.split_once(' ')).collect();
     let of = |kind: &'static str| {
@@ -134,8 +134,8 @@ fn end_sessions<'a>(noted: impl Iterator<Item = &'a str>) {
         let (leader, began) = noted.split_once(' ')?;
         let leader = leader.parse().ok()?;
         let began = began.parse::<u64>().ok()?;
-        // A number is not given to a new process while a session has it. So if the number's process
-        // is another one now, the session has no members left.
+        // The kernel does not reuse a session's id while the session has members. So if another
+        // process has it now, no member is left.
         let is_another = processes::start_ticks(leader).is_some_and(|now| now != began);
         (!is_another).then_some(leader)
     });
@@ -146,7 +146,7 @@ fn end_sessions<'a>(noted: impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Kills processes; false if all of them were dead.
+/// Kills processes; false if all were dead already.
 pub(super) fn kill_all(processes: &[processes::Process]) -> bool {
     let alive = processes.iter().filter(|process| !process.is_zombie);
     let alive: Vec<_> = alive.filter_map(|process| Pid::from_raw(process.pid as i32)).collect();
@@ -156,7 +156,7 @@ pub(super) fn kill_all(processes: &[processes::Process]) -> bool {
     !alive.is_empty()
 }
 
-/// Kills what is in a control group, and removes it.
+/// Kills a control group's processes, and removes it.
 pub(super) fn remove_group(group: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -168,7 +168,7 @@ pub(super) fn remove_group(group: &Path) -> io::Result<()> {
         }
         match fs::remove_dir(group) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // Its processes were killed and may still be on their way out.
+            // Its killed processes may still be exiting.
             Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
             done => return done,
         }
@@ -193,7 +193,7 @@ mod tests {
             "folder {}\nfolder /nowhere/at/all\ngroup /nowhere/either\nsession {} {}\nfolder {}",
             folder.display(),
             sleeper.id(),
-            // Another process than the one that was noted has this number now.
+            // Another process than the noted one has this id now.
             began + 1,
             kept.display()
         );

@@ -8,10 +8,10 @@
 //!   generator ── 10.9.0.1 NEAR ════ TAP ═════════════════════ server on a netstack, 10.9.0.2
 //! ```
 //!
-//! A veth without offloads stands for a wire between two machines: what comes to an end is handled
-//! by the core of that end's program. Else the kernel does that in the sender's call.
+//! A veth without offloads stands for a wire between two machines: the core of each end's program
+//! handles the packets that arrive there. Otherwise the kernel handles them in the sender's call.
 //!
-//! Nothing of it survives the laboratory: interfaces go with their networks, and those with the
+//! Nothing of it outlives the laboratory: interfaces go with their networks, and networks with the
 //! last process and descriptor.
 
 use std::fs;
@@ -25,11 +25,11 @@ use std::time::Duration;
 use super::{Launched, sys, with_path};
 use crate::system::in_path;
 
-/// The server's address; its netstack's, if it has one.
+/// Address of the server, or of its netstack.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const GENERATOR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
-/// Frames that wait for a TAP's reader: a crowd that asks at once, and a window of a fast link.
+/// Frames that wait for a TAP's reader: requests of a crowd, and the window of a fast link.
 const TAP_QUEUE: u32 = 10_000;
 
 /// Properties of a link.
@@ -38,45 +38,45 @@ pub(crate) struct LinkPlan {
     pub(crate) wire: Wire,
     /// The longest packet.
     pub(crate) mtu: u64,
-    /// By which congestion control the kernel sends from the far end; none where a netstack is.
+    /// Congestion control of the kernel at the far end; none for a netstack.
     pub(crate) kernel: Option<&'static str>,
 }
 
 /// Medium between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
-    /// A veth, to which the kernel may leave checksums, cutting and merging, or not.
+    /// A veth, with or without offloads of checksums, segmentation and merging.
     Veth { has_offloads: bool },
-    /// Nothing: a netstack has the other end of the near interface, with so many queues.
+    /// A TAP alone: a netstack reads the other end of the near interface, with this many queues.
     Tap { queues: u64 },
-    /// Two interfaces with a program between them, `weft-programs relay`, that loses some of the
-    /// server's frames and delays all, half of the time on each way.
+    /// Two interfaces joined by a program, `weft-programs relay`, which loses some of the server's
+    /// frames and delays all, half of the time in each direction.
     Bad { loss_per_mille: u64, delay_ms: u64 },
 }
 
-/// Two ends that are up. It goes with this.
+/// Two ends that are up; removed on drop.
 pub(crate) struct Link {
     /// The generator's interface.
     pub(crate) near: String,
     /// Name of the server's device.
     pub(crate) interface: String,
-    /// The server's, if it is not the laboratory's.
+    /// The server's network, if it is not the laboratory's.
     pub(crate) network: Option<OwnedFd>,
     relay: Option<Launched>,
 }
 
-/// Names of a link's ends, which no other link has had.
+/// Names of a link's ends, unique among all links.
 pub(super) fn names(number: u32) -> [String; 2] {
     [format!("near{number}"), format!("far{number}")]
 }
 
 impl Link {
-    /// Makes a link. Where there is a relay, it has made the interfaces. Without offloads, what
-    /// comes to the near end is handled by the generator's core, and at the far end by the
-    /// server's.
+    /// Makes a link; a relay has made its interfaces already. Without offloads, the generator's
+    /// core handles packets that arrive at the near end, and the server's core those at the far
+    /// end.
     ///
     /// # Errors
-    /// What `ip` says, or the kernel.
+    /// Errors of `ip` or of the kernel.
     pub(super) fn new(
         [near, far]: [String; 2],
         plan: LinkPlan,
@@ -93,7 +93,7 @@ impl Link {
             }
             _ => Some(sys::new_network()?),
         };
-        // From here on it is removed if something fails.
+        // From here on the link is removed if a step fails.
         let link = Link {
             interface: if network.is_some() { far } else { near.clone() },
             near,
@@ -106,7 +106,7 @@ impl Link {
                 super::furnish_network()?;
                 handle_receipts_on(is_cut.then_some(server))
             })?;
-            // The descriptor's name, which holds for other processes too.
+            // This name of the descriptor is valid in other processes too.
             let there = format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd());
             match plan.wire {
                 Wire::Bad { .. } => ip(&format!("link set {far} netns {there}"))?,
@@ -146,12 +146,12 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Its network takes it along at the latest.
+        // At the latest it goes with its network.
         let _ = ip(&format!("link delete {}", self.near));
     }
 }
 
-/// Reason why there are no links here; `None` if there are.
+/// Reason why links are unavailable; `None` if they are not.
 pub(super) fn lacks(is_root: bool) -> Option<String> {
     match (is_root, in_path("ip")) {
         (false, _) => Some("links between networks need root".to_owned()),
@@ -160,25 +160,25 @@ pub(super) fn lacks(is_root: bool) -> Option<String> {
     }
 }
 
-/// Interfaces that are made from now on in this network say nothing of their own over IPv6.
+/// Disables IPv6, and its unsolicited packets, on interfaces made in this network from now on.
 pub(super) fn silence_ipv6() {
-    // A kernel without it has no such file.
+    // Kernels without IPv6 lack this file.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }
 
-/// Lets `core` handle what arrives at interfaces made from now on in this network; without one, the
-/// core that hands it over does. Documentation/networking/scaling.rst: Receive Packet Steering
+/// Lets `core` handle packets of interfaces made in this network from now on; without one, the core
+/// of the sender does. Documentation/networking/scaling.rst: Receive Packet Steering
 fn handle_receipts_on(core: Option<usize>) -> io::Result<()> {
     let path = Path::new("/proc/sys/net/core/rps_default_mask");
     let mask = core.map_or("0".to_owned(), mask);
     match fs::write(path, mask) {
-        // A kernel before 6.3 has no such file, and steers nothing of itself.
+        // Kernels before 6.3 lack this file, and have no default steering.
         Err(error) if core.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(()),
         written => written.map_err(with_path(path)),
     }
 }
 
-/// One core, as the kernel writes sets of them: 32 to a group, the last group first.
+/// One core as the kernel formats masks: groups of 32 bits, the last group first.
 fn mask(core: usize) -> String {
     format!("{:x}{}", 1u32 << (core % 32), ",00000000".repeat(core / 32))
 }
@@ -217,8 +217,8 @@ mod tests {
         );
     }
 
-    /// Seen: of the server's core 47 % was the generator's half of TCP, in the server's call. In a
-    /// thread of its own: it moves into another network.
+    /// Seen: 47 % of the server's core were the generator's half of TCP, in the server's call. In a
+    /// thread of its own, which enters another network.
     #[test]
     fn receive_steering_of_a_wire() {
         let _alone = alone();
@@ -255,9 +255,9 @@ mod tests {
         std::thread::spawn(test).join().unwrap();
     }
 
-    /// Cores that handle what arrives at an interface of this thread's network, by its first queue;
-    /// empty if that is not set. The files of interfaces are of the network in which they were
-    /// mounted. sysfs(5)
+    /// Mask of cores that handle packets of an interface in this thread's network, for its first
+    /// queue; empty if unset. sysfs shows the interfaces of the network in which it was mounted.
+    /// sysfs(5)
     fn handlers(interface: &str) -> String {
         let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
         let shown = Command::new("unshare")

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// A line of /proc/PID/stat, as far as it is needed here.
+/// The needed fields of /proc/PID/stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -11,7 +11,7 @@ pub(crate) struct Process {
     start_ticks: u64,
 }
 
-/// The processes of some sessions, by their numbers.
+/// Processes of these sessions.
 pub(crate) fn of_sessions(leaders: &[u32]) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -21,7 +21,7 @@ pub(crate) fn of_sessions(leaders: &[u32]) -> Vec<Process> {
     members
 }
 
-/// Start time of a process, in clock ticks; `None` if there is none of this number.
+/// Start time of a process, in clock ticks; `None` without such a process.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     Some(read(pid)?.start_ticks)
 }
@@ -32,7 +32,7 @@ fn read(pid: u32) -> Option<Process> {
 
 /// proc_pid_stat(5)
 fn parse(pid: u32, stat: &str) -> Option<Process> {
-    // The name may hold spaces and parentheses; behind it comes field 3.
+    // The name may contain spaces and parentheses; field 3 follows it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied();
     Some(Process {
@@ -43,7 +43,7 @@ fn parse(pid: u32, stat: &str) -> Option<Process> {
     })
 }
 
-/// Clock ticks that a process has used outside of the kernel and in it, by the kernel's samples.
+/// Clock ticks of a process in user and kernel mode, as sampled by the kernel.
 pub(crate) fn ticks(pid: u32) -> Option<[u64; 2]> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -51,33 +51,33 @@ pub(crate) fn ticks(pid: u32) -> Option<[u64; 2]> {
     Some([field(14)?, field(15)?])
 }
 
-/// Time that the threads of a process were ready and had no core, in nanoseconds: the second field
-/// of schedstat.
+/// Time that a process's threads were ready without a core, in nanoseconds: the second field of
+/// schedstat.
 pub(crate) fn run_delay_ns(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let delays = threads.filter_map(|thread| {
-        // One that has ended meanwhile is left out.
+        // A thread that has ended meanwhile is left out.
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         text.split_whitespace().nth(1)?.parse::<u64>().ok()
     });
     delays.sum()
 }
 
-/// Number of threads with which the kernel does what a ring of this process cannot do at once.
+/// Number of kernel threads that run blocking operations of this process's rings.
 pub(crate) fn ring_workers(pid: u32) -> usize {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
     names.filter(|name| name.starts_with("iou-wrk-")).count()
 }
 
-/// Resident memory of a process, its page tables included: they grow with what is mapped.
+/// Resident memory of a process, including its page tables, which grow with its mappings.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(kib(&rollup, "Rss:")? * 1024 + kib(&status, "VmPTE:")? * 1024)
 }
 
-/// Bytes that a process made the disk read: hits of the page cache are not among them. proc(5)
+/// Bytes that a process read from the disk, without hits of the page cache. proc(5)
 pub(crate) fn storage_read_bytes(pid: u32) -> Option<u64> {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     kib(&io, "read_bytes:")

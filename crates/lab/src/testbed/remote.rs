@@ -7,7 +7,7 @@
 //!   ssh ── for each generator ───▶  weft load: killed when its input ends
 //! ```
 //!
-//! The input of both ends with the laboratory, however that ends. So nothing is left there.
+//! Both inputs end with the laboratory, however that ends, so nothing is left there.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -22,70 +22,70 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::journal::Journal;
 use super::{Launched, Testbed, start, sys, with_path};
 
-/// The machine that the user named for the generator.
+/// The user's machine for the generator.
 #[derive(Clone, Debug)]
 pub struct GeneratorHost {
     /// `[USER@]HOST`, as ssh takes it.
     pub name: String,
-    /// The command that is ssh, and its options.
+    /// Command of ssh, with options.
     pub ssh: Vec<String>,
-    /// Address of this machine at which servers listen; the one that ssh uses if there is none.
+    /// Local address for servers; `None`: the address that ssh uses.
     pub address: Option<Ipv4Addr>,
 }
 
-/// It asks for nothing, notices silence, and leaves no connection for others to share.
+/// Options of ssh: no prompts, detection of a dead connection, no shared connection.
 const OPTIONS: &str = "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 \
                        -o ServerAliveCountMax=3 -o ControlPath=none --";
 
-/// Says by which address it was reached, and the folder. After that, the time for each line.
+/// Script that prints the client's address and a new folder, and then the time for each line.
 const KEEP: &str = "umask 077; d=$(mktemp -d \"${TMPDIR:-/tmp}/weft-load-XXXXXX\") || exit 1; \
                     clean() { rm -rf \"$d\"; }; trap clean EXIT; trap \"exit 1\" HUP INT TERM; \
                     echo \"weft: ${SSH_CONNECTION%% *} $d\"; while read -r _; do date +%s%N; done";
-/// Begin of what the first script says, behind which the address stands.
+/// Prefix of its first line; the address follows.
 const MARK: &str = "weft: ";
-/// Writes its input to a file, and runs what comes behind it.
+/// Script that writes its input to a file, and runs the command after it.
 const COPY: &str = "umask 077; cat >\"$1\" && chmod 700 \"$1\" && shift && \"$@\" </dev/null";
-/// Runs a program, and kills it when the input ends. What waits for that has no part in the output,
-/// for whose end ssh waits.
+/// Script that runs a program, and kills it when the input ends. The waiting process does not hold
+/// the output open, for whose end ssh waits.
 const RUN: &str = "exec 3<&0; \"$@\" 3<&- & p=$!; \
                    { while read -r _; do :; done <&3; kill -9 $p; } >/dev/null 2>&1 & w=$!; \
                    exec 3<&-; wait $p; s=$?; kill $w 2>/dev/null; exit $s";
 
-/// Exit code of ssh when it is ssh that failed.
+/// Exit code of ssh for its own failures.
 const FAILED: i32 = 255;
-/// Time for an answer: ssh gives up before.
+/// Longest wait for an answer; ssh gives up earlier.
 const REPLY_PATIENCE: Duration = Duration::from_secs(20);
 const COPY_PATIENCE: Duration = Duration::from_secs(120);
-/// Questions for the time; the quickest answer counts.
+/// Number of requests for the time; the fastest answer counts.
 const TIMES: u32 = 5;
 const KEEP_LOG: &str = "ssh.log";
 /// Name of weft there.
 const WEFT: &str = "weft";
 const UNFIT: &str = ": it needs a processor of the same kind, a C library as new, and a TMPDIR for \
                      programs; --weft FILE names one for both machines, such as the static one";
-/// The list of a file set, all that the generator reads of it.
+/// Manifest of a file set, the only part that the generator reads.
 const MANIFEST: &str = load::workload::fileset::MANIFEST;
 
-/// The other machine, reached.
+/// The connected other machine.
 pub(super) struct Remote {
     pub(super) host: GeneratorHost,
     pub(super) address: Ipv4Addr,
-    /// The folder there, and the files in it.
+    /// Folder there, and the files in it.
     folder: String,
     copied: Vec<String>,
     scratch: PathBuf,
     core: usize,
     keeper: Launched,
-    /// Lines that the keeper says.
+    /// Lines from the first script.
     lines: Receiver<String>,
 }
 
 impl Testbed {
-    /// Reaches the machine and takes `weft` there. From then on servers listen at an address of
-    /// this machine that is reached from there.
+    /// Connects to the machine and copies `weft` there. From then on servers listen at a local
+    /// address that is reachable from there.
     ///
     /// # Errors
-    /// A sentence that says what is missing.
+    /// A sentence about what is missing.
     pub fn reach(&mut self, at: &GeneratorHost, weft: &Path, stop: &AtomicBool) -> io::Result<()> {
         let host = at.clone();
         let name = &host.name;
@@ -97,7 +97,7 @@ impl Testbed {
         let said = BufReader::new(keeper.child.stdout.take().expect("piped"));
         let (tell, lines) = mpsc::channel();
         thread::spawn(move || said.lines().map_while(Result::ok).try_for_each(|it| tell.send(it)));
-        // A login shell may print lines of its own before.
+        // A login shell may print its own lines first.
         let first = loop {
             let line = lines.recv_timeout(REPLY_PATIENCE).map_err(|_| {
                 let said = last_words(&log);
@@ -141,11 +141,11 @@ impl Testbed {
         self.remote.is_some()
     }
 
-    /// Runs weft with these words on the other machine, with its standard output in `out`. Files of
-    /// the scratch folder among the words are copied before.
+    /// Runs weft with these arguments on the other machine, with its output in `out`. Files of the
+    /// scratch folder among the arguments are copied first.
     ///
     /// # Errors
-    /// When it cannot be started, or a file not be copied.
+    /// If it cannot be started, or a file cannot be copied.
     pub(crate) fn launch_remote(
         &mut self,
         words: &[String],
@@ -162,8 +162,8 @@ impl Testbed {
         remote.host.ssh(journal, remote.core, &by_shell(RUN, &argv), pipes, log)
     }
 
-    /// Copies files of the scratch folder among these words to the other machine, if there is one,
-    /// so that a generator that starts later is not late.
+    /// Copies files of the scratch folder among these arguments to the other machine, if there is
+    /// one, so that a generator does not start late.
     ///
     /// # Errors
     /// When a file cannot be copied.
@@ -174,7 +174,7 @@ impl Testbed {
         remote.take_along(journal, scratch, words, stop).map(drop)
     }
 
-    /// One moment by the clocks of this machine and of the generator's.
+    /// Returns one moment by the clocks of this machine and of the generator's.
     ///
     /// # Errors
     /// When that machine does not answer.
@@ -189,12 +189,12 @@ impl Testbed {
             let is_sent = stdin.is_some_and(|stdin| stdin.write_all(b"\n").is_ok());
             let said = remote.lines.recv_timeout(REPLY_PATIENCE).ok().filter(|_| is_sent);
             let Some(said) = said else {
-                // A late answer would be taken for the next one's.
+                // Close it: a late answer would be taken for the next request's.
                 remote.keeper.child.stdin = None;
                 return Err(remote.lost(&remote.scratch.join(KEEP_LOG)));
             };
             let took = asked.elapsed().unwrap_or_default();
-            // A `date` without nanoseconds says ten digits.
+            // A `date` without nanoseconds prints ten digits.
             let there = said.parse().ok().filter(|_| said.len() >= 19);
             let there = there.map(|ns| UNIX_EPOCH + Duration::from_nanos(ns));
             let there = there.ok_or_else(|| {
@@ -210,8 +210,7 @@ impl Testbed {
 }
 
 impl Remote {
-    /// Copies files of the scratch folder that are not there yet. Returns the words, with the paths
-    /// there.
+    /// Copies missing files of the scratch folder. Returns the arguments, with the paths there.
     fn take_along(
         &mut self,
         journal: &mut Journal,
@@ -237,12 +236,12 @@ impl Remote {
         Ok(taken)
     }
 
-    /// The path there of a file.
+    /// Path of a file there.
     fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.folder)
     }
 
-    /// Copies a file, and sees whether it runs if it is weft.
+    /// Copies a file; checks that it runs, if it is weft.
     fn copy(
         &self,
         journal: &mut Journal,
@@ -295,7 +294,7 @@ impl Remote {
 }
 
 impl GeneratorHost {
-    /// Starts words of a shell there, with this input and output, by a client on this core.
+    /// Starts a shell's command line there, with this input and output, by a client on this core.
     fn ssh(
         &self,
         journal: &mut Journal,
@@ -320,7 +319,7 @@ impl GeneratorHost {
     }
 }
 
-/// A command line for the user's shell, which may be any.
+/// Command line for the user's login shell, which may be any.
 fn by_shell(script: &str, words: &[String]) -> String {
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
     let words = words.iter().map(|word| quoted(word));
@@ -340,9 +339,9 @@ mod tests {
     use super::*;
     use crate::testbed::alone;
 
-    /// In place of ssh: the last word by a shell that does not die with it, as on another machine.
+    /// Replacement of ssh: its shell for the last argument survives it, as on another machine.
     const BY_A_SHELL: &str = "for last; do :; done; setsid --wait sh -c \"$last\"";
-    /// In place of weft: its number and words, and then it stays.
+    /// Replacement of weft: prints its process id and arguments, then stays.
     const FAKE: &str =
         "#!/bin/sh\nprintf '%s|' $$ \"$@\"\n[ \"$1\" = --version ] || exec sleep 60\n";
 

@@ -1,5 +1,5 @@
-//! Calls that the standard library and rustix do not make safe, and the only unsafe code of this
-//! crate.
+//! System calls without a safe wrapper in the standard library or rustix: the only unsafe code of
+//! this crate.
 
 #![allow(unsafe_code)]
 
@@ -16,25 +16,25 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// Settings that a child makes for itself between `fork` and `exec`.
+/// Settings that a child applies to itself between `fork` and `exec`.
 #[derive(Default)]
 pub(crate) struct Settling {
-    /// The cores that it may use; all if there are none.
+    /// Cores that it may use; empty: all.
     pub(crate) cores: Vec<usize>,
-    /// True if it goes ahead of everything else on that core, where this process may ask for that.
+    /// True for priority over all other processes of that core, where permitted.
     pub(crate) first: bool,
-    /// True if it runs whenever it can, and all others have what it leaves.
+    /// True for real-time priority: others have the CPU time that it leaves.
     pub(crate) real_time: bool,
-    /// Opened for writing: `cgroup.procs` of each group that it joins.
+    /// Writable descriptors of `cgroup.procs`, one for each group that it joins.
     pub(crate) groups: Vec<OwnedFd>,
-    /// The number of signals that may be queued for it.
+    /// Limit on queued signals.
     pub(crate) signals_max: Option<u64>,
-    /// The network that it is in, if it is not this thread's.
+    /// Its network, if it is not this thread's.
     pub(crate) network: Option<OwnedFd>,
 }
 
-/// Lets `command` settle when it is started: a session of its own, death with this process, one
-/// core, priority, limits.
+/// Applies settings to `command` at its start: a session of its own, death with this process,
+/// cores, priority, limits.
 pub(crate) fn settle(command: &mut Command, settling: Settling) {
     let parent = rustix::process::getpid();
     let mut cpus = CpuSet::new();
@@ -43,7 +43,7 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
     let child = move || {
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before it was told to: then no signal comes. prctl(2)
+        // The parent may have died before the call: then no signal is sent. prctl(2)
         if rustix::process::getppid() != Some(parent) {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -61,8 +61,8 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
             enter_network(network)?;
         }
         if settling.first {
-            // Both: with sched_autogroup_enabled a nice value counts only inside a session, and the
-            // session's own between sessions. sched(7)
+            // Set both: with sched_autogroup_enabled, a nice value counts within a session, and the
+            // session's own value between sessions. sched(7)
             rustix::process::setpriority_process(None, -20)?;
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
             if let Ok(file) = rustix::fs::open(autogroup.as_c_str(), flags, Mode::empty()) {
@@ -73,7 +73,7 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
             set_real_time(Some(SERVER_PRIORITY))?;
         }
         for group in &settling.groups {
-            // 0 is the process that writes. cgroups(7)
+            // 0 stands for the writing process. cgroups(7)
             rustix::io::write(group, b"0")?;
         }
         Ok(())
@@ -84,20 +84,19 @@ pub(crate) fn settle(command: &mut Command, settling: Settling) {
     unsafe { command.pre_exec(child) };
 }
 
-/// Priority of a server in real time; the thread that reads its clocks goes ahead of it.
+/// Real-time priority of a server; the thread that reads its clocks has a higher one.
 const SERVER_PRIORITY: libc::c_int = 1;
 const READER_PRIORITY: libc::c_int = 2;
 
-/// Lets this thread, and what it starts from now on, run whenever nothing of a higher priority
-/// does; with none, as usual. Unlike a nice value this also holds within another program's slice.
-/// sched(7)
+/// Sets this thread's real-time priority, which its children inherit; `None` returns to normal.
+/// Unlike a nice value it also preempts a program within its time slice. sched(7)
 fn set_real_time(priority: Option<libc::c_int>) -> io::Result<()> {
     const THIS_THREAD: libc::pid_t = 0;
     let policy = match priority {
         Some(_) => libc::SCHED_FIFO,
         None => libc::SCHED_OTHER,
     };
-    // What the kernel calls `struct sched_param`; that of some C libraries is longer.
+    // The kernel's `struct sched_param`; some C libraries have a longer one.
     let priority = priority.unwrap_or(0);
     // SAFETY: the kernel reads an `int`, which lives until after the call. sched_setscheduler(2)
     let failed = unsafe {
@@ -109,7 +108,7 @@ fn set_real_time(priority: Option<libc::c_int>) -> io::Result<()> {
     }
 }
 
-/// This thread goes ahead of all servers as long as this lives.
+/// Priority of this thread over all servers, until drop.
 pub(crate) struct Ahead(PhantomData<*const ()>);
 
 impl Ahead {
@@ -125,20 +124,20 @@ impl Drop for Ahead {
     }
 }
 
-/// Reason why no program can be started [in real time](Settling::real_time) here, if any.
+/// Reason why [real-time](Settling::real_time) programs cannot be started, if any.
 pub(super) fn lacks_real_time() -> Option<String> {
     let denied = Ahead::go().err()?;
     Some(format!("programs in real time need root: {denied}"))
 }
 
-/// Moves this thread, and the children that it starts, into a network of its own.
+/// Moves this thread, and its later children, into a new network.
 pub(super) fn leave_network() -> io::Result<()> {
     // SAFETY: the flag is not `FILES`: descriptors stay shared between threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
     Ok(())
 }
 
-/// Makes a network, which lasts as long as its descriptor and the processes in it.
+/// Makes a network, which lives as long as its descriptor and the processes in it.
 pub(super) fn new_network() -> io::Result<OwnedFd> {
     let home = this_network()?;
     leave_network()?;
@@ -147,7 +146,7 @@ pub(super) fn new_network() -> io::Result<OwnedFd> {
     made
 }
 
-/// Works in another network; then this thread is where it was.
+/// Runs a function in another network, and returns this thread to its own.
 pub(super) fn in_network(
     network: &OwnedFd,
     work: impl FnOnce() -> io::Result<()>,
@@ -174,7 +173,7 @@ pub(super) fn turn_offloads_off(interface: &str) -> io::Result<()> {
     const COMMANDS: [u32; 6] = [0x2c, 0x24, 0x1f, 0x19, 0x17, 0x15];
     let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
     for command in COMMANDS {
-        // struct ethtool_value: what, and to which value.
+        // struct ethtool_value: command and value.
         let mut off = [command, 0];
         // SAFETY: all zeros are a valid `ifreq`, which is plain old data.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -208,8 +207,7 @@ pub(super) fn raise_loopback() -> io::Result<()> {
     }
 }
 
-/// CPU time of a process: all its threads, the kernel's helpers among them and those that have
-/// ended.
+/// CPU time of a process: of all its threads, including kernel helpers and threads that have ended.
 pub(crate) fn cpu_time(process: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -11,7 +11,7 @@ use may::coroutine::{Coroutine, JoinHandle, park, spawn, yield_now};
 use may::sync::{Mutex, Semphore as Semaphore};
 
 /// Starts a coroutine. may calls this unsafe because coroutines move between threads; these hold
-/// nothing that minds.
+/// nothing that depends on the thread.
 fn go<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     // SAFETY: see above.
     unsafe { spawn(f) }
@@ -53,7 +53,7 @@ fn main() {
     })
 }
 
-/// One of a ring that parks: whether it is its turn, and whom to wake.
+/// A member of a ring that parks: its turn, and the coroutine to wake.
 #[derive(Default)]
 struct Link {
     has_token: AtomicBool,

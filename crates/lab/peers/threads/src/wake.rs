@@ -1,5 +1,5 @@
-//! Two threads hand a ball to each other: how long it is on its way. They spin, or sleep until the
-//! other wakes them by one of the ways that Linux has.
+//! Two threads pass a ball to and fro: the time that it is on its way. They spin, or sleep until
+//! the other wakes them by one of Linux' mechanisms.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -16,7 +16,7 @@ const EVENTFD: u64 = 1;
 const MSG_RING: u64 = 2;
 const MSG_RING_REGISTER: u64 = 3;
 
-/// What the other side has to know.
+/// State of one thread, as the other sees it.
 struct Side {
     has_ball: AtomicBool,
     thread: OnceLock<Thread>,
@@ -61,7 +61,7 @@ pub fn measure(play: fn(usize)) -> Option<String> {
     Some(result(ops, Duration::from_nanos(nanos)))
 }
 
-/// The ball has come: counts, keeps it until the other sleeps, if it does, and gives it away.
+/// Handles the ball's arrival: counts it, keeps it for `keep_us`, and passes it on.
 fn pass(other: &Side) {
     let came_at = now();
     if OPS.fetch_add(1, Relaxed) > 0 {
@@ -156,7 +156,7 @@ fn message(ring: RawFd) -> squeue::Entry {
     opcode::MsgRingData::new(Fd(ring), 0, 2, None).build()
 }
 
-/// Without a ring of one's own. io_uring_register(2), Linux 6.13
+/// Sends a message without a ring. io_uring_register(2), Linux 6.13
 fn send(entry: &squeue::Entry) {
     const IORING_REGISTER_SEND_MSG_RING: libc::c_uint = 31;
     // SAFETY: an entry is the kernel's `struct io_uring_sqe`.

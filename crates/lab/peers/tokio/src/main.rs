@@ -37,13 +37,13 @@ fn main() {
             .build()
             .unwrap();
         let line = measure(&runtime, program);
-        // Its tasks are left behind: the process ends.
+        // Unfinished tasks are abandoned: the process ends.
         std::mem::forget(runtime);
         line
     })
 }
 
-// Whatever starts tasks runs on the main thread, which only waits then.
+// Tasks are started on the main thread, which then only waits.
 fn measure(runtime: &Runtime, program: &str) -> Option<String> {
     let _inside = runtime.enter();
     match program {
@@ -57,7 +57,7 @@ fn measure(runtime: &Runtime, program: &str) -> Option<String> {
         "mutex" => common::timed(programs::mutex),
         "channel" => common::timed(spawn_channel),
         "idle" => idle(),
-        // It has no channel with many receivers, so no "crowd".
+        // tokio has no channel with several receivers, so no "crowd".
         _ => None,
     }
 }
@@ -103,7 +103,7 @@ fn transfer() -> Option<String> {
                 } else if round.is_led_by(me) {
                     let mut lead = || round.lead(me, &mut random, Notify::notify_one);
                     if blocks {
-                        // The processor's other tasks move to another thread first.
+                        // Moves the processor's other tasks to another thread first.
                         tokio::task::block_in_place(lead);
                     } else {
                         lead();

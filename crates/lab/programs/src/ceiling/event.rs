@@ -10,7 +10,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use super::replies::Replies;
 use super::{INPUT_BYTES, REQUEST_BYTES_MAX};
 
-/// The number that the listener has among the connections.
+/// Number of the listener among the connections.
 const LISTENER: u64 = u64::MAX;
 
 struct Connection {
@@ -45,7 +45,7 @@ pub(super) fn serve(listener: &TcpListener, mut replies: Replies) -> io::Result<
                 continue;
             };
             if connection.turn(&mut replies, &mut buffer).is_err() {
-                // Closing takes it out of the set.
+                // Closing removes the descriptor from the interest list.
                 *place = None;
                 continue;
             }
@@ -90,7 +90,7 @@ fn accept(
 }
 
 impl Connection {
-    /// An error at its end.
+    /// Handles a ready connection; its end is an error.
     fn turn(&mut self, replies: &mut Replies, buffer: &mut [u8]) -> io::Result<()> {
         if !self.waits_to_send {
             let read = self.stream.read(buffer)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 pub(super) enum Replies {
     /// Whole replies by the target of the request.
     Web(HashMap<Vec<u8>, Vec<u8>>),
-    /// The value that every key has.
+    /// The value of every key.
     Cache(Vec<u8>),
 }
 
@@ -51,7 +51,7 @@ impl Replies {
         Replies::Cache(Vec::new())
     }
 
-    /// Answers what is whole of the input.
+    /// Answers the complete requests of the input.
     pub(super) fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> Answered {
         match self {
             Replies::Web(replies) => web(replies, input, output),
@@ -153,13 +153,13 @@ mod tests {
             let used = replies.answer(input, &mut output).used;
             (used, String::from_utf8(output).unwrap())
         };
-        // A set of which the data is not there yet.
+        // A set with incomplete data.
         assert_eq!(ask(b"set a 0 0 3\r\nab"), (0, String::new()));
         let set = b"set a 0 0 3\r\nabc\r\n";
         assert_eq!(ask(set), (set.len(), "STORED\r\n".to_owned()));
         let (_, got) = ask(b"get x y\r\n");
         assert_eq!(got, "VALUE x 0 3\r\nabc\r\nVALUE y 0 3\r\nabc\r\nEND\r\n");
-        // And of meta commands.
+        // The same for meta commands.
         assert_eq!(ask(b"ms a 2\r\nde\r\n").1, "HD\r\n");
         let (_, got) = ask(b"mg x k v q\r\nmn\r\n");
         assert_eq!(got, "VA 2 kx\r\nde\r\nMN\r\n");

@@ -1,4 +1,4 @@
-//! io_uring(7): one system call for all that is received and sent in a turn.
+//! io_uring(7): one system call per turn for all receives and sends.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,11 +17,11 @@ const ACCEPT: u64 = 0;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
-/// A connection. INVARIANT: one operation is under way, and until it has completed the kernel holds
+/// A connection. INVARIANT: one operation is in progress, and until it completes the kernel holds
 /// the bytes of `input` or of `output`, which are neither moved nor freed.
 struct Connection {
     socket: OwnedFd,
-    /// Input that is not answered yet: the first `filled` bytes.
+    /// Unanswered input: the first `filled` bytes.
     input: Vec<u8>,
     filled: usize,
     output: Vec<u8>,
@@ -75,7 +75,7 @@ impl Server {
 
     fn accepted(&mut self, result: i32) -> io::Result<()> {
         if result < 0 {
-            // Of one that went away before it was accepted, or too many: the others go on.
+            // The client left before the accept, or there are too many: the others go on.
             return Ok(());
         }
         // SAFETY: the kernel has just made this descriptor for this accept; nothing else owns it.
@@ -122,7 +122,7 @@ impl Server {
             self.connections[at] = None;
             return Ok(());
         }
-        // The kernel holds nothing now: more of a long request may need more room.
+        // The kernel holds no buffer now, so the input may grow for a long request.
         if connection.filled == connection.input.len() {
             connection.input.resize(2 * connection.filled, 0);
         }

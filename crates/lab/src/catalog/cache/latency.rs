@@ -54,7 +54,7 @@ pub(super) fn take(bench: &mut Bench<'_>, configuration: &Configuration, system:
         let rate = rate.max(1000);
         load.extend(words(&format!("--rate {rate} --arrivals poisson")));
     }
-    // Beyond saturation requests fail, and that is the figure.
+    // Beyond saturation requests fail, which is a figure.
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 

@@ -1,4 +1,4 @@
-//! `cache-memory`: what an item costs, and a connection that waits.
+//! `cache-memory`: memory of an item, and of an idle connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -58,7 +58,7 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
     Ok(Sample::of([("bytes_each", each)]))
 }
 
-/// Stores so many items whose keys begin with `prefix`.
+/// Stores `keys` items whose keys begin with `prefix`.
 fn store(bench: &mut Bench<'_>, server: &Running, prefix: &str, keys: u64) -> Result<(), Fault> {
     let port = server.port;
     bench.weft(&words(&format!(

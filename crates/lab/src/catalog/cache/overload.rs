@@ -1,4 +1,4 @@
-//! `cache-overload`: caches that are asked for twice what they can do, and afterwards.
+//! `cache-overload`: caches during and after a load of twice their capacity.
 
 use super::super::overload;
 use crate::catalog::prelude::*;

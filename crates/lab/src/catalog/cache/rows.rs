@@ -1,4 +1,4 @@
-//! `cache-rows`: what a request costs each cache.
+//! `cache-rows`: CPU time per request of each cache.
 
 use crate::catalog::prelude::*;
 
@@ -23,7 +23,7 @@ pub(in crate::catalog) const CACHE_ROWS: Experiment = Experiment {
 
 type Parameters = &'static [(&'static str, u64)];
 
-/// Label, parameters, and what memcached should cost by what weft does.
+/// Label, parameters, and the expected ratio of memcached's cost to weft's.
 const ROWS: &[(&str, Parameters, f64)] = &[
     ("16 connections", &[("connections", 16)], 1.4),
     (SOME, &[], 1.35),

@@ -1,4 +1,4 @@
-//! `cache-updates`: whether the share of writes changes what a cache follows.
+//! `cache-updates`: effect of the share of writes on throughput and tail latency.
 
 use super::latency::take;
 use super::{MANY, SOME};
@@ -19,7 +19,7 @@ pub(in crate::catalog) const CACHE_UPDATES: Experiment = Experiment {
     expectations,
 };
 
-/// Panel, percent of sets, whether one key takes a fifth, connections.
+/// Panel, percentage of sets, whether one key gets a fifth of the requests, connections.
 const PANELS: &[(&str, u64, u64, u64)] = &[
     (FEW_SETS, 3, 0, SOME),
     ("5 % sets", 5, 0, SOME),

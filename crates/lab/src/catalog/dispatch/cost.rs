@@ -1,4 +1,4 @@
-//! `dispatch-cost`: what a ready event costs, the mechanism alone.
+//! `dispatch-cost`: cost of a ready event, for the mechanism alone.
 
 use crate::catalog::prelude::*;
 
@@ -39,10 +39,10 @@ fn label(idle: u64, ready: u64) -> String {
 }
 
 /// Targets of LAP, the overhead of this crate over the bare call, and the order of the mechanisms
-/// before they were wrapped, all beside the most idle descriptors.
+/// before they were wrapped, all with the largest number of idle descriptors.
 ///
-/// Seen: epoll by level was held to the bare call, which is by edge, and took a third longer, for
-/// the kernel looks once more at what it has reported.
+/// Seen: level-triggered epoll was compared with the edge-triggered bare call, and took a third
+/// longer, because the kernel checks again what it has reported.
 fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&Measure::NANOS);
     let has_most = rows.has_configuration(&label(6000, 1));
@@ -66,7 +66,7 @@ fn expectations(rows: &Rows) -> Expectations {
         judge.near(many, "uring", 1.0, "fdm-8"),
         judge.near(many, "epoll", 1.0, "fdm-8"),
         judge.beats(many, "fdm-8", &["lap"], 1.0),
-        // Within twice the better one's.
+        // At most twice the better one's.
         judge.beats(many, "lap", &["fdm", "fdm-8"], 0.5),
         judge.beats(many, "lap", &["rtsig"], 1.0),
         judge.beats(many, "rtsig", &["poll"], 1.0),
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
     use crate::expect::Judgement;
 
-    /// The table from which the order comes: nanoseconds for each ready event beside 6,000 idle
-    /// descriptors, with what it costs the sender, as measured on a virtual machine of two cores.
-    /// But for the bare call, which was epoll by edge itself then, and is put a little below it.
+    /// Measurements behind the order: nanoseconds per ready event with 6,000 idle descriptors, with
+    /// the sender's cost, on a virtual machine of two cores. The bare call was edge-triggered epoll
+    /// itself then, and is set a little below it.
     const KNOWN: &[(&str, [f64; 3])] = &[
         ("bare", [750.0, 350.0, 260.0]),
         ("epoll", [930.0, 470.0, 260.0]),
@@ -96,7 +96,7 @@ mod tests {
         ("select", [541e3, 54.3e3, 5800.0]),
     ];
 
-    /// The expectations that a table does not meet.
+    /// Expectations that a table does not meet.
     fn not_met(table: &[(&str, [f64; 3])]) -> Vec<String> {
         let configurations = configurations(&Breadth::default());
         let systems: Vec<String> = KINDS.iter().map(|&kind| kind.to_owned()).collect();
@@ -113,8 +113,8 @@ mod tests {
         not_met.map(|one| one.says).collect()
     }
 
-    /// Targets that the first measurement missed: LAP took 2.95 times FDM's best, and epoll was
-    /// behind FDM by a third, where the summary had them about equal.
+    /// Targets that the first measurement missed: LAP took 2.95 times as long as the better FDM,
+    /// and epoll a third longer than FDM, where the summary had them about equal.
     #[test]
     fn expected_order_of_dispatchers() {
         let not_met = not_met(KNOWN);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn unexpected_order_is_noticed() {
         for (at, (name, nanos)) in KNOWN.iter().enumerate() {
-            // Nothing is wanted of the bare call, but others are held to it.
+            // The bare call has no target of its own, but others are compared with it.
             let factor = if *name == "bare" { 1e-3 } else { 1e3 };
             let mut table = KNOWN.to_vec();
             table[at].1 = nanos.map(|nanos| factor * nanos);

@@ -57,19 +57,19 @@ const SIGNALS: &str = "event rtsig 1024";
 const SIGNALS_KEPT_POLL: &str = "event rtsig 1024 kept poll";
 const SIGNALS_SELECT: &str = "event rtsig 1024 select";
 
-/// Systems that differ from one beside them only where a queue may overflow, or much is asked.
+/// Systems that differ from another one only if a queue overflows, or under high load.
 const LIKE_ANOTHER: [&str; 4] =
     ["event rtsig 2048", SIGNALS_KEPT_POLL, "event epoll", "event select"];
 
-/// A part of the server's core, so that it is the server that comes to its limit: on a whole one
-/// the generator, which opens a connection for each request, came to its own before.
+/// Share of the server's core, so that the server is the bottleneck: with a whole core it was the
+/// generator, which opens a connection for each request.
 const CPU_PERCENT: u64 = 25;
 
-/// The event that the paper is about.
+/// The event that the paper studies.
 const OVERFLOWS: Measure =
     Measure { is_told: true, ..less("overflows", "overflows of the signal queue", "times") };
 
-/// Numbers of idle connections, and percents of the peak. The paper asks for 1,000 to 10,000
+/// Numbers of idle connections, and percentages of the peak. The paper offers 1,000 to 10,000
 /// requests a second.
 const ALL: &[(u64, &[u64])] = &[(1000, &[40, 80, 120]), (6000, &[20, 40, 60, 80, 100, 120])];
 const QUICK: &[(u64, &[u64])] = &[(6000, &[40, 120])];
@@ -118,8 +118,8 @@ fn queue_of(kind: &str) -> Option<u64> {
     kind.split(' ').find_map(|word| word.parse().ok())
 }
 
-/// The paper's four headlines, and what LAP is for: nine tenths of what FDM has at high load (all
-/// of it until two samples had 0.97), and not its delay.
+/// The paper's four main results, and the purpose of LAP: nine tenths of FDM's rate at high load
+/// (all of it until two samples had 0.97), without its delay.
 fn expectations(rows: &Rows) -> Expectations {
     let rate = rows.by(&Measure::RATE);
     let time = rows.by(&Measure::P50);
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::system::{Start, weft_forms};
 
-    /// Seen: of real-time signals only what falls back to poll, with one of the papers' two queues.
+    /// Seen: real-time signals were measured only with the fallback to poll, and one queue length.
     #[test]
     fn dispatchers_and_signal_queues() {
         let forms = weft_forms(Path::new("/nowhere/weft"), "");

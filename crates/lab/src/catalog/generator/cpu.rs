@@ -1,4 +1,4 @@
-//! `generator-cpu`: what a generator's core gives for one request.
+//! `generator-cpu`: CPU time of a generator per request.
 
 use crate::catalog::prelude::*;
 

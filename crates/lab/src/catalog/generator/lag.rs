@@ -1,4 +1,4 @@
-//! `generator-lag`: how late the requests of an open loop leave.
+//! `generator-lag`: lateness of an open loop's requests.
 
 use crate::catalog::prelude::*;
 
@@ -13,7 +13,7 @@ pub(in crate::catalog) const LAG: Experiment = Experiment {
     },
     systems: &["weft load", "weft load epoll"],
     work: Work::Server(ServerWork {
-        // A p99 decides, of a thousand requests at the lower rate.
+        // For a p99: a thousand requests at the lower rate.
         seconds_min: 1.0,
         asks_itself: true,
         ..ServerWork::new(take)

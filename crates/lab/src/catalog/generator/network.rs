@@ -1,4 +1,4 @@
-//! `generator-network`: sessions per second of a generator's core, on the kernel's TCP/IP and on
+//! `generator-network`: sessions per second and generator core, over the kernel's TCP/IP and over
 //! ours.
 
 use crate::catalog::prelude::*;

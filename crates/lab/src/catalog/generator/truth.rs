@@ -1,4 +1,4 @@
-//! `generator-truth`: whether generators say the same of the same server.
+//! `generator-truth`: agreement of generators about the same server.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! `netstack-congestion`: what gets through a link that loses, by congestion control.
+//! `netstack-congestion`: goodput of a lossy link, by congestion control.
 
 use super::{KERNEL, PACKET};
 use crate::catalog::prelude::*;
@@ -23,13 +23,13 @@ pub(in crate::catalog) const CONGESTION: Experiment = Experiment {
     expectations,
 };
 
-/// In samples' times: a window needs seconds to come to its mean.
+/// Length in samples' times: a window needs seconds to reach its mean.
 const LASTS: f64 = 4.0;
-/// A second has thirty losses of 1 %: too few for a mean.
+/// At 1 %, a second has thirty losses: too few for a mean.
 const LOSSY_SECONDS_MIN: u64 = 10;
 const DELAY_MS: u64 = 20;
 const BYTES: u64 = 100_000_000;
-/// Bytes of a reply where much is lost: a generator waits for the replies under way at its end.
+/// Bytes of a reply at high loss: at its end a generator waits for the replies in flight.
 const BYTES_LOSSY: u64 = 1_000_000;
 const LOSSES_PER_MILLE: [u64; 4] = [0, 1, 10, 50];
 

@@ -1,4 +1,4 @@
-//! `netstack-mtu`: what our TCP/IP and the kernel's carry over a link, by the longest packet.
+//! `netstack-mtu`: goodput of our TCP/IP and the kernel's over a link, by its MTU.
 
 use super::{KERNEL, PACKET, XDP};
 use crate::catalog::prelude::*;
@@ -19,7 +19,7 @@ const fn over_mtu(measure: usize) -> Figure {
     Figure::over(measure, ("mtu", "longest packet, bytes"), true, None)
 }
 
-/// In samples' times: at small MTUs a second has few pages.
+/// Length in samples' times: at small MTUs a second has few pages.
 const LASTS: f64 = 2.0;
 
 /// MTUs, and Rusty's goodput divided by that of Linux.

@@ -1,4 +1,4 @@
-//! `netstack-no-wire`: what our TCP/IP costs by itself, with two hosts in memory.
+//! `netstack-no-wire`: cost of our TCP/IP alone, between two hosts in memory.
 
 use crate::catalog::prelude::*;
 
@@ -14,7 +14,7 @@ pub(in crate::catalog) const NO_WIRE: Experiment = Experiment {
     expectations,
 };
 
-/// Two of them.
+/// Two netstacks.
 const NETSTACK: &str = "weft netstack";
 
 /// Pairs, connections, or segments.
@@ -24,7 +24,7 @@ const RATE: Measure = Measure {
     ..Measure::RATE
 };
 
-/// Memory of an idle connection; of few it would be the noise of pages.
+/// Memory of an idle connection; with few connections it would be noise of whole pages.
 const BYTES: Measure = Measure {
     name: "bytes_per_end",
     title: "resident memory of an idle connection's end",

@@ -1,4 +1,4 @@
-//! `netstack-offload`: our TCP/IP on a TAP beside the kernel's on a veth, both with offloads.
+//! `netstack-offload`: our TCP/IP on a TAP and the kernel's on a veth, both with offloads.
 
 use super::{KERNEL, TAP};
 use crate::catalog::prelude::*;
@@ -27,7 +27,7 @@ const PAGES: &str = "500 front pages, a connection for every request";
 const BULK: &str = "100 MB over one connection";
 const SHORT_BYTES: u64 = 3500;
 const BULK_BYTES: u64 = 100_000_000;
-/// In samples' times: 100 MB arrive in less.
+/// Length in samples' times: less than that suffices for 100 MB.
 const LASTS: f64 = 2.0;
 const MTU: u64 = 1500;
 

@@ -1,4 +1,4 @@
-//! `netstack-profile`: what the server's CPU time goes into, part by part.
+//! `netstack-profile`: the server's CPU time by component.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -36,7 +36,7 @@ pub(in crate::catalog) const PROFILE: Experiment = Experiment {
 };
 
 const CONFIGURATION: &str = "500 front pages, MTU 1500";
-/// In samples' times: for some thousand samples of the program counter.
+/// Length in samples' times, for some thousand samples of the program counter.
 const LASTS: f64 = 3.0;
 
 /// Cost of a request, by which forms with and without a part are compared.
@@ -69,10 +69,10 @@ const DEVICE: Part = told(part("device_percent", "the device's driver", "netstac
 const TCP: Part = part("tcp_percent", "TCP, IP and neighbours", "netstack::");
 const HTTP: Part = part("http_percent", "HTTP and the engine", "web:: session:: serve::");
 const KERNEL_PART: Part = part("kernel_percent", "the kernel", "[k]");
-/// Every name has this in it.
+/// Matches every name.
 const OTHER: Part = part("other_percent", "the rest", "");
 
-/// In the order in which a function is tried.
+/// Components in the order of matching.
 const PARTS: [&Part; 8] =
     [&KERNEL_PART, &ALLOCATION, &COPY, &CHECKSUM, &DEVICE, &HTTP, &TCP, &OTHER];
 
@@ -107,7 +107,7 @@ fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Taken {
     Ok(sample)
 }
 
-/// The share of each part, in percent, from lines such as `12.34%|[.] memcpy`; none without lines.
+/// Percentage of each component, from lines such as `12.34%|[.] memcpy`; `None` without lines.
 fn shares(report: &str) -> Option<Vec<(String, f64)>> {
     let mut sums = PARTS.map(|part| (part.measure.name.to_owned(), 0.0));
     for line in report.lines() {

@@ -1,5 +1,5 @@
-//! `rt-churn`: semaphores at random: each fiber posts one and waits for it. Which one is woken
-//! cannot be foreseen, and is on another processor half of the time.
+//! `rt-churn`: random semaphores: each fiber posts one and waits for it. The fiber that is woken is
+//! unpredictable, and half of the time on another processor.
 
 use super::{SCALING, ahead, scaling_configurations};
 use crate::catalog::prelude::*;

@@ -1,6 +1,6 @@
-//! `rt-cycle`: rings of five fibers pass a token: each waits until the one before wakes it, and
-//! wakes the next. What waiting and waking cost together; a yield that does nothing cannot cheat
-//! here.
+//! `rt-cycle`: rings of five fibers pass a token: each waits until its predecessor wakes it, and
+//! wakes its successor. Measures waiting and waking together; unlike a yield, neither can be
+//! skipped.
 
 use super::{FOUR, SCALING, ahead, scaling_configurations};
 use crate::catalog::prelude::*;

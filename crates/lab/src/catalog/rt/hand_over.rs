@@ -1,5 +1,5 @@
-//! `rt-handover` and `rt-wake`: a ball goes to and fro between two processors, which are awake, or
-//! asleep each time.
+//! `rt-handover` and `rt-wake`: a ball is passed to and fro between two processors, which are
+//! awake, or asleep each time.
 
 use super::BARS;
 use crate::catalog::prelude::*;
@@ -31,7 +31,7 @@ pub(in crate::catalog) const WAKE: Experiment = Experiment {
 const CONFIGURATION: &str = "2 processors";
 
 fn configuration(awake: u64) -> Configuration {
-    // Long enough for the other processor to give up looking around and to fall asleep.
+    // Long enough for the other processor to stop searching and fall asleep.
     let keep_us = (1 - awake) * 150;
     Configuration::new(
         CONFIGURATION,

@@ -1,4 +1,4 @@
-//! `rt-idle`: what a process costs in which all fibers sleep.
+//! `rt-idle`: CPU time of a process whose fibers all sleep.
 
 use super::BARS;
 use crate::catalog::prelude::*;
@@ -15,7 +15,7 @@ pub(in crate::catalog) const IDLE: Experiment = Experiment {
     expectations,
 };
 
-/// CPU time, if the fibers did what was due.
+/// CPU time, if the fibers did the work that was due.
 const CPU: Measure = Measure {
     of: Some(|configuration, values| {
         let per_period =
@@ -46,8 +46,8 @@ fn expectations(rows: &Rows) -> Expectations {
     let judge = rows.by(&CPU);
     // A wake-up a second costs some 10 µs: 0.001 %. One that polls every 10 ms costs 0.1 %.
     let nothing = judge.at_most(NO_FIBERS, "weft", 0.02);
-    // Processors wake for nearly every millisecond, in which some timer is due. What that costs is
-    // the kernel's and the hypervisor's, so no limit is right everywhere.
+    // Processors wake nearly every millisecond, since some timer is due. The cost is the kernel's
+    // and the hypervisor's, so no limit fits all machines.
     let [minute, seconds] = [MINUTE, SECONDS]
         .map(|configuration| judge.beats(configuration, "weft", &["go", "tokio"], 1.0));
     vec![nothing, minute, seconds]

@@ -1,5 +1,4 @@
-//! `rt-imbalance`: all connections have landed on one processor of two; how much does the other
-//! help?
+//! `rt-imbalance`: all connections are on one of two processors: the help of the other one.
 
 use super::BARS;
 use crate::catalog::prelude::*;

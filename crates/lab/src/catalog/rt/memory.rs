@@ -1,5 +1,4 @@
-//! `rt-memory`: fibers that are parked. What each costs, and how long it takes to start and end
-//! them all.
+//! `rt-memory`: parked fibers: the memory of each, and the time to start and end them all.
 
 use super::BARS;
 use crate::catalog::prelude::*;
@@ -34,9 +33,9 @@ const START: Measure = Measure {
     of: Some(|_, values| values.get("seconds").copied()),
     ..operation("start_s", "time to start all", "s")
 };
-/// And ending them.
+/// Time to end all fibers.
 const END: Measure = Measure { is_told: true, ..less("end_seconds", "time to end all", "s") };
-/// Address space of each: it costs nothing until it is touched, but a process has a limit.
+/// Address space of each fiber: free until touched, but limited per process.
 const VIRTUAL: Measure = Measure {
     of: Some(|_, values| Some(values.get("virtual_bytes")? / values.get("ops")?)),
     is_told: true,
@@ -57,8 +56,8 @@ mod tests {
     use super::*;
     use crate::sample::Output;
 
-    /// Seen: "time to start all of at most 10 s" decided, and no table had it; nor what each takes
-    /// of the address space, though every program says it.
+    /// Seen: "time to start all of at most 10 s" decided, but no table had that time, nor the
+    /// address space per fiber, although every program prints it.
     #[test]
     fn output_values() {
         let sample: Sample = Output {

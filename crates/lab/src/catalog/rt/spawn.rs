@@ -1,4 +1,4 @@
-//! `rt-spawn`: what it costs to start a fiber that does nothing and to join it.
+//! `rt-spawn`: cost of starting and joining a fiber that does nothing.
 
 use super::{BARS, ahead};
 use crate::catalog::prelude::*;

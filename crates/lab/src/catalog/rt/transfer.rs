@@ -1,10 +1,8 @@
 //! `rt-transfer`: the test of fairness. A leader keeps its processor until every other fiber has
-//! acknowledged, then chooses the next leader. Without exhaustion those that have acknowledged go
-//! on giving way, so no processor is ever idle, and a runtime that takes from others only when it
-//! is idle never gets to the fibers behind the leader.
-//!
-//! Pinned fibers behind the leader are out of reach, by design: their processor runs a
-//! fiber that does not give it back. Stackless and migratable fibers are not.
+//! acknowledged, then chooses the next leader. Without exhaustion, fibers that have acknowledged
+//! keep yielding, so no processor is ever idle, and a runtime that steals only when idle never runs
+//! the fibers behind the leader.  Pinned fibers behind the leader cannot run, by design: their
+//! processor runs a fiber that does not yield. Stackless and migratable fibers can.
 
 use super::BARS;
 use crate::catalog::prelude::*;

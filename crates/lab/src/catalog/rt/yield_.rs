@@ -1,4 +1,4 @@
-//! `rt-yield`: each fiber gives way, again and again. What a trip through the ready queue costs.
+//! `rt-yield`: each fiber yields repeatedly: the cost of a pass through the ready queue.
 
 use super::{FOUR, SCALING, ahead, scaling_configurations};
 use crate::catalog::prelude::*;

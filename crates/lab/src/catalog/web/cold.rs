@@ -1,4 +1,4 @@
-//! `web-cold`: files that are not in memory, beside a few that are and must not suffer.
+//! `web-cold`: files that are not in memory, beside some in memory that must not suffer.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
     configurations: |_| vec![Configuration::new(CONFIGURATION, "cold", [])],
     systems: &["weft", "weft event", "nginx", "nginx threads", "lighttpd"],
     work: Work::Server(ServerWork {
-        // A p99 decides.
+        // For a p99.
         seconds_min: 1.0,
         needs_group: Some(Controller::Memory),
         queues_by_itself: true,
@@ -26,11 +26,11 @@ pub(in crate::catalog) const WEB_COLD: Experiment = Experiment {
 const CONFIGURATION: &str = "80 MB of memory";
 const COLD_FILES: usize = 4000;
 const COLD_BYTES: usize = 64 * 1024;
-/// Enough to ask for each cold file once.
+/// Long enough to request each cold file once.
 const WARM_UP: &str = "2s";
 const HOT_FILES: usize = 16;
 const HOT_BYTES: usize = 4096;
-/// A third of the file set, for the server and the page cache that it fills.
+/// Limit of the server and its page cache: a third of the file set.
 const MEMORY_BYTES: u64 = 80_000_000;
 
 const COLD: Measure = more("cold_per_s", "replies of cold files", "per second");
@@ -45,7 +45,7 @@ fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Taken {
     super::cool(&site)?;
     let limits = ServerLimits { memory_bytes: Some(MEMORY_BYTES), ..ServerLimits::default() };
     let mut server = bench.start(system, &site, limits)?;
-    // This also warms the hot ones.
+    // This also warms up the hot files.
     for file in 0..HOT_FILES {
         let body = super::body((COLD_FILES + file) as u64, HOT_BYTES);
         server.verify(&format!("/hot/{file:04}.html"), &body)?;
@@ -78,7 +78,7 @@ fn take(bench: &mut Bench<'_>, _: &Configuration, system: &System) -> Taken {
 fn make(site: &Path) -> io::Result<()> {
     super::make_listed(site, "cold", 0..COLD_FILES, COLD_BYTES)?;
     super::make_listed(site, "hot", COLD_FILES..COLD_FILES + HOT_FILES, HOT_BYTES)?;
-    // Only clean pages can be taken out of the page cache.
+    // Only clean pages can be dropped from the page cache.
     rustix::fs::sync();
     Ok(())
 }

@@ -39,23 +39,23 @@ const AS_IT_IS: &str = "the disk as it is";
 const SLOW: &str = "1,000 reads per second";
 /// Scale of the thesis's 21,600 files.
 const SCALE: &str = "0.3";
-/// A tenth of the file set, for the server and the page cache that it fills.
+/// Limit of the server and its page cache: a tenth of the file set.
 const MEMORY_BYTES: u64 = 70_000_000;
 const HOT_FILES: usize = 16;
 const HOT_BYTES: usize = 4096;
 /// Lengths of warm-up and measurement, in samples' times.
 const UNITS: f64 = 2.0;
-/// On the slow disk, at least: in this time it reads each file once.
+/// Minimum warm-up with the slow disk, in which it reads each file once.
 const SLOW_WARM_UP_S: f64 = 6.5;
 
 const SET: Measure = Measure { title: "replies of the file set", ..Measure::RATE };
 const HOT: Measure = more("hot_per_s", "replies of files in memory", "per second");
-/// The p99 of the file set, whose generator is the first.
+/// The p99 of the file set, which the first generator requests.
 const P99: Measure = Measure { is_told: true, ..Measure::P99 };
 const ERRORS: Measure = Measure { is_told: true, ..Measure::ERRORS };
 const HOT_P99: Measure = less("hot_p99_us", "p99 latency of files in memory", "µs");
 const FROM_DISK: Measure = less("disk_kib_per_reply", "read from disk", "KiB per reply of the set");
-/// On the slow disk only: where there is no limit, nothing counts reads.
+/// Only with the slow disk: without a limit, nothing counts reads.
 const PER_READ: Measure =
     more("replies_per_read", "replies of the file set at equal reads", "per read of the disk");
 
@@ -93,7 +93,7 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
         ("hot_per_s", hot.achieved_rate_per_s),
         ("disk_kib_per_reply", disk_kib / set.replies.max(1) as f64),
     ]);
-    // Without a reply it would be 0, the best of all.
+    // Without replies it would be 0, the best value.
     sample.add((hot.replies > 0).then_some(("hot_p99_us", hot.latency_us.raw.p99)));
     if is_slow {
         let reads = driven.disk_reads();
@@ -112,7 +112,7 @@ fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     let set = site.join("set");
     if !set.exists() {
         super::make_fileset(bench, &set, &["--scale", SCALE])?;
-        // Only clean pages can be taken out of the page cache.
+        // Only clean pages can be dropped from the page cache.
         rustix::fs::sync();
     }
     Ok(site)

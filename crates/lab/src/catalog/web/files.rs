@@ -1,4 +1,4 @@
-//! `file-table`: whether the generated file set is the thesis's.
+//! `file-table`: comparison of the generated file set with the thesis's.
 
 use load::workload::fileset::{FileSet, Model, Recipe};
 

@@ -1,4 +1,4 @@
-//! `web-generators`: the same web servers, asked by two generators.
+//! `web-generators`: the same web servers under two generators.
 
 use crate::catalog::generator::{number_before, rate_of_wrk, wrk};
 use crate::catalog::prelude::*;
@@ -63,8 +63,8 @@ fn installed(bench: &Bench<'_>) -> Option<System> {
     all.find(|one| matches!(one.start, Start::Generator { .. }) && one.kind == "wrk")
 }
 
-/// The figures that wrk printed, and the server's CPU time by wrk's own count of requests: its
-/// start and end take time without requests.
+/// The figures that wrk printed, and the server's CPU time per request of wrk's count, which does
+/// not include wrk's start and end.
 fn figures(said: &str, server_s: f64) -> Result<[(&'static str, f64); 2], Fault> {
     let rate = rate_of_wrk(said)?;
     let requests = number_before(said, " requests in ").filter(|&requests| requests > 0.0);
@@ -78,7 +78,7 @@ fn expectations(rows: &Rows) -> Expectations {
     let cpu = rows.by(&Measure::CPU_US);
     vec![
         rate.beats(BY_WEFT, "weft", super::NGINX, 1.7),
-        // Where the generator is the limit, only costs differ.
+        // If the generator is the bottleneck, only costs differ.
         cpu.beats(BY_WEFT, "weft", super::NGINX, 1.7),
         cpu.beats(BY_WRK, "weft", super::NGINX, 1.0),
     ]

@@ -1,4 +1,4 @@
-//! `web-idle`: what a connection costs that waits.
+//! `web-idle`: memory of an idle connection.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ const BYTES: Measure = less("bytes_per_connection", "resident memory per idle co
 const BEFORE: Measure = less("resident_before_mib", "resident before", "MiB");
 
 const SIZE: u64 = 400;
-/// Asked at once: pools grow to what a busy server needs, not to what one caller needs.
+/// Concurrent requests: buffer pools must grow as in a busy server, and not as with one client.
 const WAVE: usize = 100;
 const SETTLE: Duration = Duration::from_secs(1);
 const ALL: &str = "10,000 connections";
@@ -58,7 +58,7 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
     }
     thread::sleep(SETTLE);
     let after = server.resident_bytes()?;
-    // All still answer: memory of connections that the server gave up would be no memory.
+    // Check that all still answer: closed connections have no memory.
     for wave in herd.chunks_mut(WAVE) {
         ask(wave)?;
     }
@@ -75,7 +75,7 @@ fn open(server: &Running, count: usize) -> Result<Vec<TcpStream>, Fault> {
     Ok(fresh?)
 }
 
-/// A request on every connection, then all the replies.
+/// Sends a request on every connection, then reads all replies.
 fn ask(wave: &mut [TcpStream]) -> Result<(), Fault> {
     for stream in wave.iter_mut() {
         write!(stream, "GET /{SIZE}.html HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! `web-memory`: a web server's replies over the memory that it has, by the size of its files.
+//! `web-memory`: replies of a web server over its memory, in percent of the files' size.
 
 use std::path::PathBuf;
 
@@ -31,16 +31,16 @@ const QUICK: &[u64] = &[50, 110];
 const SCALE: &str = "0.15";
 /// Length of the warm-up, in samples' times.
 const WARM_UP: f64 = 3.0;
-/// The plateau begins here: the files, and half as much for the server.
+/// Start of the plateau: the files' size, and half as much for the server.
 const ENOUGH_PERCENT: f64 = 150.0;
-/// A server suffers where it answers less than this part of its plateau.
+/// Share of the plateau below which a server suffers.
 const PLATEAU_SHARE: f64 = 0.9;
 
 const SET: Measure = Measure { title: "replies of the file set", ..Measure::RATE };
 const P99: Measure = Measure { is_told: true, ..Measure::P99 };
 const FROM_DISK: Measure =
     Measure { is_told: true, ..less("disk_kib_per_reply", "read from disk", "KiB per reply") };
-/// Made of all configurations; it stands with the one that has the most memory.
+/// Memory that a server needs, from all configurations; shown with the largest one.
 const NEEDED: Measure = Measure {
     is_told: true,
     ..less("needed_percent", "memory below which replies fall by a tenth", "% of the files")
@@ -83,14 +83,14 @@ fn site(bench: &mut Bench<'_>) -> Result<PathBuf, Fault> {
     let site = bench.testbed.scratch().join("memory");
     if !site.exists() {
         super::make_fileset(bench, &site, &["--scale", SCALE])?;
-        // Only clean pages can be taken out of the page cache.
+        // Only clean pages can be dropped from the page cache.
         rustix::fs::sync();
     }
     Ok(site)
 }
 
-/// Adds the memory that each server needs to its samples with the most memory: of each round one,
-/// so that it has an interval as other figures have.
+/// Adds the memory that each server needs to its samples with the most memory: one per round, so
+/// that it has an interval as other figures have.
 fn add_needed(rows: &mut Rows) {
     let of_file = |configuration: &Configuration| configuration.parameter("percent");
     let mut percents: Vec<(u64, String)> = Vec::new();
@@ -110,7 +110,7 @@ fn add_needed(rows: &mut Rows) {
                 let sample = row.rounds.iter().position(|one| *one == round);
                 let sample = sample.and_then(|at| row.samples.get(at));
                 let rate = sample.and_then(|sample| sample.values.get(SET.name).copied());
-                // A server that cannot run with so little answers nothing.
+                // A server that cannot run with so little memory has a rate of 0.
                 let rate = rate.or((!row.failures.is_empty()).then_some(0.0))?;
                 Some((*percent as f64, rate))
             };
@@ -126,14 +126,14 @@ fn add_needed(rows: &mut Rows) {
     }
 }
 
-/// The memory at which a server comes to a part of its plateau, which is what it answers with more
-/// than enough; between two measured ones by the line that joins them.
+/// Memory at which a server reaches a share of its plateau, the rate with ample memory;
+/// interpolated between two measured points.
 fn needed(rates: &[(f64, f64)]) -> f64 {
     let enough = rates.iter().position(|(percent, _)| *percent >= ENOUGH_PERCENT);
     let plateau = &rates[enough.unwrap_or(rates.len().saturating_sub(1))..];
     let sum: f64 = plateau.iter().map(|(_, rate)| PLATEAU_SHARE * rate).sum();
     let least = sum / plateau.len().max(1) as f64;
-    // Seen: a dip of one sample at 150 % as the number of a server that needs 100.
+    // Seen: with the last crossing, a dip of one sample at 150 % decided, although 100 % is enough.
     match rates.iter().position(|(_, rate)| *rate >= least) {
         Some(at) if at > 0 => {
             let ((less, lower), (more, upper)) = (rates[at - 1], rates[at]);
@@ -145,7 +145,7 @@ fn needed(rates: &[(f64, f64)]) -> f64 {
 
 fn expectations(rows: &Rows) -> Expectations {
     let others = ["nginx", "nginx threads"];
-    // A quick look has less.
+    // A quick look has fewer configurations.
     let has_all = rows.has_configuration(&label(200));
     let most = label(if has_all { 200 } else { 110 });
     let needed = rows.by(&NEEDED);
@@ -184,8 +184,8 @@ mod tests {
             for (percent, rate) in QUICK.iter().zip(rates) {
                 for round in 0..3 {
                     let row = rows.find_mut(&label(*percent), system).unwrap();
-                    // In the first round nginx does not start with the least, and in the last one
-                    // the run was interrupted.
+                    // In the first round nginx does not start with the least memory, and the last
+                    // round was interrupted.
                     let is_weft_or_enough = system == "weft" || *percent > 50;
                     if round == 1 || is_weft_or_enough && round < 2 {
                         row.samples.push(Sample::of([(SET.name, rate)]));

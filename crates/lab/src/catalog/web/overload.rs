@@ -1,4 +1,4 @@
-//! `web-overload`: web servers that are asked for twice what they can do, and afterwards.
+//! `web-overload`: web servers during and after a load of twice their capacity.
 
 use super::super::overload;
 use crate::catalog::prelude::*;

@@ -1,4 +1,4 @@
-//! `page-sizes`: whether the generated front pages are those of Rusty's author.
+//! `page-sizes`: comparison of the generated front pages with those of Rusty's author.
 
 use load::workload::fileset::{FileSet, Model, Recipe, page_figures};
 

@@ -1,4 +1,4 @@
-//! `web-rows`: what a request costs each web server, for the kinds of requests that there are.
+//! `web-rows`: CPU time per request of each web server, for all kinds of requests.
 
 use crate::catalog::prelude::*;
 use crate::system::make_certificate;
@@ -29,7 +29,7 @@ pub(in crate::catalog) const WEB_ROWS: Experiment = Experiment {
     expectations,
 };
 
-/// A configuration, and how many times more CPU than weft others should need in it.
+/// A configuration, and the expected ratios of others' CPU time to weft's.
 struct Goals {
     label: &'static str,
     size: u64,
@@ -62,7 +62,7 @@ const ROWS: &[Goals] = &[
 const SOME: &str = "400 B, 64 connections";
 const MANY: &str = "400 B, 1,000 connections";
 const CLOSE: &str = "400 B, a connection for every request";
-/// What is measured over TLS, where nginx's two forms are one.
+/// Systems that are measured over TLS, where nginx's two forms are the same.
 const OVER_TLS: &[&str] = &["weft", "weft event", "nginx sendfile"];
 const PROTOCOLS: [&str; 3] = ["", "--insecure --no-resumption", "--insecure --http2"];
 const SIZES: &[u64] = &[400, 4096, 65_536, 1_048_576];
@@ -125,7 +125,7 @@ fn expectations(rows: &Rows) -> Expectations {
     });
     let event = [(SOME, 1.5), (MANY, 1.4)]
         .map(|(label, times)| judge.beats(label, "weft event", super::NGINX, times));
-    // The same waits, without a fiber for each connection.
+    // The same waits, but no fiber per connection.
     let near = [SOME, MANY].map(|label| judge.near(label, "weft event", 1.1, "weft epoll"));
     each.chain(event).chain(near).chain(over_tls).collect()
 }

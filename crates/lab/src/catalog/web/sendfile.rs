@@ -1,5 +1,4 @@
-//! `web-sendfile`: one responder that sends files in several ways, with slow readers among fast
-//! ones.
+//! `web-sendfile`: one responder that sends files in several ways, to slow and fast readers.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +23,7 @@ pub(in crate::catalog) const WEB_SENDFILE: Experiment = Experiment {
         lasts: 1.5,
         seconds_min: 0.5,
         quick_repetitions: 2,
-        // Of each there may be hundreds of threads.
+        // A way may have hundreds of threads.
         queues_by_itself: true,
         asks_itself: true,
         ..ServerWork::new(take)
@@ -47,12 +46,12 @@ const CLOSE_WAIT: Measure =
     Measure { is_told: true, ..less("close_wait", "sockets in CLOSE-WAIT", "") };
 
 const FAST_BYTES: u64 = 100 * 1024;
-/// More than a socket's buffers hold.
+/// More than the buffers of a socket.
 const SLOW_BYTES: u64 = 8 << 20;
-/// Time in which most ways have filled the sockets of the slow readers; one never rests.
+/// Time in which most ways have filled the sockets of the slow readers; one never finishes.
 ///
-/// Seen: "read and send" answered 427 requests a second. Cause: each of these sockets takes some
-/// 2.6 MB at once, and to copy as much takes longer than a sample. Cure: the load begins after it.
+/// Seen: "read and send" answered 427 requests a second. Cause: each of these sockets accepts some
+/// 2.6 MB, and copying them takes longer than a sample. Cure: the load begins after that.
 const FILL_S: u64 = 3;
 const NO_SLOW: &str = "no slow readers";
 const SLOW: &str = "500 slow readers";
@@ -75,8 +74,8 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
     let how = format!("http {url} -c 64 --timeout 1s --warm-up {warm_up_ms:.0}ms");
     let driven = bench.drive(&mut server, &[words(&how)])?;
     let mut sample = driven.sample();
-    // Healthy servers close what the generator has closed. Before the slow ones leave: what they
-    // hold is the question.
+    // Healthy servers close connections that the generator has closed. Count before the slow
+    // readers leave, since their effect is measured.
     thread::sleep(Duration::from_millis(100));
     sample.add([
         (WORKERS.name, server.kernel_workers() as f64),
@@ -86,7 +85,7 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
     Ok(sample)
 }
 
-/// Sockets of this port whose client has gone, and which the server has not closed.
+/// Sockets of this port whose client has closed, and the server has not.
 fn close_wait(port: u16) -> Result<u32, Fault> {
     Ok(count_close_wait(&fs::read_to_string("/proc/net/tcp")?, port))
 }
@@ -101,7 +100,7 @@ fn count_close_wait(table: &str, port: u16) -> u32 {
     table.lines().filter(is_one).count() as u32
 }
 
-/// Clients that ask for a long file and take some 20 KB of it a second.
+/// Clients that request a long file and read some 20 KB of it per second.
 struct SlowReaders {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -122,7 +121,7 @@ impl SlowReaders {
 
     fn connect(port: u16) -> Result<TcpStream, Fault> {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        // Before it connects, for the window of the first packet follows from it.
+        // Before the connect, because the window of the first packet follows from it.
         sockopt::set_socket_recv_buffer_size(&socket, SlowReaders::BUFFER_BYTES)?;
         rustix::net::connect(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         let mut stream = TcpStream::from(socket);
@@ -157,11 +156,11 @@ fn expectations(rows: &Rows) -> Expectations {
     let cpu = rows.by(&Measure::CPU_US);
     let workers = rows.by(&WORKERS);
     vec![
-        // A call that waits keeps a thread of the kernel.
+        // A blocked call occupies a kernel thread.
         paper(workers.at_least(SLOW, SPLICE, 400.0)),
         paper(workers.at_least(SLOW, SECOND, 400.0)),
         paper(rate.beats(SLOW, POLL, &[BLOCKING], 10.0)),
-        // Which the thesis presumes to lead to good performance.
+        // The thesis presumes that this gives good performance.
         paper(rate.alike(SLOW, NO_SLOW, FEW)),
         rate.alike(SLOW, NO_SLOW, POLL),
         rate.beats(SLOW, POLL, &[YIELD, SPLICE, SECOND, FEW, READ], 1.0),

@@ -1,4 +1,4 @@
-//! `web-servers`: front pages, and a connection for every request, the figures of Rusty's author.
+//! `web-servers`: front pages, one connection per request: the figures of Rusty's author.
 
 use crate::catalog::prelude::*;
 
@@ -18,7 +18,7 @@ pub(in crate::catalog) const WEB_SERVERS: Experiment = Experiment {
     configurations: |_| vec![Configuration::new(CONFIGURATION, "http", [])],
     systems: super::SERVERS,
     work: Work::Server(ServerWork {
-        // The kernel looks a hundred times where the CPU time is spent.
+        // The kernel samples user and system time a hundred times per second.
         seconds_min: 1.0,
         paper_seconds: 50.0,
         ..ServerWork::new(take)

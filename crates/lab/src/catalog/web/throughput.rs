@@ -1,5 +1,5 @@
-//! `web-throughput`: replies, errors and tail latency of web servers over the request rate, the
-//! thesis's figures, on its file set and with its sessions.
+//! `web-throughput`: replies, errors and tail latency of web servers over the request rate: the
+//! thesis's figures, with its file set and sessions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
     work: Work::Server(ServerWork {
         scaled_by: Some(NGINX),
         lasts: (WARM_UP_S + SECONDS) / SECONDS,
-        // In less than its time-out no request can fail.
+        // A request can fail only after its time-out.
         seconds_min: SECONDS,
         full_seconds: SECONDS,
         paper_seconds: 300.0,
@@ -33,19 +33,19 @@ pub(in crate::catalog) const WEB_THROUGHPUT: Experiment = Experiment {
 };
 
 const NGINX: &str = "nginx sendfile";
-/// A part of the server's core, so that it is the server that comes to its limit.
+/// Share of the server's core, so that the server is the bottleneck.
 const CPU_PERCENT: u64 = 25;
 const SECONDS: f64 = 4.0;
-/// Time for users who think to be as many as leave.
+/// Time until as many users end thinking as begin.
 const WARM_UP_S: f64 = 3.0;
-/// Connections that the generator may have: what comes beyond them fails, as it does in httperf
-/// when it has no descriptor.
+/// Connections of the generator: further requests fail, as in httperf when it runs out of
+/// descriptors.
 const CONNECTIONS: u32 = 16_000;
-/// Addresses of the generator, in the loopback network. With one, connect(2) takes 0.3 ms to find a
-/// free port once half of the 28,000 are in use, and a generator whose server falls behind does
-/// nothing else (measured).
+/// Addresses of the generator, in the loopback network. With only one, connect(2) takes 0.3 ms to
+/// find a free port once half of the 28,000 are in use, and a generator whose server falls behind
+/// does nothing else (measured).
 const SOURCES: &str = "--source 127.0.0.2 --source 127.0.0.3 --source 127.0.0.4";
-/// The paper's time-out, of its five minutes; and what fails a request in a few seconds.
+/// The paper's time-out, for its runs of five minutes; the short one fails requests within seconds.
 const TIMEOUT_S: u32 = 10;
 const SHORT_TIMEOUT_S: u32 = 2;
 const LONG_S: f64 = 60.0;
@@ -91,7 +91,7 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
     Ok(bench.drive(&mut server, &[load])?.sample())
 }
 
-/// The first of the session logs that are made of a file set.
+/// Makes session logs for a file set, and returns the first.
 fn sessions(bench: &mut Bench<'_>, site: &Path) -> Result<PathBuf, Fault> {
     let folder = bench.testbed.scratch().join("sessions");
     if !folder.exists() {
@@ -101,9 +101,9 @@ fn sessions(bench: &mut Bench<'_>, site: &Path) -> Result<PathBuf, Fault> {
     Ok(folder.join("session-00.log"))
 }
 
-/// Requests of a session that come in a sample of so many seconds, if sessions begin at a steady
-/// rate: those behind long thoughts come after its end, or late in it. In httperf's format a line
-/// that is not indented begins a burst, `think` is the time after it, and an empty line ends the
+/// Requests of a session that fall into a sample of this length, if sessions begin at a steady
+/// rate: those after long think times come late or after its end. In httperf's format a line
+/// without indentation begins a burst, `think` is the time after it, and an empty line ends the
 /// session.
 fn requests_in_sample(log: &str, seconds: f64) -> f64 {
     let mut sessions = 0;
@@ -145,7 +145,7 @@ fn expectations(rows: &Rows) -> Expectations {
 mod tests {
     use super::*;
 
-    /// Seen: a page with parameters of an earlier version.
+    /// Seen: the page had parameters of an earlier version.
     #[test]
     fn the_page_has_these_parameters() {
         let page = WEB_THROUGHPUT.page.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -162,12 +162,12 @@ mod tests {
         assert_eq!(requests_in_sample("", 4.0), 0.0);
     }
 
-    /// Seen: a server that followed had three quarters of the rate on the axis. Cause: the number
-    /// of sessions was made from all their requests, and many came after the sample.
+    /// Seen: a server that kept up had three quarters of the rate on the axis. Cause: the number of
+    /// sessions was computed from all their requests, many of which came after the sample.
     #[test]
     fn late_requests_count_in_part() {
         let log = "/a think=5.0\n    /b\n/c think=2.0\n/d\n";
-        // Of a sample from 3 to 7 s the third request sees the last half, the fourth nothing.
+        // Of a sample from 3 to 7 s, half has the third request, and none the fourth.
         assert_eq!(requests_in_sample(log, 4.0), 2.5);
         assert!(requests_in_sample(log, 400.0) > 3.9);
     }

@@ -1,5 +1,5 @@
-//! `web-workers`: what a second worker costs, and whether a request waits for one worker while the
-//! other is idle.
+//! `web-workers`: cost of a second worker, and requests that wait for one worker while the other
+//! is idle.
 
 use crate::catalog::prelude::*;
 
@@ -18,9 +18,9 @@ pub(in crate::catalog) const WEB_WORKERS: Experiment = Experiment {
     configurations,
     systems: &["weft", "weft event", "weft thread", NGINX],
     work: Work::Server(ServerWork {
-        // Two loads, each of which is warmed up.
+        // Two loads, each with a warm-up.
         lasts: 1.0 + BUSY + 0.3,
-        // A p99 decides.
+        // For a p99.
         seconds_min: 1.0,
         shares_cores: true,
         queues_by_itself: true,
@@ -46,13 +46,13 @@ const BUSY_RATE: Measure =
 
 const SIZE: u64 = 400;
 const PATH: &str = "/400.html";
-/// Connections of each generator for each worker.
+/// Connections per generator and worker.
 const CONNECTIONS: u64 = 16;
 /// Warm-up, rounded up to whole intervals.
 const WARM_UP: &str = "--warm-up 300ms --interval 100ms";
 /// Time that workers are kept busy, in samples' times.
 const BUSY: f64 = 0.3;
-/// Half of the load for one of two workers, in percent of the rate that both reach.
+/// Half of one worker's load per worker, in percent of the rate that both reach.
 const SHARE: u64 = 25;
 
 const ONE: &str = "1 server, 1 worker";
@@ -90,14 +90,14 @@ fn take(bench: &mut Bench<'_>, configuration: &Configuration, system: &System) -
     bench.seconds = BUSY * seconds;
     let busy = bench.drive_among(&mut server, &words(&ask))?.sound()?;
     bench.seconds = seconds;
-    // Half of it from each generator.
+    // Each generator sends half of the rate.
     let half = format!("{ask} --arrivals poisson --rate {}", rate / 2);
     let half = bench.drive_among(&mut server, &words(&half))?.sound()?;
     server.verify(PATH, &body)?;
     Ok(both(&busy.sample(), half.sample()))
 }
 
-/// The figures of both loads, and the greater disturbance.
+/// Figures of both loads, with the larger disturbance.
 fn both(busy: &Sample, mut half: Sample) -> Sample {
     let noise = |sample: &Sample| sample.noise.percent(true, 2);
     if noise(busy) > noise(&half) {

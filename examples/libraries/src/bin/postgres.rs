@@ -145,7 +145,7 @@ fn wait_for<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> T {
     let (sender, result) = mpsc::sync_channel(1);
-    handle.spawn(async move { sender.send(future.await).ok() }); // The channel has room, so this never blocks.
+    handle.spawn(async move { sender.send(future.await).ok() }); // Never blocks: there is room.
     result.recv().expect("the future has not panicked")
 }
 

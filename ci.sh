@@ -367,7 +367,7 @@ cmd_debian_root() {
 
 #: lab [ARGS]           run experiments of the laboratory (root); ARGS as for weft lab run (web cache generator)
 cmd_lab() {
-    [[ $(id -u) == 0 ]] || die "servers are measured as root: in a network of their own, ahead of everything else"
+    [[ $(id -u) == 0 ]] || die "the laboratory needs root: for a network namespace, and priority over other programs"
     need nginx nginx-light
     need lighttpd lighttpd
     need memcached memcached

@@ -138,7 +138,7 @@ impl Bench<'_> {
         words: &[&str],
     ) -> Result<Running, Fault> {
         let Start::Server(server) = &system.start else {
-            return Err(format!("{} is no server", system.name).into());
+            return Err(format!("{} is not a server", system.name).into());
         };
         let (host, interface) = match &link {
             Some(link) => (SERVER, &*link.interface),
@@ -181,7 +181,7 @@ impl Bench<'_> {
         running.pids = running.family();
         // Seen once, on a busy machine: a server that answers, and a cost of 0.
         if running.pids.is_empty() {
-            Err("no process of the server is found".into())
+            Err("found no process of the server".into())
         } else {
             Ok(running)
         }

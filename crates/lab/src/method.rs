@@ -154,7 +154,7 @@ pub fn run(
     let systems = taking_part(experiment, systems);
     if systems.is_empty() {
         let wanted = experiment.systems.join(", ");
-        let why = format!("none of its systems is there: {wanted}");
+        let why = format!("none of its systems is installed: {wanted}");
         return Err(RunError::Unfit(why));
     }
     let mut run = Run {
@@ -331,7 +331,7 @@ impl Run<'_> {
             Some(_) if earlier.turns.is_empty() => Ok(None),
             Some(what) => Err(RunError::Unfit(format!(
                 "{} has samples of another run, which --resume cannot continue ({what} is not the \
-                 same): --out DIR begins elsewhere, and without --resume they are replaced",
+                 same): use --out DIR for another folder, or omit --resume to replace them",
                 file.display()
             ))),
         }

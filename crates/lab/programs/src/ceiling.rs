@@ -21,20 +21,20 @@ use replies::Replies;
 /// A mistake in the arguments, or a failed system call.
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let [way, protocol, address, folder] = words else {
-        return Err("want: ceiling event|ring web|cache HOST:PORT FOLDER".to_owned());
+        return Err("usage: ceiling event|ring web|cache HOST:PORT FOLDER".to_owned());
     };
     let replies = match &**protocol {
         "web" => {
             Replies::of_files(Path::new(folder)).map_err(|error| format!("{folder}: {error}"))?
         }
         "cache" => Replies::of_a_cache(),
-        _ => return Err(format!("no protocol '{protocol}'")),
+        _ => return Err(format!("unknown protocol '{protocol}'")),
     };
     let address: SocketAddrV4 = address.parse().map_err(|_| format!("no address '{address}'"))?;
     let serve = match &**way {
         "event" => event::serve,
         "ring" => ring::serve,
-        _ => return Err(format!("no way '{way}'")),
+        _ => return Err(format!("unknown way '{way}'")),
     };
     let served = listen(address).and_then(|listener| serve(&listener, replies));
     served.map_err(|error| error.to_string())

@@ -59,7 +59,7 @@ enum Way {
 /// A mistake in the arguments, or a failed system call.
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let [way, port, folder] = words else {
-        return Err("want: files WAY PORT FOLDER".to_owned());
+        return Err("usage: files WAY PORT FOLDER".to_owned());
     };
     let (way, workers_max, has_second) = match &**way {
         "block" => (Way::Block, None, false),
@@ -69,9 +69,9 @@ pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
         "splice-8" => (Way::Splice, Some(8), false),
         "splice-2" => (Way::Splice, None, true),
         "read" => (Way::Read, None, false),
-        _ => return Err(format!("no way '{way}'")),
+        _ => return Err(format!("unknown way '{way}'")),
     };
-    let port: u16 = port.parse().map_err(|_| format!("no port '{port}'"))?;
+    let port: u16 = port.parse().map_err(|_| format!("'{port}' is not a port"))?;
     let serve = || -> io::Result<Infallible> {
         let files = open_all(Path::new(folder))?;
         let listener = listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;

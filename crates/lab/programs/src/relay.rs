@@ -26,9 +26,9 @@ const FRAMES_MAX: usize = 1 << 16;
 
 pub(crate) fn run(words: &[String]) -> Result<Infallible, String> {
     let [loss, delay, near, far] = words else {
-        return Err("want: relay LOSS DELAY NEAR FAR".to_owned());
+        return Err("usage: relay LOSS DELAY NEAR FAR".to_owned());
     };
-    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("'{text}' is no number"));
+    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("'{text}' is not a number"));
     let there = Impairment {
         delay: Duration::from_millis(number(delay)?.into()) / 2,
         frames_max: FRAMES_MAX,

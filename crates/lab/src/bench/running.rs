@@ -171,7 +171,7 @@ impl Running {
                 return Ok(counted);
             }
         }
-        Err(format!("the server does not say its {name}").into())
+        Err(format!("the server does not print its {name}").into())
     }
 
     pub(super) fn last_words(&self) -> String {

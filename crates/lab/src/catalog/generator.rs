@@ -50,7 +50,7 @@ fn ask(
 fn own_words(system: &System) -> Result<&[String], Fault> {
     match &system.start {
         Start::Generator { words, .. } => Ok(words),
-        _ => Err(format!("{} is no generator", system.name).into()),
+        _ => Err(format!("{} is not a generator", system.name).into()),
     }
 }
 

@@ -82,7 +82,7 @@ impl Drop for Journal {
     fn drop(&mut self) {
         if let Err(error) = sweep(&self.path) {
             let path = self.path.display();
-            let _ = writeln!(io::stderr(), "weft lab: what {path} lists remains: {error}");
+            let _ = writeln!(io::stderr(), "weft lab: cannot remove what {path} lists: {error}");
         }
     }
 }

@@ -208,8 +208,7 @@ pub fn meet(membership: &Membership, timeout: Duration) -> Result<Role, String> 
     }
     let at = &membership.rendezvous;
     let port = port_of(at)?;
-    // Only this machine if they meet on it; else every interface, as HOST may be known to us by
-    // another name.
+    // Only this machine if they meet on it; else every interface: HOST may resolve otherwise here.
     let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
     let interface = match host.parse::<Ipv4Addr>() {
         Ok(own) if own.is_loopback() => own,

@@ -17,7 +17,7 @@ const CARRY_BYTES_KEPT: usize = 8 * 1024;
 /// Request as bytes.
 pub(crate) struct RenderedRequest {
     head: Box<[u8]>,
-    /// That of the plan: long ones are not copied.
+    /// Shared with the plan, so that long bodies are not copied.
     body: Arc<[u8]>,
 }
 
@@ -356,7 +356,7 @@ impl Reader {
         // RFC 9112 6.3, in its order.
         self.state = match (fields.coding, fields.length) {
             _ if is_head || matches!(fields.status, 204 | 304) => ReadState::Body(0),
-            // What follows is not HTTP any more.
+            // The following bytes are no longer HTTP.
             _ if fields.status == 101 => {
                 self.closes = true;
                 ReadState::Body(0)

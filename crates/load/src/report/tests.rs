@@ -1,4 +1,4 @@
-//! What people and programs read of an outcome is what was counted.
+//! Reports for people and programs show what an outcome has counted.
 
 use std::time::{Duration, SystemTime};
 

@@ -70,8 +70,7 @@ impl Threshold {
             Value::Ns(limit) | Value::Number(limit) => (self.metric.number(outcome), limit),
             Value::Share(limit) => (self.metric.share(outcome), limit),
         };
-        // Without a single request there is no latency, so a run that must be below 5 ms has not
-        // shown it.
+        // Without requests there is no latency, so the run has not shown that it is below 5 ms.
         let Some(seen) = seen else {
             return Some(format!("{}: nothing was measured", self.text));
         };

@@ -226,7 +226,7 @@ impl Worker<'_> {
             return self.closed_between(slot);
         }
         if connection.session.is_some() {
-            // In a pause this was no reply, but a frame of HTTP/2.
+            // In a pause the input was no reply, but a frame of HTTP/2.
             if connection.wake_ns == 0 {
                 self.after_session_reply(slot);
             }

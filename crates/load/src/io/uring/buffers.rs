@@ -94,7 +94,7 @@ impl Buffers {
         entry.set_len(self.each_bytes as u32);
         entry.set_bid(id);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail is a field of the first entry, aligned to 2, written by us only.
+        // SAFETY: the tail is a field of the first entry, aligned to 2, written on this side only.
         // Release: the kernel sees the entry before it sees the tail.
         unsafe {
             let tail = BufRingEntry::tail(self.entries.as_ptr());

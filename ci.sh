@@ -199,7 +199,7 @@ cmd_system() {
     PATH="$(realpath "$memcached"):$PATH" run python3 tests/system/run.py --binary "$target/checked/weft" --site "$target/site" "$@"
 }
 
-#: memcached            build the memcached of Debian's unstable release, with its proxy: `weft cache` is compared with it (root)
+#: memcached            build memcached from Debian unstable, with its proxy, to compare `weft cache` with (root)
 cmd_memcached() {
     # Debian's stable releases have a version that is years old.
     [[ -x $memcached/memcached ]] && "$memcached/memcached" --help | grep proxy_config >/dev/null && return
@@ -223,7 +223,7 @@ cmd_memcached() {
     "$memcached/memcached" -V
 }
 
-#: libraries            the programs of examples/libraries: other people's libraries on fibers (root, for SQLite's library)
+#: libraries            build examples/libraries, other people's libraries on fibers (root, for SQLite's library)
 cmd_libraries() {
     [[ -e /usr/include/sqlite3.h ]] || apt_get install libsqlite3-dev
     CARGO_TARGET_DIR=$(realpath "$target")/libraries run cargo build --locked --release \

@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
             4 => b"md ",
             5 => b"ma ",
             6 => b"me ",
-            // A value, or whatever it is.
+            // No command: the line is a value, or anything else.
             _ => b"",
         };
         conversation.extend_from_slice(command);

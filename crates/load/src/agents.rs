@@ -201,7 +201,7 @@ pub enum Role {
 /// Meets the others.
 ///
 /// # Errors
-/// When not all have come within `timeout`, with the ranks that are missing.
+/// If not all have connected within `timeout`, with the missing ranks.
 pub fn meet(membership: &Membership, timeout: Duration) -> Result<Role, String> {
     if membership.rank > 0 {
         return Member::join(membership, timeout).map(Role::Member);

@@ -140,7 +140,7 @@ pub enum Io {
 /// TLS to the targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// Name of the server, which it is told (SNI) and which its certificate must have.
+    /// Name of the server, sent to it (SNI) and required in its certificate.
     pub server_name: String,
     /// Certificates (DER) of the authorities that are trusted; `None`: certificates are not
     /// checked.

@@ -141,7 +141,7 @@ def the_pages_are_readable_in_any_light_and_width(world):
 
 PICTURE = """<!doctype html><title>picture</title><body><iframe id="frame" src="report.html" style="width:{width}px;height:3000px"></iframe><script>
 const frame = document.getElementById("frame");
-// A picture is made after the page is loaded, and --dump-dom does not wait for it: so what was found is asked for.
+// The picture is made after the load event, for which --dump-dom does not wait, so a request carries the findings.
 const tell = found => new Image().src = "/found?" + encodeURIComponent(JSON.stringify(found));
 frame.onload = () => look().then(tell, error => tell({{error: String(error)}}));
 const look = async () => {{

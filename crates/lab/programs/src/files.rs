@@ -2,15 +2,15 @@
 //! changed its runtime. `weft-programs files WAY PORT FOLDER` has one thread, one ring, and no
 //! limits; the ways differ only in how they send a body.
 //!
-//! | way | a body leaves by | if the socket is full |
+//! | way | a body is sent by | if the socket is full |
 //! |---|---|---|
-//! | `block` | sendfile(2) | the thread waits in it |
+//! | `block` | sendfile(2) | the thread blocks in it |
 //! | `yield` | sendfile(2) with `O_NONBLOCK` | tried again after the others |
-//! | `poll` | the same | the ring says when there is room |
-//! | `splice` | two linked splices through a pipe, on the ring | a thread of the kernel waits |
+//! | `poll` | the same | the ring reports free space |
+//! | `splice` | two linked splices through a pipe, on the ring | a kernel thread waits |
 //! | `splice-8` | the same, with at most 8 such threads | the same, and others wait for a thread |
-//! | `splice-2` | the same on a second ring | a thread of the kernel waits |
-//! | `read` | a read and a send on the ring | the ring goes on when there is room |
+//! | `splice-2` | the same on a second ring | a kernel thread waits |
+//! | `read` | a read and a send on the ring | the ring continues once there is space |
 
 use std::collections::HashMap;
 use std::convert::Infallible;

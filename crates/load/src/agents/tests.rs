@@ -71,7 +71,7 @@ fn the_order_reaches_every_agent() {
 fn dead_agent_fails_the_round() {
     let listener = listener();
     let at = membership(0, 3, &listener);
-    // Rank 1 works on until it is told to stop.
+    // Rank 1 works until it must stop.
     let second = membership(1, 3, &listener);
     let living = thread::spawn(move || {
         Member::join(&second, PATIENCE)?.work(|_, stop| {

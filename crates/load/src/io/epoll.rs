@@ -29,7 +29,7 @@ pub(crate) struct Poll {
     pub(crate) slots: Slots<EpollState>,
     input_bytes: usize,
     discarded: Box<[u8]>,
-    /// Connects to Unix sockets whose listen queue was full: nothing tells when it no longer is.
+    /// Connects to Unix sockets whose listen queue was full; no event reports free space.
     refused: Vec<(u32, SocketAddrAny)>,
     events: Vec<epoll::Event>,
 }

@@ -9,7 +9,7 @@ use crate::plan::{Choice, Expected, Http, Page};
 use crate::random::Random;
 use crate::workload::distribution::{Chooser, Weighted};
 
-/// Longest head, and longest sum of interim replies and trailer; more is no reply.
+/// Longest head, and longest sum of interim replies and trailer; more is a bad reply.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
 /// Memory for partial heads that a connection keeps.
 const CARRY_BYTES_KEPT: usize = 8 * 1024;

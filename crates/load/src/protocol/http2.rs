@@ -17,10 +17,10 @@ use frame::FrameHead;
 use hpack::Decoder;
 pub(crate) use request::Blocks;
 
-/// Most bytes of a field block with its frames, and of frames beside replies, decoded; more is no
-/// reply.
+/// Most bytes of a field block with its frames, and of other frames without a reply, decoded; more
+/// is a bad reply.
 const BESIDE_BYTES_MAX: usize = 256 * 1024;
-/// Most bytes of acknowledgements that wait to be sent; more is a server that does not read.
+/// Most bytes of unsent acknowledgements; with more, the server does not read.
 const ACKS_BYTES_MAX: usize = 1 << 20;
 /// Largest window (RFC 9113 6.9.1). This is also ours.
 const WINDOW_MAX: i64 = (1 << 31) - 1;
@@ -185,8 +185,8 @@ impl Http2Connection {
         std::mem::take(&mut self.limits)
     }
 
-    /// Appends the frames that answer what was read to an output of which `unsent` bytes wait.
-    /// False: too many of them are acknowledgements.
+    /// Appends the frames that answer the input to an output with `unsent` bytes. Returns false if
+    /// too many unsent bytes are acknowledgements.
     pub(crate) fn take_output(&mut self, unsent: usize, out: &mut Vec<u8>) -> bool {
         self.acks_bytes = self.acks_bytes.min(unsent + self.out.len());
         out.append(&mut self.out);

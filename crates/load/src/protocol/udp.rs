@@ -17,7 +17,7 @@ use super::{Read, Reply};
 
 /// Length of the header.
 const HEADER_BYTES: usize = 8;
-/// Most bytes of datagrams that wait for an earlier one; more is no reply.
+/// Most bytes of datagrams that wait for an earlier one; more is a bad reply.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Most requests that are remembered as given up.
 const GIVEN_UP_MAX: usize = 64;
@@ -35,7 +35,7 @@ pub(crate) struct UdpReader {
     /// Later datagrams of it, by their numbers.
     kept: BTreeMap<u16, Vec<u8>>,
     kept_bytes: usize,
-    /// Requests that were given up, and of which no datagram has come since.
+    /// Requests that were given up, without a datagram since.
     given_up: VecDeque<u16>,
 }
 

@@ -11,7 +11,7 @@ use crate::Errors;
 use crate::outcome::{histogram, record};
 use crate::report::tests::sample;
 
-/// Ten thousand good replies in two seconds, of an open loop that asked for as many.
+/// An open loop with ten thousand requests and good replies in two seconds.
 fn good() -> Outcome {
     sample(&["request"], 1, 10_000)
 }
@@ -209,7 +209,7 @@ fn exhaustion_is_the_generators() {
     fails(&ports, &[]);
 }
 
-/// An open loop in which one request in a hundred and its successors are late by so much.
+/// An open loop in which two requests in a hundred are late by `lag_ns`.
 fn lagging(lag_ns: u64, p99_ns: u64) -> Outcome {
     let mut outcome = good();
     let class = &mut outcome.total.classes[0];

@@ -118,8 +118,8 @@ const THESIS: [Group; 8] = [
 
 const THESIS_DIRECTORIES: f64 = 650.0;
 
-/// Sizes of the 500 front pages: share of the pages of at most so many bytes. Between two points
-/// the logarithm is linear; these points also give the published mean of 126 KB.
+/// Sizes of the 500 front pages: the share of the pages up to a size. Between two points the
+/// logarithm is linear; these points also give the published mean of 126 KB.
 const PAGES: [(f64, f64); 6] = [
     (0.0, 3_500.0),
     (0.5, 68_000.0),
@@ -413,7 +413,7 @@ fn page_size(at: usize) -> u64 {
     (s0 * (s1 / s0).powf((part - p0) / (p1 - p0))).round() as u64
 }
 
-/// The columns of the thesis's table beside those of files that are asked for with these weights.
+/// The columns of the thesis's table, and those of files that are requested with these weights.
 ///
 /// A column ends where its share of the requests is reached, within `error(share)`: a sample's
 /// share differs a little from the set's, and the column must end at the edge of a group, as the

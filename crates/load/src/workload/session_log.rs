@@ -81,7 +81,7 @@ pub fn read(path: &Path) -> io::Result<Vec<UserSession>> {
 /// Reads a session log.
 ///
 /// # Errors
-/// The first line that is not understood, or that there is no session at all.
+/// The first line that cannot be parsed, or a log without sessions.
 pub fn parse(text: &str) -> Result<Vec<UserSession>, String> {
     let mut parser = LogParser { rest: text, line: 0 };
     let mut sessions = Vec::new();

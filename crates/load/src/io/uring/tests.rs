@@ -26,7 +26,7 @@ fn connected(mut ring: Ring) -> (Ring, Vec<TcpStream>) {
     (ring, peers)
 }
 
-/// Takes turns until so many operations ended.
+/// Iterates until `count` operations have ended.
 fn await_some(ring: &mut Ring, count: usize) -> Vec<Completion> {
     let until = Instant::now() + PATIENCE;
     let mut completions = Vec::new();

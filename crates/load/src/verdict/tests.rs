@@ -130,7 +130,8 @@ fn advice_on_a_cache_is_about_caches() {
 /// closed during a handshake; of a wrong --source, that no ports were left.
 #[test]
 fn advice_names_each_usual_cause() {
-    let cases: [(ErrorClass, &str); 3] = [
+    let cases: [(ErrorClass, &str); 4] = [
+        (|errors| &mut errors.reset, "TLS"),
         (|errors| &mut errors.bad_reply, "nothing asked for"),
         (|errors| &mut errors.tls, "client certificate"),
         (|errors| &mut errors.address_unavailable, "no address of this machine"),

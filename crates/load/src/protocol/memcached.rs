@@ -293,7 +293,10 @@ impl Reader {
                 return self.end(request, self.reply(200, Some(false)));
             }
             let Some(end) = memchr(b'\n', input) else {
-                return if input.len() > LINE_BYTES_MAX { Read::Broken } else { Read::More };
+                // Otherwise it would be awaited until the time-out, as if the server were silent.
+                let may_become_line = input.first().is_none_or(u8::is_ascii_uppercase);
+                let is_short = input.len() <= LINE_BYTES_MAX;
+                return if may_become_line && is_short { Read::More } else { Read::Broken };
             };
             let (line, rest) = input.split_at(end + 1);
             match line_of(line.trim_ascii_end()) {

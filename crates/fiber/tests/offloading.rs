@@ -221,6 +221,20 @@ fn result_drop_panic_costs_no_thread() {
     set_offload_threads_max(32);
 }
 
+/// Seen (in review): with the largest limit there is, the process ended (with overflow checks), or
+/// calls stood in line beside threads that had nothing to do. Cause: calls that wait for fibers are
+/// added to the limit, and the sum was none at all. Cure: it stays the largest.
+#[test]
+fn largest_limit_on_calls_is_none() {
+    let _alone = alone();
+    set_offload_threads_max(usize::MAX);
+    fiber::run(|| {
+        let cluster = fiber::ClusterHandle::current().unwrap();
+        assert_eq!(offload(|| cluster.run(|| offload(|| 7))), 7);
+    });
+    set_offload_threads_max(32);
+}
+
 /// Seen: 32 calls that waited for fibers, whose own calls stood in line behind them for ever.
 /// Cause: each kept a thread of the pool while it waited. Cure: such a call does not count.
 #[test]

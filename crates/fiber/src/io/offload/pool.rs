@@ -66,7 +66,7 @@ struct QueuedCall {
 impl PoolState {
     /// Present limit on threads.
     fn limit(&self) -> usize {
-        self.threads_max + self.waiting_for_fibers.min(UNCOUNTED_MAX)
+        self.threads_max.saturating_add(self.waiting_for_fibers.min(UNCOUNTED_MAX))
     }
 }
 

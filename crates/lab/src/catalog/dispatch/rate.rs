@@ -35,7 +35,7 @@ pub(in crate::catalog) const RATE: Experiment = Experiment {
     work: Work::Server(ServerWork {
         scaled_by: Some("event epoll-edge"),
         skips: |configuration, kind| {
-            LIKE_ANOTHER.contains(&kind) && configuration.get("share", 100) < 80
+            LIKE_ANOTHER.contains(&kind) && configuration.get("share", 100) < LIMITED_FROM
         },
         needs_group: Some(Controller::Cpu),
         queues_by_itself: true,
@@ -64,6 +64,9 @@ const LIKE_ANOTHER: [&str; 4] =
 /// Share of the server's core, so that the server is the bottleneck: with a whole core it was the
 /// generator, which opens a connection for each request.
 const CPU_PERCENT: u64 = 25;
+/// Percentage of the peak from which on that share is the limit: below it the generator keeps up
+/// with a whole core, and under a quota poll, FDM and LAP would be stopped most of the time.
+const LIMITED_FROM: u64 = 80;
 
 /// The event that the paper studies.
 const OVERFLOWS: Measure =

@@ -7,10 +7,13 @@
 //!                  ▲ acknowledged: forgotten                       shared bytes: a count
 //! ```
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use netstack::device::BigTcp;
 use netstack::stack::Pieces;
-use session::{Chunk, Outbox};
+use netstack::wire::checksum::{self, Sum};
+use session::{Chunk, Outbox, SharedPage};
 
 /// Limit on a connection's unacknowledged bytes, as of a socket's send buffer: twice what TCP may
 /// have under way, between these two. The upper one is that of Linux' `net.ipv4.tcp_wmem`.

@@ -4,7 +4,7 @@
 //! cargo run --release -p weftwork-web --example request_cost [-- NAME]
 //! ```
 //!
-//! Each line is the fastest of several rounds: the others were disturbed by something else.
+//! Each line is the fastest of several rounds; slower rounds were disturbed by other processes.
 
 extern crate weftwork_web as web;
 
@@ -40,7 +40,7 @@ fn main() {
     let dir = std::env::temp_dir().join(format!("weft-request-cost-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory for the site");
     transcript::make_site(&dir).expect("the site's files");
-    // A plain site: the transcripts' one has rules of every kind.
+    // A plain site; that of the transcripts has rules of every kind.
     let config = SiteConfig {
         root: dir.clone(),
         error_pages: vec![(404, "404.html".into())],
@@ -57,7 +57,7 @@ fn main() {
     measure("browser", &handle, BROWSER, 1);
     measure("304", &handle, CONDITIONAL, 1);
     measure("404", &handle, &WRK.replace("hello", "nothing"), 1);
-    // What rules add to the first line.
+    // Extra cost of each rule over the first line.
     let rules = (0..10_000).map(|nth| format!("/old/{nth}/page.html /new/{nth} 301"));
     let rules = rules.chain((0..100).map(|nth| format!("/was/{nth}/* /is/{nth}/:splat")));
     let rules = rules.map(|line| RedirectRule::from_line(&line).ok().flatten());

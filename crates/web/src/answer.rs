@@ -1,4 +1,4 @@
-//! From a request's head to its reply: decisions only; `reply.rs` writes what is decided.
+//! Decides the reply to a request's head; `reply.rs` writes it.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::status::Status;
 #[derive(Debug)]
 pub(crate) enum Answer {
     Sent,
-    /// The site must be asked where blocking is allowed: call [`load`], then try again.
+    /// The lookup may block: call [`load`] where blocking is allowed, then try again.
     Blocked,
-    /// A password must be verified where that may take long: run it, then try again with the
-    /// result.
+    /// A password must be verified, which takes long: run it on a job thread, then try again with
+    /// the result.
     Verify(Verification),
 }
 
@@ -34,14 +34,14 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
     First,
-    /// After work.
+    /// After a [`load`] or a [`Verification`].
     Again,
-    /// After a [`Verification`] that has found the password wrong.
+    /// After a [`Verification`] that found the password wrong.
     Refused,
 }
 
 /// Answers a request whose body has been read. `found` is the result of [`load`], if it was called;
-/// `attempt` says what was done before. A path that is not plain is decoded into `room`.
+/// `attempt` says what was done before. `room` is the buffer for a path that needs decoding.
 #[inline]
 pub(crate) fn answer(
     replier: &mut Replier<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn answer(
         if let Some(answer) = guard(replier, head, &head.target, asked, None, attempt, buffer) {
             return answer;
         }
-        // The file that answers may need a password, too, by whatever path it is asked for.
+        // The file that answers may be in a protected area too, whatever path led to it.
         if rewrite.is_some()
             && let Some(answer) = guard(replier, head, target, asked, None, attempt, buffer)
         {
@@ -110,7 +110,7 @@ pub(crate) fn answer(
         },
     };
     if host.site.has_areas() {
-        // What a rewrite names may have another address, as a directory and a page do.
+        // The target of a rewrite may have another address, as a directory and a page do.
         let area = rewrite.as_ref().and_then(|_| host.site.area_of_address(&entry, is_fallback));
         let asked_by_address =
             area.and_then(|area| ask(replier, head, asked, area, attempt, buffer));
@@ -126,8 +126,8 @@ pub(crate) fn answer(
     Answer::Sent
 }
 
-/// Asks the site, unless it was [asked](load): the file, and whether it stands for an unknown path.
-/// `Err`: there is none, or the request must wait.
+/// Looks up the file, unless [`load`] has, and tells whether it stands for an unknown path.
+/// `Err`: there is no file, or the request must wait.
 #[inline(never)]
 fn search(
     replier: &mut Replier<'_>,
@@ -159,8 +159,8 @@ fn search(
     }
 }
 
-/// Asks for a name and a password where the path needs them, or where the file that was `found`
-/// (for an unknown path, if true) needs others than its path. `None`: the request may go on.
+/// Asks for credentials where the path needs them, or where the `found` file (for an unknown path,
+/// if true) is in another area than its path. `None`: the request may go on.
 #[inline(never)]
 fn guard(
     replier: &mut Replier<'_>,
@@ -175,7 +175,7 @@ fn guard(
         return None;
     };
     let site = replier.site();
-    // A path that names no file is in the areas of the whole site.
+    // A path that cannot name a file is only in the areas that cover the whole site.
     let path = raw.normalize(buffer).unwrap_or(NO_FILE);
     let area = match found {
         None => site.area(path),
@@ -184,7 +184,7 @@ fn guard(
     ask(replier, head, asked, area?, attempt, buffer)
 }
 
-/// Asks for a name and a password of an area. `None`: the request has them.
+/// Asks for the credentials of an area. `None`: the request has them.
 fn ask(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
@@ -194,7 +194,7 @@ fn ask(
     buffer: &mut Vec<u8>,
 ) -> Option<Answer> {
     let site = replier.site();
-    // Once a request: when jobs wait for long, the files are due again.
+    // Only on the first attempt: after a long wait for a job the files would be due again.
     if attempt == Attempt::First && site.is_due_for_passwords(area, replier.now) {
         return Some(Answer::Blocked);
     }
@@ -211,7 +211,7 @@ fn ask(
         _ => (Status::Unauthorized, &*area.challenge, None),
     };
     let rules = rules_of(replier, &head.target, buffer);
-    // The file may be in the area, and its path not.
+    // The file may be in the area even if its path is not.
     let rules = private(&String::from_utf8_lossy(&rules));
     replier.page(status, asked, rules.as_bytes(), line.as_bytes(), why);
     Some(Answer::Sent)
@@ -257,8 +257,8 @@ fn redirect_by_rule(
     replier.page(found.status, asked, &rules, &line, None);
 }
 
-/// Redirects to the first name of the host, and to HTTPS, as asked for. False: the request is
-/// answered here, because ACME asks for it, or because it is about no path.
+/// Redirects to the first name of the host and to HTTPS, as configured. False: the request is
+/// answered here, because it is a challenge of ACME or has no path.
 #[cold]
 fn send_elsewhere(
     replier: &mut Replier<'_>,
@@ -284,7 +284,7 @@ fn send_elsewhere(
     let mut location = match replier.transport {
         Transport::ToHttps(443) => format!("https://{name}").into_bytes(),
         Transport::ToHttps(port) => format!("https://{name}:{port}").into_bytes(),
-        // The scheme stays, which is not known behind a proxy. RFC 3986 4.2
+        // Keep the scheme: behind a proxy it is unknown. RFC 3986 4.2
         Transport::Plain | Transport::Tls => [b"//", name.as_bytes(), port].concat(),
     };
     location.extend_from_slice(&encoded(raw.path));
@@ -325,7 +325,7 @@ fn refuse_or_tell(
     replier.page(status, asked, &rules, lines, why);
 }
 
-/// The operator's header lines where no file answers. Notes the origins that may read the reply.
+/// The operator's header lines for a reply without a file. Notes the origins that may read it.
 #[cold]
 fn rules_of(replier: &mut Replier<'_>, target: &Target<'_>, buffer: &mut Vec<u8>) -> Vec<u8> {
     let site = replier.site();
@@ -347,8 +347,8 @@ fn rules_of(replier: &mut Replier<'_>, target: &Target<'_>, buffer: &mut Vec<u8>
     lines
 }
 
-/// Answers a preflight request, which a browser sends without the password that the path may need.
-/// False: it is none, or no other origin may read what is at the path.
+/// Answers a preflight request, to which a browser adds no password. False: it is no preflight
+/// request, or no other origin may read the path.
 #[cold]
 fn permit(
     replier: &mut Replier<'_>,
@@ -402,8 +402,8 @@ fn answer_without_file(
     }
 }
 
-/// Asks the site where blocking is allowed. `None` if the request names no path, or no host, or a
-/// password file was due to be read.
+/// Looks up the request's path where blocking is allowed. `None` if the request has no path or no
+/// host, or if a password file was due to be read.
 pub(crate) fn load(
     service: &Service,
     head: &Head<'_>,
@@ -426,8 +426,8 @@ pub(crate) fn load(
     }
 }
 
-/// Looks up a path, or the path of a rewrite. That serves a page or directory and does not lead to
-/// its address.
+/// Looks up a path, or the path of a rewrite. A rewrite serves a page or directory in place,
+/// without a redirect to its address.
 fn look_up(
     head: &Head<'_>,
     raw: &RawPath<'_>,
@@ -447,7 +447,7 @@ fn look_up(
     Ok(found)
 }
 
-/// Most addresses of what a rewrite names: of a directory, and of its page.
+/// Most redirects within a rewrite's target: to a directory, and to its page.
 const MOVES_MAX: usize = 2;
 
 fn look_up_at(
@@ -458,11 +458,11 @@ fn look_up_at(
     ask: impl Fn(&Lookup<'_>) -> Found,
 ) -> Result<Found, PathError> {
     let path = match (raw.normalize(buffer), site.fallback()) {
-        // A route of a single-page application may have a name that no file has.
+        // A route of a single-page application may be no valid file name.
         (Err(PathError::NoFile), Some(fallback)) => fallback,
         (path, _) => path?,
     };
-    // Only a directory has a listing, so only its requests pay for these.
+    // Only directories have listings, so other requests skip the parsing.
     let (listing, sort) = match path.as_bytes().last() {
         Some(b'/') => {
             (negotiate::listing_format(raw.query, &head.fields), negotiate::listing_sort(raw.query))
@@ -518,9 +518,8 @@ fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry
 }
 
 /// Sends the client to the address of a directory or page, keeping the query.
-///
-/// `path` is percent-encoded and begins with one slash ([`Found::Moved`]): to a browser
-/// `//evil.example` or `/\evil.example` would be another host.
+/// `path` is percent-encoded and begins with one slash ([`Found::Moved`]): browsers take
+/// `//evil.example` and `/\evil.example` for another host.
 fn redirect(
     replier: &mut Replier<'_>,
     asked: RequestFacts<'_>,

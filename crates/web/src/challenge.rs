@@ -1,4 +1,4 @@
-//! Replies to an authority of certificates that validates a name by http-01. RFC 8555 8.3
+//! Replies to http-01 challenges of a certificate authority. RFC 8555 8.3
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,27 +6,26 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::request::{Head, Method, Target};
 
-/// Tokens of validations that are under way, and the reply to each. They survive a reload.
+/// Tokens of running validations, and the reply to each. They survive a reload.
 #[derive(Debug, Default)]
 pub struct Challenges {
     replies: RwLock<HashMap<String, String>>,
-    /// False nearly always: then no request takes the lock.
+    /// False nearly always; requests then skip the lock.
     is_any: AtomicBool,
 }
 
-/// Directory of the tokens. The files of a site are served there as well, for other programs that
-/// keep certificates.
+/// Directory of the tokens. Files of the site are served from it as well, for other ACME clients.
 pub(crate) const DIRECTORY: &str = "/.well-known/acme-challenge/";
 
 impl Challenges {
-    /// Answers requests for a token, on every host, from now on.
+    /// Answers requests for a token on every host from now on.
     pub fn insert(&self, token: &str, reply: &str) {
         let mut replies = self.replies();
         replies.insert(token.to_owned(), reply.to_owned());
         self.is_any.store(true, Ordering::Release);
     }
 
-    /// Answers them no more.
+    /// Stops answering requests for a token.
     pub fn remove(&self, token: &str) {
         let mut replies = self.replies();
         replies.remove(token);
@@ -37,7 +36,7 @@ impl Challenges {
         self.replies.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reply to a request for a token that is known.
+    /// The reply to a request for a known token.
     #[inline]
     pub(crate) fn find(&self, head: &Head<'_>) -> Option<String> {
         let is_any = self.is_any.load(Ordering::Acquire);

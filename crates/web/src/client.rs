@@ -1,10 +1,10 @@
 //! The client of a request that comes through proxies, by `X-Forwarded-For` or `Forwarded`
 //! (RFC 7239).
 //!
-//! Each proxy adds the address that it was called from, so the list is read from its end: over the
-//! addresses of proxies that are trusted, to the first that is not. What stands before that may be
-//! a client's invention. The same holds behind what is no address (`unknown`, `_hidden`, garbage):
-//! then the client is the last proxy that is known.
+//! Each proxy appends the address of its own peer, so the list is read from its end: past trusted
+//! proxies to the first address that is not trusted. Anything before that may be forged by the
+//! client. The same holds before an element that is no address (`unknown`, `_hidden`, garbage):
+//! the client is then the last known proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,14 +19,14 @@ use crate::request::fields::trim;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Client {
     pub(crate) peer: Peer,
-    /// True if it came by https to the first proxy, as far as that says.
+    /// True if the request came to the first proxy by https, as far as the proxies say.
     pub(crate) is_https: bool,
-    /// A proxy's address stands behind what breaks the grammar, as a client may write it to hide.
+    /// A client broke the grammar in front of a proxy's address, perhaps to hide it.
     pub(crate) is_hidden: bool,
 }
 
 impl Client {
-    /// A client that no proxy has named.
+    /// A client that no proxy has named: the peer.
     pub(crate) fn unnamed(peer: Peer) -> Client {
         Client { peer, is_https: false, is_hidden: false }
     }
@@ -51,7 +51,7 @@ impl Proxies {
                         walk.pass(node(trim(member)), false);
                     });
                 }
-                // What the nearest proxy says.
+                // The protocol that the nearest proxy names.
                 let schemes = fields.search("x-forwarded-proto");
                 let last =
                     schemes.last().and_then(|value| value.rsplit(|&byte| byte == b',').next());
@@ -70,13 +70,13 @@ impl Proxies {
     }
 }
 
-/// The walk over a list, from its beginning, which needs no memory of it: it ends with the same
-/// client as one from the end would.
+/// A walk over a list from its start, in constant memory. It ends with the same client as a walk
+/// from the end.
 struct Walk<'a> {
     trusted: &'a Networks,
     peer: Peer,
     client: Client,
-    /// False until the first address, and behind what is none.
+    /// False before the first address, and after an element that is no address.
     is_known: bool,
 }
 
@@ -99,7 +99,7 @@ fn is_https(scheme: &[u8]) -> bool {
     scheme.eq_ignore_ascii_case(b"https")
 }
 
-/// An address, with or without a port and brackets. A port that is hidden or absent is 0.
+/// Parses an address, with or without port and brackets. A hidden or absent port is 0.
 fn node(text: &[u8]) -> Option<SocketAddr> {
     let text = str::from_utf8(text).ok()?;
     if let Ok(address) = text.parse::<IpAddr>() {
@@ -122,9 +122,9 @@ fn node(text: &[u8]) -> Option<SocketAddr> {
     (port.is_empty() || port.starts_with(":_")).then_some(SocketAddr::new(address, 0))
 }
 
-/// Passes the node of each element to `pass`, and whether it came by https. `None` if the value
-/// breaks the grammar: then no element of it can be told from what a client has put into quotation
-/// marks. RFC 7239 4
+/// Passes each element's node to `pass`, and whether the element says https. `None` if the value
+/// breaks the grammar: an unbalanced quotation mark of a client may then hide any element.
+/// RFC 7239 4
 fn read_forwarded(value: &[u8], mut pass: impl FnMut(Option<SocketAddr>, bool)) -> Option<()> {
     let mut rest = trim(value);
     while !rest.is_empty() {
@@ -208,7 +208,7 @@ mod tests {
         Peer::Tcp(SocketAddr::new(address.parse().unwrap(), 40_000))
     }
 
-    /// The client of these lines, from the proxy 10.0.0.1; "" is the proxy.
+    /// Checks the client of these lines, received from the proxy 10.0.0.1; "" is the proxy itself.
     fn check(field: ForwardedField, lines: &[&str], expected: &str) {
         let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
         let expected = if expected.is_empty() { "10.0.0.1" } else { expected };
@@ -237,7 +237,7 @@ mod tests {
         check(&["[2001:db8::7]:5000"], "2001:db8::7");
         check(&["::ffff:192.0.2.7"], "192.0.2.7");
         check(&["192.0.2.7, 2001:db8:aaaa::1"], "192.0.2.7");
-        // What is no address hides what stands before it.
+        // An element that is no address hides everything before it.
         for garbage in [
             "unknown",
             "_hidden",
@@ -291,7 +291,7 @@ mod tests {
             check(&[&format!("for=6.6.6.6, {hidden}")], "");
             check(&[&format!("for=6.6.6.6, {hidden}, for=10.0.0.2")], "10.0.0.2");
         }
-        // A client's quotation mark does not swallow what the proxy adds to the line.
+        // A client's quotation mark does not hide the element that the proxy appends.
         for opened in [
             "for=6.6.6.6;x=\", for=192.0.2.7",
             "for=6.6.6.6;x=\", for=\"[2001:db8::7]\"",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The walk from the beginning ends where one from the end does.
+        /// A walk from the start finds the same client as one from the end.
         #[test]
         fn walk_from_the_end_finds_the_same(list in proptest::collection::vec(0_usize..6, 0..8)) {
             let words = ["6.6.6.6", "10.0.0.2", "10.0.0.3:80", "unknown", "192.0.2.7", "::1"];

@@ -3,11 +3,11 @@
 use crate::date;
 use crate::request::{Fields, Name, fields::trim};
 
-/// The validators that a request's conditions are compared with.
+/// Validators of the current file, for comparison with a request's conditions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
-    /// With its quotes; empty if there is none. A weak one (`W/"…"`) is of one reply, so no
-    /// request can name it.
+    /// With its quotes; empty if there is none. A weak one (`W/"…"`) identifies one reply only, so
+    /// no request can name it.
     pub(crate) etag: &'a str,
     /// Seconds since 1970.
     pub(crate) modified_s: u64,
@@ -21,11 +21,11 @@ pub(crate) struct Validators<'a> {
 /// The outcome of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Do what the request asks.
+    /// Process the request.
     Perform,
-    /// 304: the client has it.
+    /// 304: the client's copy is current.
     NotModified,
-    /// 412: the file is not in the state that the client names.
+    /// 412: the file is not in the state that the client requires.
     Failed,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn range_applies(request: &Fields<'_>, current: Validators<'_>) -> bo
     }
 }
 
-/// RFC 9110 13.1.3 and 13.1.4: what is not one valid date is ignored.
+/// Reads a date; anything but one valid date is ignored. RFC 9110 13.1.3 and 13.1.4
 fn date_of(request: &Fields<'_>, name: Name) -> Option<u64> {
     date::parse(request.single(name)?)
 }
@@ -98,8 +98,8 @@ impl Tag<'_> {
     }
 }
 
-/// The tags of one value. A comma may stand inside the quotes, so this is not the usual list; it
-/// ends at the first thing that is no tag. RFC 9110 8.8.3
+/// Tags of one value. A comma may stand inside the quotes, so the usual list parser does not fit;
+/// parsing ends at the first element that is no tag. RFC 9110 8.8.3
 struct Tags<'a>(&'a [u8]);
 
 impl<'a> Iterator for Tags<'a> {

@@ -16,7 +16,7 @@ pub struct ServiceConfig {
     pub log_format: LogFormat,
     /// Proxies that name their clients in a field; `None`: the client is the peer.
     pub proxies: Option<Proxies>,
-    /// Limit on the requests of an address: 429. `None` is none.
+    /// Limit on the requests of an address: 429. `None`: unlimited.
     pub rate_limit: Option<RateLimit>,
     /// True if plain connections may begin with HTTP/2 (prior knowledge, RFC 9113 3.3).
     pub http2: bool,
@@ -25,10 +25,10 @@ pub struct ServiceConfig {
 /// Proxies, and the field in which they name their clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxies {
-    /// Peers whose field is believed.
+    /// Peers whose field is trusted.
     pub from: Networks,
-    /// The field. The other one is not read, because a proxy that sets one passes the other on as
-    /// its client has written it.
+    /// The field to read. The other one is ignored: a proxy that sets one passes the other on as
+    /// the client wrote it.
     pub field: ForwardedField,
 }
 
@@ -55,7 +55,7 @@ impl Default for ServiceConfig {
     }
 }
 
-/// The limits of a request. One that exceeds a limit is answered with the status beside it.
+/// Limits on one request. A request over a limit gets the status named beside it.
 ///
 /// A driver's input buffer must hold a whole head ([`head_len_max`](RequestLimits::head_len_max));
 /// a body is taken piece by piece, however long it is.
@@ -69,8 +69,8 @@ pub struct RequestLimits {
     pub field_count_max: usize,
     /// Bytes of a request body, which is read and discarded: 413.
     pub body_len_max: u64,
-    /// Bytes of chunk extensions in one body, all together: 400. Without it a peer could send a
-    /// megabyte of extensions for each byte of body.
+    /// Bytes of chunk extensions in one body, in total: 400. Otherwise a peer could send a megabyte
+    /// of extensions with each byte of body.
     pub chunk_extensions_len_max: usize,
     /// Bytes of a chunked body's trailer section: 431.
     pub trailers_len_max: usize,
@@ -93,15 +93,15 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// The same of a connection of HTTP/2. A head is counted another way there (RFC 9113 6.5.2), so
-    /// that none is too long which is not here.
+    /// The same limits for HTTP/2. RFC 9113 6.5.2 counts a head differently; the result is never
+    /// stricter than HTTP/1.1.
     pub(crate) fn endpoint(&self) -> EndpointLimits {
         let overhead = 32 * self.field_count_max.saturating_add(4);
         let head_len_max = self.head_len_max.saturating_add(overhead).min(HEAD_LEN_MOST);
         let usual = EndpointLimits::default();
         EndpointLimits {
             head_len_max: head_len_max as u32,
-            // Pseudo-fields are counted as well.
+            // Pseudo-fields count too.
             fields_max: self.field_count_max.saturating_add(5),
             block_len_max: usual.block_len_max.max(head_len_max),
             body_len_max: self.body_len_max,
@@ -109,7 +109,7 @@ impl RequestLimits {
         }
     }
 
-    /// No limits: for requests that were within the limits when they came.
+    /// No limits, for requests that were within the limits on arrival.
     pub(crate) const NONE: RequestLimits = RequestLimits {
         request_line_len_max: usize::MAX / 2,
         head_len_max: usize::MAX / 2,
@@ -122,10 +122,10 @@ impl RequestLimits {
 }
 
 impl ServiceConfig {
-    /// Finds settings that would break replies or refuse every request.
+    /// Rejects settings that would break replies or refuse every request.
     ///
     /// # Errors
-    /// Says which setting, what it is, and what it may be.
+    /// Names the setting, its value, and the allowed values.
     pub fn check(&self) -> Result<(), ConfigError> {
         if let Some(name) = &self.server_name {
             let is_field_value = |c: char| c == ' ' || c.is_ascii_graphic();
@@ -150,13 +150,13 @@ impl ServiceConfig {
     }
 }
 
-/// Most limits on requests that differ.
+/// Most distinct limits on requests.
 pub const RATE_LIMITS_MAX: usize = 16;
 
-/// Below this not even a short path fits.
+/// Smallest request-line limit: even short paths need it.
 const REQUEST_LINE_LEN_LEAST: usize = 64;
 
-/// More than a driver holds, and little enough for 32 bits: see `request::Fields`.
+/// Largest head limit: more than any driver buffers, and within 32 bits (see `request::Fields`).
 const HEAD_LEN_MOST: usize = 1 << 30;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::range::Ignored;
 use crate::request::Refusal;
 use crate::status::Status;
 
-/// One value of one counter, ready to be written as Prometheus text.
+/// One value of one counter, for Prometheus text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// `weft_http_replies_total` and the like.
@@ -38,11 +38,11 @@ struct CounterShard {
     ranges_ignored: [AtomicU64; Ignored::ALL.len()],
     rate_evictions: AtomicU64,
     multiplexed: [AtomicU64; MULTIPLEXED.len()],
-    /// Connections of HTTP/2 that were ended, by the budget that was exhausted.
+    /// HTTP/2 connections that were ended, by the exhausted budget.
     calmed: [AtomicU64; Abuse::ALL.len()],
 }
 
-/// Counters of HTTP/2, but those of connections that were ended: name, help, and label.
+/// Counters of HTTP/2 except ended connections: name, help, and label.
 const MULTIPLEXED: [(&str, &str, &str); 11] = [
     ("weft_http2_connections_total", "Connections that speak HTTP/2.", ""),
     ("weft_http2_streams_total", "Requests of HTTP/2 whose head was well-formed.", ""),
@@ -68,7 +68,7 @@ const FAILED_HELP: &str =
     "Connections of HTTP/2 that were ended for a fault, or too many of these frames.";
 
 impl Counters {
-    /// Counts a reply and the bytes of its body. Returns how many such replies this thread had.
+    /// Counts a reply and the bytes of its body. Returns this thread's number of such replies.
     #[inline]
     pub(crate) fn replied(&self, status: Status, body_len: u64) -> u64 {
         let shard = self.shards.own();
@@ -80,7 +80,7 @@ impl Counters {
         self.shards.own().refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a set of ranges to which the whole file was the answer.
+    /// Counts a set of ranges that was ignored in favour of the whole file.
     pub(crate) fn ranges_ignored(&self, why: Ignored) {
         self.shards.own().ranges_ignored[why as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl Counters {
         self.add_multiplexed(0, 1);
     }
 
-    /// Counts what has happened on a connection of HTTP/2.
+    /// Adds the counters of an HTTP/2 connection.
     pub(crate) fn count_streams(&self, counters: &EndpointCounters) {
         let counts = [
             (1, counters.requests),
@@ -125,7 +125,7 @@ impl Counters {
         self.add_multiplexed(6, 1);
     }
 
-    /// Counts a connection of HTTP/2 that the endpoint has ended.
+    /// Counts an HTTP/2 connection that the endpoint ended.
     pub(crate) fn ended(&self, abuse: Option<Abuse>, is_calmed: bool) {
         match abuse {
             Some(abuse) => {
@@ -144,7 +144,7 @@ impl Counters {
         self.shards.own().request_body_len.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// All values. Each is exact, but they are not read at one moment.
+    /// All values. Each is exact, but they are read one after another.
     pub(crate) fn samples(&self) -> impl Iterator<Item = Metric> + '_ {
         let replies = Status::ALL.into_iter().map(|status| Metric {
             name: "weft_http_replies_total",

@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http2::RepeatedField;
 
-/// One second, in the three ways in which a reply and its log line write it.
+/// One second, in the three formats of replies and log lines.
 #[derive(Debug)]
 pub(crate) struct Dates {
     second: u64,
     /// `Date: Fri, 20 Nov 2026 12:00:00 GMT` and CRLF. RFC 9110 5.6.7
     pub(crate) http_line: [u8; 37],
-    /// The status line of a 200 and the date: how most replies begin.
+    /// The status line of a 200 and the date: the start of most replies.
     pub(crate) ok_and_http_line: [u8; 54],
     /// `date` of HTTP/2; `None` until a reply needs it.
     http2_field: Option<RepeatedField>,
@@ -22,12 +22,12 @@ pub(crate) struct Dates {
 }
 
 thread_local! {
-    // Read and written inside one call that cannot suspend, so a fiber that moves to another
-    // kernel thread never carries it along.
+    // Borrowed only within one call that cannot suspend, so a fiber never holds it while it moves
+    // to another kernel thread.
     static DATES: RefCell<Dates> = const { RefCell::new(Dates::UNSET) };
 }
 
-/// Shows the texts for the second that `since_epoch` lies in.
+/// Passes the texts of a second to `read`.
 pub(crate) fn with<R>(since_epoch: Duration, read: impl FnOnce(&Dates) -> R) -> R {
     DATES.with_borrow_mut(|dates| {
         if dates.second != since_epoch.as_secs() {
@@ -37,7 +37,7 @@ pub(crate) fn with<R>(since_epoch: Duration, read: impl FnOnce(&Dates) -> R) -> 
     })
 }
 
-/// Shows the `date` of HTTP/2 for that second.
+/// Passes the HTTP/2 `date` field of that second to `read`.
 pub(crate) fn with_field<R>(since_epoch: Duration, read: impl FnOnce(&RepeatedField) -> R) -> R {
     with(since_epoch, |_| ());
     DATES.with_borrow_mut(|dates| {
@@ -47,8 +47,8 @@ pub(crate) fn with_field<R>(since_epoch: Duration, read: impl FnOnce(&RepeatedFi
     })
 }
 
-/// Seconds since 1970 in an HTTP-date of any of the three formats (RFC 9110 5.6.7), or `None` if it
-/// is not one: such a field is ignored.
+/// Seconds since 1970 of an HTTP-date in any of the three formats (RFC 9110 5.6.7). `None` if it is
+/// invalid: the field is ignored.
 pub(crate) fn parse(value: &[u8]) -> Option<u64> {
     let date = httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
@@ -58,7 +58,7 @@ pub(crate) fn parse(value: &[u8]) -> Option<u64> {
 const SECOND_MAX: u64 = 253_402_300_799;
 
 impl Dates {
-    /// A second that no clock shows, so the first use writes the texts.
+    /// A second before any real one, so that the first use writes the texts.
     const UNSET: Dates = Dates {
         second: u64::MAX,
         http_line: [0; 37],
@@ -71,7 +71,7 @@ impl Dates {
     fn of(second: u64) -> Dates {
         let shown = second.min(SECOND_MAX);
         let http = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(shown));
-        // Fri, 20 Nov 2026 12:00:00 GMT: all other forms are made of its parts.
+        // Fri, 20 Nov 2026 12:00:00 GMT: the other formats reuse its parts.
         let (day, month, year, clock) = (&http[5..7], &http[8..11], &http[12..16], &http[17..25]);
         Dates {
             second,

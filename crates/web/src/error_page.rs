@@ -1,4 +1,4 @@
-//! The built-in pages for errors and redirects, for sites that have none of their own.
+//! Built-in pages for errors and redirects, for sites without pages of their own.
 
 use bytes::Bytes;
 
@@ -13,12 +13,12 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Makes the page of one status. Pages are made once, at start and reload.
+    /// Makes the page of one status, at start and reload.
     pub(crate) fn built_in(status: Status) -> Page {
         Page::saying(status, status.sentence())
     }
 
-    /// The page of a directory without an index file, which is not listed.
+    /// The page of a directory without an index file and without a listing.
     pub(crate) fn no_index() -> Page {
         Page::saying(Status::Forbidden, "This folder has no index page.")
     }
@@ -27,8 +27,8 @@ impl Page {
         Page::new("text/html; charset=utf-8", html(status, sentence).into())
     }
 
-    /// `nosniff`: a page that repeats what a client wrote must not turn into something else in its
-    /// browser.
+    /// Sends `nosniff`: a browser must not interpret a page that repeats the client's words as
+    /// another type.
     pub(crate) fn new(content_type: &str, body: Bytes) -> Page {
         let len = body.len();
         let head = format!(

@@ -1,4 +1,4 @@
-//! Explanations: the host, rule, file and reply of one request, for people.
+//! Explanations for people: the host, rule, file and reply of one request.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,15 @@ use crate::request::{Head, Target, parse};
 use crate::session::Session;
 use crate::site::{NO_FILE, RuleList};
 
-/// How a request is answered, and why.
+/// Reply to a request, with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The host that answers, by its number among the default one, if there is one, and those with
-    /// names. `None`: no host does.
+    /// The host that answers: its index among the default host, if any, and the named hosts.
+    /// `None`: no host answers.
     pub host: Option<usize>,
-    /// The rules that hold, by their list and their place in it, from 0.
+    /// Rules that apply, by list and index in it.
     pub rules: Vec<(RuleList, usize)>,
-    /// The file that answers, without the suffix of a compressed neighbour.
+    /// The file that answers, without the suffix of a compressed variant.
     pub file: Option<PathBuf>,
     /// The request is redirected to HTTPS.
     pub is_moved_to_https: bool,
@@ -30,10 +30,10 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Explains the reply of a session of `handle` to a GET of `target` (path and query) from the
-    /// host `authority`. It may read files.
+    /// Explains how a session of `handle` answers a GET of `target` (path and query) at the host
+    /// `authority`. Files may be read.
     ///
-    /// `None` if `authority` and `target` are those of no request.
+    /// `None` if `authority` and `target` make no valid request.
     pub fn of(
         handle: &Handle,
         mut session: Session,
@@ -104,7 +104,7 @@ impl Explanation {
         self.rules.extend(name.map(|at| (list, *at)));
         let mut buffer = Vec::new();
         let status = self.head.get(9..12).and_then(|status| status.parse::<u16>().ok());
-        // Where the path needs a password, it is asked for before the path's rule.
+        // A password is asked for before the path's rule applies.
         let is_guarded = match head.target {
             Target::Path(raw) if status == Some(401) => {
                 host.site.area(raw.normalize(&mut buffer).unwrap_or(NO_FILE)).is_some()

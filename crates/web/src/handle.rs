@@ -20,27 +20,27 @@ use crate::status::Status;
 /// State shared by all sessions of a server: the current site, the current configuration, and
 /// counters.
 ///
-/// A reload swaps both at once. Every request that begins afterwards gets the new ones, on old
-/// connections too; none waits for a lock.
+/// A reload swaps both at once. Later requests get the new ones, on old connections too, without a
+/// lock.
 #[derive(Debug)]
 pub struct Handle {
     service: ArcSwap<Service>,
-    /// Services so far.
+    /// Number of services so far.
     services: AtomicU64,
     counters: Counters,
     turns: Arc<Turns>,
     challenges: Challenges,
-    /// `None` if they are not to be counted.
+    /// `None`: paths are not counted.
     popular: Option<PopularPaths>,
-    /// Seeds the boundaries of multipart replies, so that no file can contain one on purpose.
+    /// Seeds the boundaries of multipart replies, so that no file can contain one by design.
     seed: RandomState,
 }
 
 impl Handle {
-    /// Serves a site, or hosts with a site each, as `config` says.
+    /// Serves one site, or several hosts, as `config` says.
     ///
     /// # Errors
-    /// If the configuration cannot be used (see [`ServiceConfig::check`]), or two hosts have the
+    /// If the configuration is invalid (see [`ServiceConfig::check`]), or if two hosts have the
     /// same name.
     pub fn new(hosts: impl Into<Hosts>, config: ServiceConfig) -> Result<Handle, ConfigError> {
         Ok(Handle {
@@ -59,10 +59,10 @@ impl Handle {
         Handle { popular: Some(PopularPaths::new()), ..self }
     }
 
-    /// Answers all further requests from `hosts` as `config` says. Counters keep their values.
+    /// Replaces hosts and configuration for all further requests. Counters keep their values.
     ///
     /// # Errors
-    /// Those of [`Handle::new`]; the old hosts and configuration stay then.
+    /// Those of [`Handle::new`]; the old hosts and configuration then stay.
     pub fn reload(
         &self,
         hosts: impl Into<Hosts>,
@@ -80,12 +80,12 @@ impl Handle {
         Arc::clone(&self.service.load().hosts[0].site)
     }
 
-    /// Replies to the authority of certificates.
+    /// Challenges of the certificate authority.
     pub fn challenges(&self) -> &Challenges {
         &self.challenges
     }
 
-    /// Replies by status, bytes, and refused requests by reason, since the start.
+    /// Replies by status, bytes, and refused requests by reason, since start.
     pub fn counters(&self) -> impl Iterator<Item = Metric> + '_ {
         let passwords = self.turns.results().map(|(labels, value)| Metric {
             name: "weft_http_passwords_verified_total",
@@ -105,16 +105,15 @@ impl Handle {
         self.counters.samples().chain(passwords).chain(popular)
     }
 
-    /// The most requested paths, in no order; none if they [are not
-    /// counted](Handle::counting_paths). Beyond some hundred replies in a second one of 128 is
-    /// counted, for 128.
+    /// The most requested paths, unordered; none without [`Handle::counting_paths`]. Above some
+    /// hundred replies per second, one in 128 is counted, with weight 128.
     pub fn popular_paths(&self, now: Now) -> Vec<PopularPath> {
         let list = |popular: &PopularPaths| popular.list(now.since_epoch.as_secs());
         self.popular.as_ref().map_or_else(Vec::new, list)
     }
 
-    /// Held for the length of one call only: what it guards lives on until then. No lock, and no
-    /// count that processors share.
+    /// The current service. Hold the guard for one call only: the service lives until it is
+    /// dropped. Takes no lock and no shared reference count.
     #[inline]
     pub(crate) fn service(&self) -> Guard<Arc<Service>> {
         self.service.load()
@@ -132,18 +131,18 @@ impl Handle {
         &self.turns
     }
 
-    /// 128 bits that no client can foresee, the same for the same `about`.
+    /// 128 bits that no client can predict, equal for equal `about`.
     pub(crate) fn nonce(&self, about: &str) -> [u64; 2] {
         [self.seed.hash_one((0_u8, about)), self.seed.hash_one((1_u8, about))]
     }
 }
 
-/// Hosts, a configuration, and the texts that are made of them once.
+/// Hosts, a configuration, and texts made from them once.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// Another one after each reload: what was found by one service says nothing to the next.
+    /// Changes with each reload: results of another service are not valid here.
     pub(crate) number: u64,
-    /// The default host, if there is one, and those with names; one at least.
+    /// The default host, if any, then the named hosts; at least one.
     hosts: Vec<VirtualHost>,
     /// `None`: the default host answers every request.
     names: Option<HostIndex<(usize, bool)>>,
@@ -152,7 +151,7 @@ pub(crate) struct Service {
     pub(crate) config: ServiceConfig,
     /// `Server: weft` and CRLF, or nothing.
     pub(crate) server_line: Vec<u8>,
-    /// The same of HTTP/2.
+    /// The same for HTTP/2.
     pub(crate) server_field: Option<RepeatedField>,
     /// Limits of connections of HTTP/2.
     pub(crate) endpoint_limits: Arc<EndpointLimits>,
@@ -160,11 +159,11 @@ pub(crate) struct Service {
     pages: Vec<Page>,
     /// The built-in 403 of a directory without an index file.
     pub(crate) no_index: Page,
-    /// Debts of addresses, for each limit. They survive a reload with the same limit.
+    /// Debts of addresses, one table per limit. They survive a reload that keeps the limit.
     limiters: Vec<Arc<Limiter>>,
-    /// Limiter of the hosts without a limit of their own, by its number.
+    /// Index of the limiter for hosts without a limit of their own.
     shared_limiter: Option<usize>,
-    /// Limiter of each host, by its number; empty if none has a limit of its own.
+    /// Limiter of each host, by host index; empty if no host has its own limit.
     host_limiters: Vec<Option<(usize, LimitedHost)>>,
 }
 
@@ -245,13 +244,13 @@ impl Service {
         })
     }
 
-    /// True if requests are told apart by their clients.
+    /// True if any limit needs the client's address.
     #[inline]
     pub(crate) fn asks_for_clients(&self) -> bool {
         !self.limiters.is_empty() || self.config.proxies.is_some()
     }
 
-    /// The limiter of requests to the host `name`, as it stands in a `Host` field.
+    /// The limiter for requests to `name`, the value of a `Host` field.
     pub(crate) fn limiter(&self, name: Option<&[u8]>) -> Option<(&Limiter, LimitedHost)> {
         let shared = || self.shared_limiter.map(|at| (at, LimitedHost::default()));
         let found = if self.host_limiters.is_empty() {
@@ -267,28 +266,27 @@ impl Service {
         &self.pages[status as usize]
     }
 
-    /// The host of a request of which nothing is known: one that answers for every name.
+    /// The host for requests of unknown name: the one that answers for every name.
     #[inline]
     pub(crate) fn sole(&self) -> Option<&VirtualHost> {
         self.names.is_none().then(|| &self.hosts[0])
     }
 
-    /// Limit on the body of a request for `name`: its host's own, or that of all.
+    /// Limit on a request body for `name`: the host's own, or the service's.
     pub(crate) fn body_len_max(&self, name: Option<&[u8]>) -> u64 {
         let own = self.host(name).and_then(|(host, _)| host.body_len_max);
         own.unwrap_or(self.config.limits.body_len_max)
     }
 
-    /// The host that answers requests for `name`, as it stands in a `Host` field, and whether the
-    /// name is one of its aliases. `None`: there is none.
+    /// The host for requests to `name`, the value of a `Host` field, and whether `name` is one of
+    /// its aliases. `None`: no host has the name.
     #[inline]
     pub(crate) fn host(&self, name: Option<&[u8]>) -> Option<(&VirtualHost, bool)> {
         let (at, is_alias) = self.host_at(name)?;
         Some((&self.hosts[at], is_alias))
     }
 
-    /// The same, by the number of the host: of the default one, if there is one, and those with
-    /// names.
+    /// The same, by the host's index among the default host, if any, and the named hosts.
     #[inline]
     pub(crate) fn host_at(&self, name: Option<&[u8]>) -> Option<(usize, bool)> {
         let Some(names) = &self.names else {

@@ -17,11 +17,11 @@ pub struct VirtualHost {
     pub aliases: Vec<HostName>,
     /// The files.
     pub site: Arc<Site>,
-    /// Rules that hold before the files.
+    /// Rules that apply before files are looked up.
     pub redirects: Arc<Redirects>,
-    /// Value of `Strict-Transport-Security`, which replies over TLS carry. RFC 6797
+    /// Value of `Strict-Transport-Security` in replies over TLS. RFC 6797
     pub hsts: Option<String>,
-    /// Bytes of a request body; `None`: as many as in the service's limits.
+    /// Limit on a request body in bytes; `None`: the service's limit.
     pub body_len_max: Option<u64>,
     /// Limit on the requests of an address.
     pub rate_limit: HostRate,
@@ -30,12 +30,12 @@ pub struct VirtualHost {
 /// Limit on the requests of an address to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostRate {
-    /// The service's, which counts the requests to all hosts that have it.
+    /// The service's limit, counted over all hosts that share it.
     #[default]
     Shared,
-    /// One that counts the requests to this host alone.
+    /// A limit of this host, counted for it alone.
     Own(RateLimit),
-    /// None.
+    /// No limit.
     Unlimited,
 }
 
@@ -56,8 +56,7 @@ impl From<Arc<Site>> for VirtualHost {
 /// The hosts of a server.
 #[derive(Clone, Debug)]
 pub struct Hosts {
-    /// The host of requests whose name no other host has, and of those without a name. `None`: they
-    /// are answered with 421.
+    /// The host for requests without a name or with an unknown one. `None`: they get a 421.
     pub default: Option<VirtualHost>,
     /// Hosts with names.
     pub named: Vec<VirtualHost>,

@@ -1,10 +1,10 @@
-//! Rules for every page that the server makes, checked with a browser's parser.
+//! Rules for every generated page, checked with a browser's parser.
 
 use std::collections::HashSet;
 
 use scraper::{ElementRef, Html, Selector};
 
-/// Parses a page and checks what holds for each.
+/// Parses a page and checks the rules for all pages.
 pub(crate) fn check(page: &str) -> Html {
     let html = Html::parse_document(page);
     assert_eq!(html.errors, [] as [&str; 0], "{page}");

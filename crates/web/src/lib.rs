@@ -1,5 +1,5 @@
 //! HTTP/1.1 and HTTP/2 over a static site, as a [`Session`](::session::Session): bytes in, replies
-//! out, no I/O of its own but the site's.
+//! out; only the site does I/O.
 //!
 //! ```text
 //!  bytes ─▶ request ─▶ answer ─────────────▶ reply ─▶ Outbox
@@ -11,28 +11,27 @@
 //!
 //! | module | what it decides | source |
 //! |---|---|---|
-//! | `request` | where a request ends, and whether another reader could see another end | RFC 9112 |
+//! | `request` | where a request ends, and that no other reader can see another end | RFC 9112 |
 //! | `answer` | which reply a request gets | RFC 9110 |
 //! | `conditional`, `range`, `negotiate` | 304, 412, 206, 416, `.br` or `.gz` | RFC 9110 13, 14, 12 |
 //! | `host`, `redirect` | which site answers; another address, or file, for a path | RFC 9110 7, 15.4 |
-//! | `client`, `rate` | whose request it is behind proxies; 429 | RFC 7239, 6585 |
-//! | `password`, `challenge` | who may see a path; 401; a name is proved | RFC 7617, 8555 |
-//! | `reply`, `error_page`, `log`, `counters` | how it is written, shown, and told | |
-//! | `popular` | which paths are asked for most, of a sample | |
+//! | `client`, `rate` | the client behind proxies; 429 | RFC 7239, 6585 |
+//! | `password`, `challenge` | who may read a path; 401; proof of a host name | RFC 7617, 8555 |
+//! | `reply`, `error_page`, `log`, `counters` | form of the reply, its log line, its counters | |
+//! | `popular` | the most requested paths, from a sample | |
 //! | `session` | what comes next: more input, a flush, blocking work, the end | crate `session` |
-//! | `session::multiplexed` | streams of HTTP/2; their heads become ones of HTTP/1.1 | RFC 9113 |
-//! | `site` | what lies at a path, without ever asking the disk on the fast way | |
+//! | `session::multiplexed` | streams of HTTP/2; heads are rewritten as HTTP/1.1 | RFC 9113 |
+//! | `site` | the file at a path; the fast path never touches the disk | |
 //!
 //! A server makes one [`Handle`] from a [`Site`], or from [`Hosts`] with a site each, and a
 //! [`ServiceConfig`], and one [`Session`] for each connection. [`Handle::reload`] swaps both under
 //! running connections.
 //!
-//! Costs to keep: a request without a body is parsed where it lies and
-//! allocates nothing; its reply is a handful of copies into the outbox. `examples/request_cost.rs`
-//! measures both.
+//! Cost targets: a request without a body is parsed in place and allocates nothing; its reply is a
+//! handful of copies into the outbox. `examples/request_cost.rs` measures both.
 //!
-//! Deliberately absent: sockets, clocks, uploads, scripts, compression that a request waits for,
-//! and threads but those that [do it](Site::start_compressing).
+//! Deliberately absent: sockets, clocks, uploads, scripts, compression on the request path, and
+//! threads other than those of [`Site::start_compressing`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Access-log lines: one per reply, in one of two formats. No client can forge a second line.
+//! Access-log lines: one per reply, in one of the formats. No client can forge a second line.
 
 use std::fmt;
 use std::io::Write;
@@ -18,7 +18,7 @@ pub enum LogFormat {
     Combined,
     /// One JSON object per line; `duration_s` is in seconds.
     Json,
-    /// For people who look: `12:00:00 peer "request line" status body_bytes seconds`, in UTC.
+    /// For reading: `12:00:00 peer "request line" status body_bytes seconds`, in UTC.
     Short,
 }
 
@@ -37,7 +37,7 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// The client as logged: its IP address (an IPv4 address also if it came over IPv6), or `unix:`.
+/// The client as logged: its IP address (IPv4 also if mapped into IPv6), or `unix:`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -47,13 +47,13 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The facts of a log line. Those from the client may be any bytes.
+/// Facts of a log line. Values from the client may be any bytes.
 #[derive(Debug)]
 pub(crate) struct LogLine<'a> {
     pub(crate) peer: &'a Peer,
     /// Name whose password was verified.
     pub(crate) user: Option<&'a [u8]>,
-    /// The request line, as much of it as was understood; empty if there was none.
+    /// The request line, as far as it was understood; empty if there was none.
     pub(crate) request: &'a [u8],
     pub(crate) status: u16,
     pub(crate) body_len: u64,
@@ -64,12 +64,12 @@ pub(crate) struct LogLine<'a> {
     pub(crate) encoding: Option<&'a [u8]>,
     /// Subject of the client's certificate. Only the JSON format has a field for it.
     pub(crate) subject: Option<&'a str>,
-    /// The server's own words on what went wrong. Only the JSON format has a field for them.
+    /// The server's own description of an error. Only the JSON format has a field for it.
     pub(crate) error: Option<&'a str>,
 }
 
 impl LogLine<'_> {
-    /// Appends the line with its end, and a gap for how long the reply took.
+    /// Appends the line with its end, and a gap for the response time.
     pub(crate) fn write(&self, format: LogFormat, dates: &Dates, to: &mut Log) {
         match format {
             LogFormat::Combined => self.write_combined(dates, to),
@@ -135,10 +135,10 @@ impl LogLine<'_> {
     }
 }
 
-/// Longest value in a line, in bytes as they came: lines wait in memory for their replies.
+/// Longest value in a line, in unescaped bytes: lines stay in memory until their replies are sent.
 const VALUE_LEN_MAX: usize = 1024;
 
-/// Cuts a value that is too long, between two characters. Returns what is left, and what follows.
+/// Cuts a value that is too long, between two characters. Returns the start, and `...` if cut.
 fn cut(value: &[u8]) -> (&[u8], &'static [u8]) {
     if value.len() <= VALUE_LEN_MAX {
         return (value, b"");
@@ -152,8 +152,8 @@ pub(crate) fn print(to: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     to.write_fmt(text).expect("a vector takes everything");
 }
 
-/// `"value"` with quotes, backslashes and everything unprintable escaped as Apache does, `"-"` if
-/// there is none.
+/// Appends `"value"`, with quotes, backslashes and unprintable bytes escaped as Apache does; `"-"`
+/// if there is none.
 fn push_quoted(value: Option<&[u8]>, to: &mut Vec<u8>) {
     let (value, rest) = cut(value.unwrap_or(b"-"));
     to.push(b'"');
@@ -168,7 +168,7 @@ fn push_quoted(value: Option<&[u8]>, to: &mut Vec<u8>) {
     to.push(b'"');
 }
 
-/// A word without quotes: bytes that would end it or begin another field are escaped.
+/// Appends a word without quotes: bytes that would end it or begin another field are escaped.
 fn push_word(word: &[u8], to: &mut Vec<u8>) {
     let (word, rest) = cut(word);
     for &byte in word {
@@ -180,7 +180,7 @@ fn push_word(word: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(rest);
 }
 
-/// `,"name":"value"`, or nothing if there is no value.
+/// Appends `,"name":"value"`, or nothing if there is no value.
 fn push_member(name: &str, value: Option<&[u8]>, to: &mut Vec<u8>) {
     let Some(value) = value else { return };
     let (value, rest) = cut(value);
@@ -195,7 +195,7 @@ fn push_member(name: &str, value: Option<&[u8]>, to: &mut Vec<u8>) {
     to.push(b'"');
 }
 
-/// RFC 8259 7, and beyond it everything that some reader takes for the end of a line.
+/// Appends a character as in RFC 8259 7; also escapes everything that may be read as a line end.
 fn push_json_char(c: char, to: &mut Vec<u8>) {
     match c {
         '"' => to.extend_from_slice(b"\\\""),

@@ -1,12 +1,12 @@
 //! Lookup in the site: a path, and what the client accepts.
 
-/// A question to the site. Borrowed, `Copy`, and small: it is built once per request.
+/// A lookup in the site. Borrowed, `Copy`, and small: one is built per request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lookup<'a> {
     /// Percent-decoded and normalized: begins with `/`, no dot segments, no empty segments, no NUL.
-    /// A last `/` is kept: it says that a directory is meant.
+    /// A trailing `/` is kept: it names a directory.
     pub(crate) path: &'a str,
-    /// The content codings that the client takes, best first.
+    /// Content codings that the client accepts, best first.
     pub(crate) accepts: Encodings,
     /// Format of a directory listing. Only read if `path` ends with `/`.
     pub(crate) listing: ListingFormat,
@@ -27,10 +27,10 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// All of them, the server's favourite first: at equal `q` the smallest body wins.
+    /// All codings, best first: at equal `q` the smallest body wins.
     pub const ALL: [Encoding; 3] = [Encoding::Br, Encoding::Zstd, Encoding::Gzip];
 
-    /// Its name in `Accept-Encoding` and `Content-Encoding`.
+    /// Name in `Accept-Encoding` and `Content-Encoding`.
     pub fn token(self) -> &'static str {
         match self {
             Encoding::Br => "br",
@@ -39,7 +39,7 @@ impl Encoding {
         }
     }
 
-    /// Suffix of its files' names.
+    /// Suffix of file names.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Encoding::Br => ".br",
@@ -49,13 +49,13 @@ impl Encoding {
     }
 }
 
-/// The codings that a client takes, in the order in which to offer them (its `q` first, then ours).
+/// Codings that a client accepts, in the order of its `q`, then of the server's preference.
 ///
 /// ```text
 ///   bits  7 6   5 4   3 2   1 0
 ///         0 0   3rd   2nd   1st      0 = no more
 /// ```
-/// One byte, so that it can be part of a table's key; the identity coding is always taken.
+/// One byte, so that it can be part of a table's key; the identity coding is always accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Encodings(u8);
 
@@ -63,13 +63,13 @@ impl Encodings {
     /// Identity only.
     pub(crate) const NONE: Encodings = Encodings(0);
 
-    /// All three, in our order.
+    /// All codings, in the server's order.
     pub(crate) const EVERY: Encodings = Encodings(0b11_10_01);
 
     /// gzip only.
     pub(crate) const GZIP: Encodings = Encodings(Encoding::Gzip as u8);
 
-    /// Puts `encoding` behind those already in the list, which must be fewer than three.
+    /// Appends `encoding` to the list, which must hold fewer than three.
     pub(crate) fn push(&mut self, encoding: Encoding) {
         let len = self.iter().count();
         debug_assert!(len < 3, "{encoding:?} behind {len}");
@@ -90,7 +90,7 @@ impl Encodings {
 /// Format of a directory listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum ListingFormat {
-    /// A page for people.
+    /// HTML.
     #[default]
     Html,
     /// For programs: `Accept: application/json` or `?format=json`.
@@ -100,16 +100,16 @@ pub(crate) enum ListingFormat {
 /// Order of a directory listing: `?sort=name|size|time` and `&order=asc|desc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ListingSort {
-    /// By what.
+    /// Sort column.
     pub(crate) by: SortKey,
-    /// Greatest, newest or last name first.
+    /// Largest, newest or last name first.
     pub(crate) descending: bool,
 }
 
 /// The column by which a listing is sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum SortKey {
-    /// By name.
+    /// Name.
     #[default]
     Name,
     /// By length in bytes.

@@ -9,13 +9,13 @@ use crate::request::{Fields, Name, fields};
 /// permits that, and an answer helps more than a 406.
 #[inline]
 pub(crate) fn encodings(request: &Fields<'_>) -> Encodings {
-    // Without the field any coding is allowed, but then the client most likely cannot decode.
+    // Without the field any coding is allowed, but such a client most likely decodes none.
     if !request.has(Name::AcceptEncoding) {
         return Encodings::NONE;
     }
     match request.single(Name::AcceptEncoding) {
-        // What browsers send over HTTPS and over HTTP, and what curl sends. These are compared as a
-        // whole, because parsing them costs 50 ns.
+        // Values of browsers over HTTPS and over HTTP, and of curl. They are compared whole,
+        // because parsing costs 50 ns.
         Some(b"gzip, deflate, br, zstd" | b"deflate, gzip, br, zstd") => Encodings::EVERY,
         Some(b"gzip, deflate") => Encodings::GZIP,
         _ => rank(request),
@@ -30,10 +30,10 @@ fn rank(request: &Fields<'_>) -> Encodings {
     wishes.ranked()
 }
 
-/// A weight in thousandths, `None` while the client has not said any. RFC 9110 12.4.2
+/// A weight in thousandths; `None` if the client named none. RFC 9110 12.4.2
 type Weight = Option<u16>;
 
-/// The client's weight for each coding that the server knows.
+/// The client's weight for each coding that the server has.
 #[derive(Default)]
 struct Wishes {
     br: Weight,
@@ -88,7 +88,7 @@ fn is(token: &[u8], lower: &[u8]) -> bool {
     token.eq_ignore_ascii_case(lower)
 }
 
-/// `gzip;q=0.5` in its parts. An invalid weight counts as 0.
+/// Splits `gzip;q=0.5`. An invalid weight counts as 0.
 fn with_weight(member: &[u8]) -> (&[u8], u16) {
     let Some(semicolon) = member.iter().position(|&byte| byte == b';') else {
         return (member, 1000);

@@ -1,4 +1,4 @@
-//! Properties that hold for any bytes; called by property tests here and by the fuzz targets.
+//! Properties of any input bytes, for property tests here and for the fuzz targets.
 
 use crate::config::RequestLimits;
 use crate::range::{RANGES_MAX, Selection, select};
@@ -6,7 +6,7 @@ use crate::request::body::BodyProgress;
 use crate::request::{BodyReader, Framing, Head, Name, Refusal, Target, parse};
 use crate::{conditional, negotiate};
 
-/// Small, so that a few bytes reach them.
+/// Small limits, so that a few bytes reach them.
 const LIMITS: RequestLimits = RequestLimits {
     request_line_len_max: 80,
     head_len_max: 300,
@@ -17,11 +17,11 @@ const LIMITS: RequestLimits = RequestLimits {
     blank_lines_max: 2,
 };
 
-/// Reads `input` as a request's head. The result for each prefix must be "not yet" or the
-/// result for the whole, and what was read must keep its promises.
+/// Reads `input` as a request's head. Each prefix must give "not yet" or the result of the whole,
+/// and the parsed values must be consistent.
 ///
 /// # Panics
-/// If something does not hold.
+/// If a property is violated.
 pub fn check_head(input: &[u8]) {
     for limits in [LIMITS, RequestLimits::default()] {
         let whole = parsed(parse(input, &limits));
@@ -36,10 +36,10 @@ pub fn check_head(input: &[u8]) {
     }
 }
 
-/// Discards `input` as a chunked body, whole and byte by byte: both must come to the same.
+/// Discards `input` as a chunked body, whole and byte by byte: both results must be equal.
 ///
 /// # Panics
-/// If they do not.
+/// If the results differ.
 pub fn check_chunks(input: &[u8]) {
     let whole = discard(input, input.len().max(1));
     let bytewise = discard(input, 1);
@@ -61,7 +61,7 @@ fn parsed(parsed: Result<Option<Head<'_>>, Refusal>) -> Parsed {
     }
 }
 
-/// Every cut of a short input, and the last ones of a long one.
+/// Every cut of a short input, and the last cuts of a long one.
 fn cuts(len: usize) -> impl Iterator<Item = usize> {
     const CUTS_MAX: usize = 400;
     len.saturating_sub(CUTS_MAX)..len
@@ -110,7 +110,7 @@ fn check_range(value: &[u8], len: u64) {
     assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= len);
 }
 
-/// Discards a body that comes in pieces of `step` bytes; returns the bytes used, or the refusal.
+/// Discards a body that arrives in pieces of `step` bytes; returns the bytes used, or the refusal.
 fn discard(input: &[u8], step: usize) -> Result<(usize, BodyProgress), Refusal> {
     let mut body = BodyReader::new(Framing::Chunked).expect("chunked is a body");
     let mut used = 0;

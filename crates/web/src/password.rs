@@ -1,5 +1,5 @@
-//! Password files for basic authentication: lines as `htpasswd` and others make them, verified
-//! where a wait does not matter, and remembered.
+//! Password files for basic authentication: parses lines of `htpasswd` and similar tools, verifies
+//! passwords on job threads, and remembers the verified ones.
 //!
 //! ```text
 //!   Authorization ─▶ verified before? ──yes──▶ admitted          two keyed hashes, one read lock
@@ -11,8 +11,8 @@
 //!                     a turn ─▶ bcrypt, SHA-crypt or argon2 ─▶ admitted, remembered; or 401
 //! ```
 //!
-//! A verification costs some 100 ms on purpose. So few run at a time, and few wait: a flood of
-//! wrong passwords takes half of the processors at most, and a quarter of the threads for jobs.
+//! A verification costs some 100 ms by design. Few run and few wait at a time: a flood of wrong
+//! passwords takes at most half of the processors and a quarter of the job threads.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -33,19 +33,19 @@ use sha_crypt::ShaCrypt;
 /// Longest password file.
 const FILE_LEN_MAX: u64 = 4 << 20;
 
-/// Credentials that one file remembers as verified; beyond it, one of them is forgotten.
+/// Verified credentials remembered per file; above it, an arbitrary one is dropped.
 const VERIFIED_MAX: usize = 1024;
 
-/// Longer passwords are wrong: SHA-crypt takes time by their length.
+/// Longest password; longer ones are wrong: SHA-crypt's time grows with the length.
 const PASSWORD_LEN_MAX: usize = 1024;
 
-/// Memory of a verification from which on one runs at a time.
+/// Memory of a verification above which only one runs at a time.
 const ARGON2_KIB_SHARED_MAX: u32 = 16 << 10;
 
 /// Verifications that run or wait at a time; further requests get a 503.
 const ENTERED_MAX: usize = 8;
 
-/// Time since its last write after which a password file is read.
+/// Time without writes after which a password file is read.
 const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
 /// A password file, read again when it changes.
@@ -54,13 +54,13 @@ pub(crate) struct Passwords {
     path: PathBuf,
     users: ArcSwap<Users>,
     opened_at: Instant,
-    /// Time of the last look, in nanoseconds since it was opened.
+    /// Time of the last check, in nanoseconds since the file was opened.
     checked_ns: AtomicU64,
-    /// State of the file at the last look.
+    /// State of the file at the last check.
     seen: Mutex<State>,
 }
 
-/// What changes with a file: change time (a modification time can be kept), length, inode.
+/// State of a file: change time (its modification time can be forged), length, inode.
 type State = (Option<Duration>, u64, u64);
 
 /// The users of one state of a file.
@@ -71,11 +71,11 @@ struct Users {
     /// At least one.
     hashes: Vec<String>,
     seeds: [RandomState; 2],
-    /// Names by keyed hashes of credentials that were right.
+    /// Names by keyed hashes of verified credentials.
     verified: RwLock<HashMap<[u64; 2], Arc<[u8]>>>,
 }
 
-/// Credentials that are verified where that may take long.
+/// Credentials to verify on a job thread.
 #[derive(Debug)]
 pub(crate) struct Verification {
     users: Arc<Users>,
@@ -85,7 +85,7 @@ pub(crate) struct Verification {
 
 impl Passwords {
     /// # Errors
-    /// Why the file cannot be used, with the line.
+    /// The reason why the file cannot be used, with the line.
     pub(crate) fn open(path: &Path, now: Now) -> Result<Passwords, String> {
         let (users, seen) = read(path)?;
         Ok(Passwords {
@@ -108,7 +108,7 @@ impl Passwords {
         users.verified(&users.key(credentials))
     }
 
-    /// Begins to verify credentials. `None` if too many are being verified.
+    /// Begins to verify credentials. `None` if too many verifications run or wait.
     pub(crate) fn verify(&self, credentials: &[u8], turns: &Arc<Turns>) -> Option<Verification> {
         Some(Verification {
             users: self.users.load_full(),
@@ -117,7 +117,7 @@ impl Passwords {
         })
     }
 
-    /// True if the file is due to be looked at.
+    /// True if the file is due for a check.
     pub(crate) fn is_due(&self, now: Now, recheck_every: Duration) -> bool {
         let since_ns = self.since_ns(now).saturating_sub(self.checked_ns.load(Relaxed));
         since_ns > recheck_every.as_nanos() as u64 / 2
@@ -127,17 +127,17 @@ impl Passwords {
         now.monotonic.saturating_duration_since(self.opened_at).as_nanos() as u64
     }
 
-    /// Reads the file again if it has changed; blocks.
+    /// Reads the file again if it has changed; may block.
     ///
     /// # Errors
-    /// A sentence, once for each state of the file that cannot be used; the users of before stay.
+    /// A sentence, once per unusable state of the file; the previous users stay.
     pub(crate) fn refresh(&self, now: Now) -> Result<(), String> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         self.checked_ns.fetch_max(self.since_ns(now), Relaxed);
         let state = state(&self.path);
         let age = state.0.and_then(|changed| now.since_epoch.checked_sub(changed));
-        // A file that was written just now may be half of one, or change again unseen. One from the
-        // future is not waited for: a user who was taken out of it would stay until then.
+        // A file written just now may be incomplete, or may change again within its timestamp. A
+        // file with a future timestamp is read at once: a removed user would remain until then.
         if state == *seen || age.is_some_and(|age| age < QUIET_PERIOD) {
             return Ok(());
         }
@@ -156,12 +156,11 @@ impl Passwords {
 }
 
 impl Verification {
-    /// True if the credentials are right; blocks for as long as the operator chose when making the
-    /// file.
+    /// True if the credentials are right; blocks as long as the hash's cost demands.
     pub(crate) fn run(self) -> bool {
         let key = self.users.key(&self.credentials);
         let _turn = self.entered.wait();
-        // Another request with the same ones may have had a turn meanwhile.
+        // Another request with the same credentials may have been verified meanwhile.
         let known = self.users.verified(&key);
         let verify = || self.users.verify(&self.credentials, &self.entered.0.memory);
         let name = known.or_else(verify);
@@ -194,8 +193,7 @@ impl Users {
         verified.insert(key, name);
     }
 
-    /// The name in credentials, if they are right. A user who is not in the file costs as much time
-    /// as one who is.
+    /// The name, if the credentials are right. An unknown user takes as much time as a known one.
     fn verify(&self, credentials: &[u8], memory: &Mutex<()>) -> Option<Arc<[u8]>> {
         let (name, password) = decode(credentials)?;
         let known = self.names.get(&*name);
@@ -251,11 +249,11 @@ fn read(path: &Path) -> Result<(Users, State), String> {
     Ok((parse(&text)?, state))
 }
 
-/// Reads lines of `NAME:HASH`, or `NAME:HASH:COMMENT`. Empty ones and those that begin with `#` are
-/// skipped, and so is the mark by which some editors tell UTF-8.
+/// Reads lines of `NAME:HASH` or `NAME:HASH:COMMENT`. Skips empty lines, lines that begin with `#`,
+/// and a byte order mark.
 ///
 /// # Errors
-/// The first line that cannot be used, and why.
+/// The first unusable line, and the reason.
 fn parse(text: &[u8]) -> Result<Users, String> {
     let mut names = HashMap::new();
     let mut hashes = Vec::new();
@@ -355,11 +353,11 @@ fn check_hash(hash: &str) -> Result<(), String> {
     }
 }
 
-/// In the order of their values. crypt(5)
+/// Digits in the order of their values. crypt(5)
 const SHA_LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 fn check_sha_digest(kind: &str, digest: &str) -> Result<(), String> {
-    // The last letter has the bits that remain of 256 or 512.
+    // The last letter holds the remaining bits of 256 or 512.
     let (len, last_count) = if kind == "5" { (43, 16) } else { (86, 4) };
     if digest.len() != len {
         return Err("its length is wrong".to_owned());
@@ -376,7 +374,7 @@ pub(crate) struct Turns {
     running_max: usize,
     running: Mutex<usize>,
     ended: Condvar,
-    /// Held by the verification that takes much memory.
+    /// Held by a verification that takes much memory.
     memory: Mutex<()>,
     entered: AtomicU64,
     counts: [AtomicU64; RESULTS.len()],
@@ -487,7 +485,7 @@ mod tests {
                 assert_eq!(verify(name, password), None, "{hash} {name}");
             }
         }
-        // As editors and nginx have it.
+        // With the byte order mark of editors, and the comments of nginx.
         let users = parse(format!("\u{feff}ann:{ARGON2}:Ann of sales\r\n").as_bytes()).unwrap();
         let verified = users.verify(&credentials("ann", "password"), &Mutex::default());
         assert_eq!(verified.as_deref(), Some(&b"ann"[..]));
@@ -637,7 +635,7 @@ mod tests {
         assert!(passwords.refresh(later()).unwrap_err().contains("cannot be read"));
         assert!(opens(&passwords, "robert"));
 
-        // Just written, it may be half of a file.
+        // A file written just now may be incomplete.
         std::fs::write(&path, format!("ann:{ARGON2}\n")).unwrap();
         let (Some(changed), ..) = state(&path) else { panic!("it is there") };
         let since_epoch = changed + QUIET_PERIOD / 2;
@@ -646,7 +644,7 @@ mod tests {
         passwords.refresh(later()).unwrap();
         assert!(opens(&passwords, "ann"));
 
-        // By a clock that is ahead.
+        // Written by a clock that is ahead.
         std::fs::write(&path, format!("robert:{ARGON2}\n")).unwrap();
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         let ahead = std::time::SystemTime::now() + Duration::from_secs(86_400);
@@ -654,7 +652,7 @@ mod tests {
         passwords.refresh(later()).unwrap();
         assert!(opens(&passwords, "robert") && !opens(&passwords, "ann"));
 
-        // In place, as long as before, with the time of before: rsync --inplace --times.
+        // Same inode, length and modification time: rsync --inplace --times.
         let (_, len, inode) = state(&path);
         let modified = file.metadata().unwrap().modified().unwrap();
         std::fs::write(&path, format!("ronald:{ARGON2}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! The most requested paths, for operators: a bounded table, fed with a sample of the replies.
+//! The most requested paths, for operators: a bounded table, fed from a sample of the replies.
 //!
 //! ```text
 //!  reply ─▶ sample: all replies while there are up to 256 in a second,
@@ -25,13 +25,13 @@ const PATHS_MAX: usize = 128;
 /// Bytes kept of a path.
 const PATH_LEN_MAX: usize = 256;
 
-/// Replies of a second that are all counted.
+/// Replies per second up to which all are counted.
 const EXACT_MAX: u64 = 256;
 
-/// One of so many replies is counted when there are more, for as many.
+/// Sampling interval above that rate: one reply counts for this many.
 const SAMPLE_EVERY: u64 = 128;
 
-/// Weights are halved this often, so that new paths find a place among those of yesterday.
+/// Interval at which weights are halved, so that new paths can displace old ones.
 const AGE_EVERY_S: u64 = 16;
 
 /// A path and its replies.
@@ -40,7 +40,7 @@ pub struct PopularPath {
     /// The name of the host, if it has one, and the path as it was requested, without the query,
     /// and with bytes above ASCII percent-encoded.
     pub path: String,
-    /// Estimated replies since it came into the table.
+    /// Estimated replies since the path entered the table.
     pub replies: u64,
     /// Bytes of their bodies.
     pub body_bytes: u64,
@@ -49,10 +49,10 @@ pub struct PopularPath {
 /// The sample and the table.
 #[derive(Debug)]
 pub(crate) struct PopularPaths {
-    /// A reply is counted if its number, spread, is at most this.
+    /// A reply is counted if the hash of its number is at most this.
     threshold: AtomicU64,
     table: Mutex<PathCounts>,
-    /// Spreads paths in a way that no client can foresee.
+    /// Hashes paths unpredictably for clients.
     seed: RandomState,
     missed: AtomicU64,
     replaced: AtomicU64,
@@ -63,7 +63,7 @@ const ONE_IN_MANY: u64 = u64::MAX / SAMPLE_EVERY;
 
 #[derive(Debug, Default)]
 struct PathCounts {
-    /// Hashes of the paths, in the order of `rows`: a search reads nothing else.
+    /// Hashes of the paths, in the order of `rows`: a search reads only these.
     hashes: Vec<u64>,
     rows: Vec<CountedPath>,
     aged_s: u64,
@@ -89,12 +89,12 @@ impl PopularPaths {
         }
     }
 
-    /// Weight of the reply with this number: 0 if others stand for it.
+    /// Weight of the reply with this number: 0 if it is not sampled.
     #[inline]
     pub(crate) fn weight(&self, number: u64) -> u64 {
-        // Multiples of the golden ratio are spread evenly, whatever the period of the requests: one
-        // in 128 by number would always meet the same path of a client that asks for 128 in turn.
-        // Knuth, TAOCP 3, 6.4
+        // Multiples of the golden ratio are spread evenly, whatever the period of the requests.
+        // Every 128th reply would always be the same path for a client that requests 128 paths in
+        // turn. Knuth, TAOCP 3, 6.4
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         let threshold = self.threshold.load(Relaxed);
         if number.wrapping_mul(GOLDEN) > threshold {
@@ -103,7 +103,7 @@ impl PopularPaths {
         if threshold == ALL { 1 } else { SAMPLE_EVERY }
     }
 
-    /// Counts a reply that stands for `weight` of them. `line` is the request line.
+    /// Counts a reply with a weight. `line` is the request line.
     #[cold]
     pub(crate) fn add(&self, weight: u64, second: u64, host: &str, line: &[u8], body_len: u64) {
         let path = path_of(line);
@@ -112,7 +112,7 @@ impl PopularPaths {
         let mut table = match self.table.try_lock() {
             Ok(table) => table,
             Err(TryLockError::Poisoned(table)) => table.into_inner(),
-            // No reply waits for the table.
+            // A reply never waits for the table.
             Err(TryLockError::WouldBlock) => {
                 self.missed.fetch_add(weight, Relaxed);
                 return;
@@ -136,10 +136,10 @@ impl PopularPaths {
         row.known.body_bytes += weight * body_len;
     }
 
-    /// The table, in no order.
+    /// The table, unordered.
     pub(crate) fn list(&self, second: u64) -> Vec<PopularPath> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        // After a crowd the sample may be too thin to notice that it has gone.
+        // After a burst the sample may be too sparse to age the table in time.
         table.age(second);
         self.threshold.store(table.threshold(), Relaxed);
         table.rows.iter().map(|row| row.known.clone()).collect()
@@ -150,7 +150,7 @@ impl PopularPaths {
         self.missed.load(Relaxed)
     }
 
-    /// Paths that made place for others.
+    /// Paths that were displaced by others.
     pub(crate) fn replaced(&self) -> u64 {
         self.replaced.load(Relaxed)
     }
@@ -159,7 +159,7 @@ impl PopularPaths {
 impl PathCounts {
     fn age(&mut self, second: u64) {
         if second != self.second {
-            // What the second before had is the best guess for this one.
+            // The previous second's count is the best estimate for this one.
             let is_next = second == self.second + 1;
             let is_crowd = is_next && self.counted > EXACT_MAX;
             self.counted = if is_crowd { EXACT_MAX } else { 0 };
@@ -175,8 +175,8 @@ impl PathCounts {
         if self.counted < EXACT_MAX { ALL } else { ONE_IN_MANY }
     }
 
-    /// Takes a path in; if the table is full, in place of the one of the least weight, which is
-    /// inherited. Returns its place.
+    /// Inserts a path; in a full table it replaces the path of the least weight and inherits that
+    /// weight. Returns its index.
     fn enter(&mut self, hash: u64, path: String) -> usize {
         let known = PopularPath { path, replies: 0, body_bytes: 0 };
         if self.rows.len() < PATHS_MAX {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(list.collect::<Vec<_>>(), expected);
     }
 
-    /// Seen: a page had a row for each form of its target, and what browsers do not show was told.
+    /// Seen: a page had one row per form of its target, and invisible characters raw.
     #[test]
     fn a_path_has_one_row_for_all_forms() {
         let mut client = Client::new();
@@ -296,7 +296,7 @@ mod tests {
         let mut client = Client::new();
         let tail = 3 * PATHS_MAX;
         for number in 0..100 * tail {
-            // The second goes on, so each is counted.
+            // The second goes on, so each reply is counted.
             let second = number as u64 / 100;
             let path = if number % 10 == 0 { "/hot".into() } else { format!("/{}", number % tail) };
             client.ask(second, &path, 1);

@@ -9,14 +9,13 @@ use crate::request::fields::members;
 pub(crate) enum Selection {
     /// Send everything: the field is malformed or in another unit, or the file is empty.
     Whole,
-    /// Send everything: the field is well-formed, and not worth its cost.
+    /// Send everything: the field is well-formed, but serving it would cost too much.
     Ignored(Ignored),
     /// Send this part.
     Part(Range<u64>),
-    /// Send these parts, two or more: in the order in which they were asked for, not overlapping,
-    /// none empty.
+    /// Send these parts, two or more: in the order of the request, not overlapping, none empty.
     Parts(Vec<Range<u64>>),
-    /// 416: nothing of it exists.
+    /// 416: no requested byte exists.
     Unsatisfiable,
 }
 
@@ -48,8 +47,8 @@ pub(crate) const RANGES_MAX: usize = 256;
 
 /// Reads the value of `Range` for a representation of `len` bytes.
 ///
-/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: an attack rather
-/// than a need (CVE-2011-3192). So a reply is never longer than the file and its part headers.
+/// More than [`RANGES_MAX`] ranges, or any two that overlap, select the whole: they are an attack
+/// (CVE-2011-3192). A reply is thus never longer than the file and its part headers.
 pub(crate) fn select(value: &[u8], len: u64) -> Selection {
     let Some((unit, set)) = split_once(value, b'=') else {
         return Selection::Whole;
@@ -80,7 +79,7 @@ pub(crate) fn select(value: &[u8], len: u64) -> Selection {
         }
     }
     match first {
-        // Some clients ask for a range of every file. Content-Range cannot express an empty one.
+        // Some clients request a range of every file. Content-Range cannot express an empty one.
         None if named == 0 || len == 0 => Selection::Whole,
         None => Selection::Unsatisfiable,
         Some(range) if parts.is_empty() => Selection::Part(range),
@@ -96,7 +95,7 @@ fn overlap(parts: &[Range<u64>]) -> bool {
     sorted.windows(2).any(|pair| pair[1].start < pair[0].end)
 }
 
-/// The bytes that one range selects; an empty range if there are none; `None` if it is malformed.
+/// The bytes that one range selects: empty if it selects none, `None` if it is malformed.
 /// RFC 9110 14.1.1 and 14.1.2
 fn resolve(spec: &[u8], len: u64) -> Option<Range<u64>> {
     let (first, last) = split_once(spec, b'-')?;
@@ -111,7 +110,7 @@ fn resolve(spec: &[u8], len: u64) -> Option<Range<u64>> {
     }
 }
 
-/// Digits; what exceeds 64 bits lies behind the end of every file.
+/// Parses digits; a number over 64 bits is saturated, which is beyond the end of every file.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -221,7 +220,7 @@ mod tests {
             _ => None,
         };
         assert_eq!(ignored(&list(257), 600), Some(Ignored::TooMany));
-        // Those that name nothing count as well.
+        // Unsatisfiable ranges count as well.
         assert_eq!(ignored(&list(257), 2), Some(Ignored::TooMany));
         assert_eq!(ignored("bytes=0-5,5-9", 10), Some(Ignored::Overlap));
         assert_eq!(ignored("bytes=0-,-1", 10), Some(Ignored::Overlap));

@@ -1,9 +1,9 @@
 //! Limit on the requests of each address, in memory of a fixed size.
 //!
 //! An address in debt has a slot: a tag of its hash, and the time at which its debt is paid (GCRA,
-//! the generic cell rate algorithm: a token bucket that is one number). A slot whose time is over
-//! is free. Eight slots are a set, one cache line; a new address takes a free one, or that of the
-//! address with the least debt.
+//! the generic cell rate algorithm: a token bucket stored as one number). An expired slot is free.
+//! Eight slots form a set, one cache line; a new address takes a free slot, or evicts the address
+//! with the least debt.
 //!
 //! ```text
 //!   63      40 39                    0
@@ -12,12 +12,11 @@
 //!  └──────────┴───────────────────────┘
 //! ```
 //!
-//! Errors: an address that lost its slot begins anew, so it may send more than its rate, and is
-//! never refused wrongly; those near their limit lose it last. Two addresses with the same tag in
+//! Errors: an address that lost its slot starts again, so it may exceed its rate, but is never
+//! refused wrongly; addresses near their limit are evicted last. Two addresses with the same tag in
 //! one set count as one: one address in two million, with a full table.
 //!
-//! Hosts with a limit of their own, which is the same for them, share a limiter: an address has a
-//! slot for each.
+//! Hosts with equal limits of their own share a limiter: an address has one slot per host.
 //!
 //! Processors share the table without a lock. A refused request only reads.
 
@@ -34,9 +33,9 @@ use session::{Networks, PrefixLen};
 pub struct RateLimit {
     /// Requests in [`per`](RateLimit::per), in the long run; at least 1.
     pub requests: u32,
-    /// From a millisecond on.
+    /// Period, at least a millisecond.
     pub per: Duration,
-    /// Requests that may come at once after a pause; at least 1.
+    /// Requests allowed at once after a pause; at least 1.
     pub burst: u32,
     /// Addresses that count as one.
     pub prefix: PrefixLen,
@@ -52,11 +51,10 @@ const UNITS: u64 = 64;
 const TIME_BITS: u32 = 40;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
-/// A processor's clock may be behind that of the one that wrote a slot: it is read once a turn.
+/// Clock skew between processors: each reads its clock only once per turn.
 const CLOCK_SKEW: Duration = Duration::from_secs(10);
 
-/// Attempts to write a slot that other processors write as well. Beyond them a request passes
-/// uncounted.
+/// Attempts to write a contended slot. After them the request passes uncounted.
 const ATTEMPTS_MAX: usize = 16;
 
 #[derive(Debug, Default)]
@@ -68,21 +66,21 @@ struct Set([AtomicU64; SET_LEN]);
 pub(crate) struct Limiter {
     pub(crate) limit: RateLimit,
     sets: Box<[Set]>,
-    /// Hashes in a way that no client can foresee: none can aim at another's slot.
+    /// Hashes unpredictably for clients, so that none can aim at another's slot.
     seed: RandomState,
     /// Time of the first request.
     start: OnceLock<Instant>,
     units_per_s: f64,
-    /// Most debt that an address may have.
+    /// Most debt of one address.
     debt_max: u64,
 }
 
-/// Host, or all hosts together, whose requests a limiter counts.
+/// The host whose requests are counted; the default counts all hosts together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LimitedHost(u64);
 
 impl LimitedHost {
-    /// The host of this name, in every configuration that has it.
+    /// The host of this name, the same in every configuration.
     pub(crate) fn named(name: &str) -> LimitedHost {
         LimitedHost(BuildHasherDefault::<DefaultHasher>::new().hash_one(name))
     }
@@ -95,7 +93,7 @@ pub(crate) enum RateVerdict {
         /// An address in debt lost its slot.
         evicts: bool,
     },
-    /// The next one passes after this time.
+    /// Refused; the next request passes after this time.
     Refused(Duration),
 }
 
@@ -152,8 +150,8 @@ impl Limiter {
         RateVerdict::Passes { evicts: false }
     }
 
-    /// Debt of an address at this time. A time that is too far ahead is one of long ago;
-    /// after 2^40 units one of those looks like a debt for some seconds.
+    /// Debt of an address at this time. A time too far ahead is taken as long past; after 2^40
+    /// units a stale slot looks like a debt for some seconds.
     fn debt(&self, value: u64, time: u64) -> u64 {
         let ahead = value.wrapping_sub(time) & TIME_MASK;
         if ahead <= self.debt_max + self.units(CLOCK_SKEW) { ahead } else { 0 }
@@ -205,7 +203,7 @@ mod tests {
                 let off = wait.abs_diff(interval - passed);
                 assert!(off <= interval / 32, "{wait:?} at {passed:?}");
             }
-            // In the long run as many as the rate says, however many come.
+            // In the long run requests pass at the configured rate, however many arrive.
             let later = Duration::from_secs(100);
             let tries = (0..20 * requests).map(|nth| later + per * 2 * nth / (20 * requests));
             let passed = tries.filter(|&when| at(when) == PASSES).count() as u32;
@@ -245,15 +243,15 @@ mod tests {
                 refused += u32::from(is_refused(nth));
             }
         }
-        // Two addresses in a pair of two million may have one tag.
+        // About one pair of addresses in two million shares a tag.
         assert!(refused <= 20, "{refused} below the limit");
         // Eight slots of a set hold 1.2 addresses on average.
         let refused = (0..10_000).filter(|&nth| is_refused(nth)).count();
         assert!(refused > 9_900, "{refused} beyond the limit");
     }
 
-    /// A source of a million addresses, each of which sends one request, does not free one that
-    /// sends many from its debt.
+    /// A million addresses with one request each do not clear the debt of an address that sends
+    /// many.
     #[test]
     fn a_million_addresses_evict_the_least_in_debt() {
         let (limiter, now) = limiter(10, Duration::from_secs(1), 10);
@@ -303,7 +301,7 @@ mod tests {
         }
         let behind = late - Duration::from_secs(4);
         assert!(limiter.check(address(1), LimitedHost::default(), behind) != PASSES);
-        // Before, at and behind the end of 40 bits: some half a year.
+        // Before, at and after the wrap-around of 40 bits, some half a year.
         let end_s = (1_u64 << TIME_BITS) as f64 / limiter.units_per_s;
         for off_ms in [-5000, -2, -1, 0, 1, 2, 5000] {
             let when = start + Duration::from_secs_f64(end_s + f64::from(off_ms) / 1e3);

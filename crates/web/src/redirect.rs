@@ -1,4 +1,4 @@
-//! Redirects and rewrites: from the path of a request to another address.
+//! Redirects and rewrites: map a request's path to another address.
 
 mod patterns;
 
@@ -12,11 +12,11 @@ use crate::request::target::{RawPath, encoded};
 use crate::site::{clean_addresses, path_encoded, percent_encoded};
 use crate::status::Status;
 
-/// A rule that answers a path with another address, or with the file at another path.
+/// A rule that redirects a path to another address, or serves the file at another path.
 ///
-/// `from` is a path. `*` in it, at most once, stands for any part of a path, and `:name`, in place
-/// of a segment, for a segment. In `to`, `:splat` or `*` is what the star stood for, and `:name`
-/// the segment.
+/// `from` is a path. A `*` in it, at most one, matches any part of a path; `:name`, in place of a
+/// segment, matches a segment. In `to`, `:splat` or `*` is the text that the star matched, and
+/// `:name` the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectRule {
     from: Pattern,
@@ -24,7 +24,7 @@ pub struct RedirectRule {
     status: Status,
 }
 
-/// A path with at most one star, which stands between `head` and `tail`.
+/// A path with at most one star, between `head` and `tail`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     text: Box<str>,
@@ -37,22 +37,22 @@ struct Pattern {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PathPiece {
     Text(Box<str>),
-    /// By its index among the captures.
+    /// A capture, by index.
     Capture(usize),
 }
 
-/// What stars and names stood for, in the order of the pattern's names; the star's is the last.
+/// Texts that stars and names matched, in the order of the pattern's names; the star's is last.
 type Captures<'p> = [&'p str; CAPTURES_MAX];
 
-/// Most captures of a rule, with the star's.
+/// Most captures of a rule, including the star's.
 const CAPTURES_MAX: usize = 8;
 const SPLAT: usize = CAPTURES_MAX - 1;
 
 impl RedirectRule {
-    /// Reads a rule. Without a status, it is 301.
+    /// Reads a rule. The default status is 301.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that describes the mistake.
     pub fn new(from: &str, to: &str, status: Option<&str>) -> Result<RedirectRule, String> {
         let status = status.map_or(Ok(Status::MovedPermanently), status_of)?;
         if status == Status::Ok && from == "/*" {
@@ -70,7 +70,7 @@ impl RedirectRule {
     /// Reads a line of a file: `/from /to [status]`. `None`: it is empty or a comment.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that describes the mistake.
     pub fn from_line(line: &str) -> Result<Option<RedirectRule>, String> {
         let words = line.split_whitespace();
         let words: Vec<_> = words.take_while(|word| !word.starts_with('#')).collect();
@@ -84,21 +84,21 @@ impl RedirectRule {
         }
     }
 
-    /// The address for these captures: without a line break, and on this host unless the rule names
-    /// another one.
+    /// Expands the target with these captures: no line break, and on this host unless the rule
+    /// names another.
     fn expand(&self, captures: &Captures<'_>) -> String {
         let mut address = String::new();
         for piece in &self.to {
             match piece {
                 PathPiece::Text(text) => address.push_str(text),
-                // In a query `&`, `=` and `+` would be the rule's own.
+                // In a query, `&`, `=` and `+` of a capture must not act as separators.
                 PathPiece::Capture(at) if address.contains(['?', '#']) => {
                     address.push_str(&percent_encoded(captures[*at]));
                 }
                 PathPiece::Capture(at) => address.push_str(&path_encoded(captures[*at])),
             }
         }
-        // To a browser `//evil.example` is another host. RFC 3986 4.2
+        // Browsers take `//evil.example` for another host. RFC 3986 4.2
         let second = address.find(|c| c != '/').unwrap_or(address.len());
         if second > 1 {
             address.drain(1..second);
@@ -107,9 +107,9 @@ impl RedirectRule {
     }
 }
 
-/// The rules of a host. Of those that match, the first one holds.
+/// The rules of a host. The first one that matches applies.
 ///
-/// Paths without star and names are found by a hash, other rules in a trie.
+/// Rules without star and names are in a hash table, others in a trie.
 #[derive(Debug, Default)]
 pub struct Redirects {
     rules: Vec<RedirectRule>,
@@ -117,24 +117,24 @@ pub struct Redirects {
     patterns: PatternIndex,
 }
 
-/// A rule that matches, and the address that it leads to.
+/// A matching rule, and the address that it leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Redirected {
-    /// Which rule, from 0.
+    /// Index of the rule.
     pub(crate) rule: usize,
     pub(crate) status: Status,
     /// Percent-encoded. For [`Status::Ok`] the path of a file.
     pub(crate) address: String,
 }
 
-/// Most redirects that a client may have to follow one after another.
+/// Most redirects in sequence.
 const HOPS_MAX: usize = 10;
 
 impl Redirects {
-    /// Makes an index of the rules. `pages`, with clean URLs: the names of index files.
+    /// Indexes the rules. `pages`: the names of index files, with clean URLs.
     ///
     /// # Errors
-    /// Rules that lead in a circle: by their number from 0, with a sentence.
+    /// Rules that form a loop: by index, with a sentence.
     pub fn new(
         rules: Vec<RedirectRule>,
         pages: Option<&[String]>,
@@ -178,8 +178,8 @@ impl Redirects {
         Some(Redirected { rule: at, status: rule.status, address })
     }
 
-    /// True if a client that follows this rule, with a sample for each capture, is redirected again
-    /// and again, by rules or to the clean URLs of pages.
+    /// True if a client that follows this rule, with a sample for each capture, is redirected
+    /// endlessly by rules or to clean URLs of pages.
     fn is_endless(&self, rule: usize, pages: Option<&[String]>) -> bool {
         let rule = &self.rules[rule];
         let mut next = rule.expand(&["sample"; CAPTURES_MAX]);
@@ -226,7 +226,7 @@ impl Redirected {
     }
 }
 
-/// Statuses of rules; a trailing `!` says what holds anyway.
+/// Statuses of rules; a trailing `!` is accepted and changes nothing.
 fn status_of(text: &str) -> Result<Status, String> {
     match text.strip_suffix('!').unwrap_or(text) {
         "200" => Ok(Status::Ok),
@@ -300,7 +300,7 @@ impl Pattern {
         Some(captures)
     }
 
-    /// The one path that matches, if there is neither star nor name.
+    /// The only path that matches, for a pattern without star and names.
     fn as_path(&self) -> Option<&str> {
         match (&self.head[..], &self.tail) {
             ([PathPiece::Text(path)], None) => Some(path),
@@ -309,7 +309,7 @@ impl Pattern {
     }
 }
 
-/// The pieces of a part of a pattern. `is_cut`: a star follows.
+/// Parses part of a pattern. `is_cut`: a star follows.
 fn pieces(part: &str, is_cut: bool, names: &mut Vec<String>) -> Result<Vec<PathPiece>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
@@ -318,7 +318,7 @@ fn pieces(part: &str, is_cut: bool, names: &mut Vec<String>) -> Result<Vec<PathP
         if nth > 0 {
             text.push('/');
         }
-        // What stands beside a star is no whole segment.
+        // Text beside a star is not a whole segment.
         let is_whole = nth > 0 && !(is_cut && segments.peek().is_none());
         let name = segment.strip_prefix(':').filter(|name| is_name(name));
         match name.filter(|_| is_whole) {
@@ -347,7 +347,7 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Variables of nginx that targets have.
+/// Variables of nginx that targets may contain.
 const VARIABLES: [&str; 9] = [
     "args",
     "document_uri",
@@ -360,7 +360,7 @@ const VARIABLES: [&str; 9] = [
     "uri",
 ];
 
-/// True if a variable of nginx begins behind a dollar sign. Others may be names, as `$metadata`.
+/// True if an nginx variable follows a dollar sign. Other words may be names, such as `$metadata`.
 fn is_variable(text: &str) -> bool {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let name = &text[..text.find(|c| !is_of_name(c)).unwrap_or(text.len())];
@@ -369,7 +369,7 @@ fn is_variable(text: &str) -> bool {
     is_group || text.starts_with('{') || name.starts_with("arg_") || VARIABLES.contains(&name)
 }
 
-/// The pieces of a target.
+/// Parses a target.
 fn target(
     to: &str,
     names: &[String],
@@ -435,7 +435,7 @@ fn target(
         }
         rest = &rest[len..];
     }
-    // Browsers skip further slashes: to them https:///evil.example has a host. WHATWG URL 4.4
+    // Browsers skip further slashes and take https:///evil.example for a host. WHATWG URL 4.4
     if authority.is_some_and(|authority| !is_host(authority.as_bytes())) {
         return Err(format!("'{to}' names no host, as https://example.org does"));
     }
@@ -453,7 +453,7 @@ mod tests {
         Redirects::new(rules.flatten().collect(), None).unwrap()
     }
 
-    /// Where a request with a query is sent.
+    /// The `Location` of a request with a query.
     fn location(rules: &Redirects, path: &str) -> Option<String> {
         let found = rules.find(path)?;
         let location = found.location(b"q=1");
@@ -499,7 +499,7 @@ mod tests {
             ("/a /b#part", "/a", Some("301 /b?q=1#part")),
             ("/a /ü", "/a", Some("301 /%C3%BC?q=1")),
             ("/a /b/%24x$", "/a", Some("301 /b/%24x$?q=1")),
-            // Names of files, and of OData.
+            // `$` in file names and in OData.
             ("/a /b/$metadata", "/a", Some("301 /b/$metadata?q=1")),
             ("/a /b?$filter=x", "/a", Some("301 /b?$filter=x&q=1")),
             ("/a /$hosts/$100/$0/$Host/$argx", "/a", Some("301 /$hosts/$100/$0/$Host/$argx?q=1")),
@@ -517,8 +517,8 @@ mod tests {
         }
     }
 
-    /// Seen: 10,000 rules with a star in one directory were tried one by one by each request, also
-    /// for what no rule matches, and the check for circles took their square.
+    /// Seen: each request tried 10,000 rules with a star in one directory one by one, even if none
+    /// matched, and the check for loops took quadratic time.
     #[test]
     fn many_patterns_in_one_directory_cost_little() {
         let looks = || patterns::LOOKS.replace(0);
@@ -539,7 +539,7 @@ mod tests {
             assert!(rules.find("/").is_none() && rules.find(&"/p".repeat(9)).is_none());
             let found = looks();
             assert!(found < 1000, "{from}: {found} for three paths");
-            // A long path costs its length.
+            // A long path costs time by its length.
             _ = rules.find(&"/p7".repeat(2700));
             let long = looks();
             assert!(long < 10 * 8100, "{from}: {long} for 8,100 bytes");
@@ -617,7 +617,7 @@ mod tests {
         };
         assert_eq!(circles(&chain(HOPS_MAX)), [0_usize; 0]);
         assert_eq!(circles(&chain(HOPS_MAX + 1)), [0]);
-        // Seen: with clean URLs, /about was led to /about.html and back.
+        // Seen: with clean URLs, /about was redirected to /about.html and back.
         let index = ["index.html".to_owned()];
         for (lines, of_clean) in [
             ("/about /about.html", &[0][..]),
@@ -635,7 +635,7 @@ mod tests {
     }
 
     proptest! {
-        /// The reference: rules are tried one by one.
+        /// Compares with a reference that tries the rules one by one.
         #[test]
         fn the_trie_finds_the_first_match(
             rules in prop::collection::vec("(/|/a|/:p|/b|/ab[*]?)(/a|/:q|/[*]|/b[*]a|/b|[*]/:u/b)?(/a|/:r|/b)?(/:s|/a|a|/)?", 0..9),
@@ -650,7 +650,7 @@ mod tests {
             }
         }
 
-        /// Whatever is asked for, the client stays on this host, and no header line begins.
+        /// For any path, the client stays on this host, and no header line can be injected.
         #[test]
         fn no_request_chooses_host_or_header(path in "/[/a.:@\\\\ü\r\n%?#-]{0,12}", at in 0..5_usize) {
             let rules = rules(["/* /:splat 302\n", "/a* /*\n", "/:a/* /:a:splat\n", "/a*a /*/b\n", "/*a /*//b.org\n"][at].replace("/* /:splat 302\n", "/-* /:splat 302\n").as_str());

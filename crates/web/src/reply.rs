@@ -1,7 +1,7 @@
-//! Replies: written straight into the outbox, each with its counters and its log line.
+//! Replies, written straight into the outbox, with their counters and log lines.
 //!
-//! Cost of the usual one, a small file from memory: five copies into one vector (status line and
-//! date, server, the entry's ready-made header lines, blank line, body), a fifth of the 155 ns of a
+//! Cost of the common reply, a small file from memory: five copies into one vector (status line and
+//! date, server, the entry's prepared header lines, blank line, body), a fifth of the 155 ns of a
 //! short request (`examples/request_cost.rs`).
 
 pub(crate) mod stream;
@@ -23,22 +23,22 @@ use crate::site::{Body, Entry, Readers, Site};
 use crate::status::Status;
 use stream::{Segment, StreamReply};
 
-/// Bodies up to this length are copied behind their header, so that one `send` carries both; above
-/// it, the copy costs more than a second piece of memory.
+/// Longest body that is copied behind its header, so that one `send` carries both. A longer copy
+/// costs more than a second buffer.
 const COPIED_LEN_MAX: u64 = 16 * 1024;
 
-/// The same while memory is short: a peer that does not read holds a copy, and shared bytes are in
-/// memory anyway.
+/// The same while memory is short: a peer that does not read holds the copy, whereas shared bytes
+/// are in memory anyway.
 const COPIED_LEN_MAX_LEAN: u64 = 512;
 
-/// The same for each part of a reply whose parts are longer than [`COPIED_PARTS_LEN_MAX`] together:
-/// so that 256 of them hold little memory beside the file's own.
+/// The same for each part of a reply whose parts exceed [`COPIED_PARTS_LEN_MAX`] in total, so that
+/// 256 parts hold little memory beside the file's own.
 const COPIED_PART_LEN_MAX: u64 = 1024;
 
-/// Parts that are no longer together are copied like a body.
+/// Total length of parts up to which they are copied like a body.
 const COPIED_PARTS_LEN_MAX: u64 = 64 * 1024;
 
-/// Few headers are longer; one that is makes the outbox grow once more.
+/// Usual length of a header; a longer one makes the outbox grow once more.
 const HEAD_LEN_USUAL: usize = 512;
 
 /// Reply in plain HTTP to a plain request on a TLS port.
@@ -54,15 +54,15 @@ pub(crate) struct Replier<'a> {
     pub(crate) transport: Transport,
     /// Subject of the client's certificate.
     pub(crate) subject: Option<&'a str>,
-    /// The host that answers. `None`: the request names none, so its reply has nothing of a host.
+    /// The host that answers. `None`: the request names no known host, so no host's settings apply.
     pub(crate) host: Option<&'a VirtualHost>,
     /// Origins whose scripts may read the reply.
     pub(crate) readers: Readers,
-    /// The client: the peer, or what a trusted proxy says.
+    /// The client: the peer, or the address that a trusted proxy names.
     pub(crate) client: Peer,
     pub(crate) now: Now,
     pub(crate) out: &'a mut Outbox,
-    /// Where the reply to a stream of HTTP/2 is put instead of the outbox.
+    /// The HTTP/2 stream that gets the reply instead of the outbox.
     pub(crate) stream: Option<Box<StreamReply>>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Transport {
     #[default]
     Plain,
     Tls,
-    /// Plain, and requests are redirected to this port over TLS.
+    /// Plain; requests are redirected to this TLS port.
     ToHttps(u16),
 }
 
@@ -81,7 +81,7 @@ pub(crate) enum Transport {
 pub(crate) struct RequestFacts<'a> {
     /// For the log.
     pub(crate) line: &'a [u8],
-    /// For the log, if they could be parsed.
+    /// For the log, if the fields could be parsed.
     pub(crate) fields: Option<&'a Fields<'a>>,
     pub(crate) version: Version,
     /// `HEAD`: the reply ends with its header. RFC 9110 9.3.2
@@ -91,7 +91,7 @@ pub(crate) struct RequestFacts<'a> {
 }
 
 impl<'a> RequestFacts<'a> {
-    /// For a request with this head.
+    /// Facts of a request with this head.
     #[inline]
     pub(crate) fn of(head: &'a Head<'a>, persists: bool) -> RequestFacts<'a> {
         RequestFacts {
@@ -103,7 +103,7 @@ impl<'a> RequestFacts<'a> {
         }
     }
 
-    /// For a request that could not be parsed, or did not arrive: the connection closes.
+    /// Facts of a request that could not be parsed or did not arrive: the connection closes.
     pub(crate) fn unparsed(line: &'a [u8]) -> RequestFacts<'a> {
         let version = Version::Http11;
         // The reply to a HEAD never has a body, however invalid the request is.
@@ -113,7 +113,7 @@ impl<'a> RequestFacts<'a> {
 }
 
 impl<'a> Replier<'a> {
-    /// 200 with a whole entry.
+    /// Sends a 200 with a whole entry.
     #[inline(always)]
     pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         if self.stream.is_some() {
@@ -144,7 +144,7 @@ impl<'a> Replier<'a> {
         self.done(Status::Ok, asked, entry.len, Some(entry), None);
     }
 
-    /// 206 with one part.
+    /// Sends a 206 with one part.
     pub(crate) fn part(&mut self, asked: RequestFacts<'_>, entry: &Entry, range: Range<u64>) {
         let mut lines = Vec::with_capacity(160);
         push_content_type(entry, &mut lines);
@@ -155,9 +155,9 @@ impl<'a> Replier<'a> {
         self.done(Status::PartialContent, asked, range.end - range.start, Some(entry), None);
     }
 
-    /// 206 with several parts, as multipart/byteranges. RFC 9110 14.6
+    /// Sends a 206 with several parts, as multipart/byteranges. RFC 9110 14.6
     pub(crate) fn parts(&mut self, asked: RequestFacts<'_>, entry: &Entry, ranges: &[Range<u64>]) {
-        // Without a validator, another one for each reply.
+        // Without a validator the boundary differs in each reply.
         let nonce = match &*entry.etag {
             "" => self.handle.nonce(&format!("{:?}", self.now.since_epoch)),
             etag => self.handle.nonce(etag),
@@ -190,7 +190,7 @@ impl<'a> Replier<'a> {
         self.done(Status::PartialContent, asked, len, Some(entry), None);
     }
 
-    /// 200 with the reply to a challenge of ACME.
+    /// Sends a 200 with the reply to an ACME challenge.
     #[cold]
     pub(crate) fn challenge(&mut self, asked: RequestFacts<'_>, reply: &[u8]) {
         let len = reply.len();
@@ -200,14 +200,14 @@ impl<'a> Replier<'a> {
         self.done(Status::Ok, asked, len as u64, None, None);
     }
 
-    /// 304: the client's copy is good.
+    /// Sends a 304: the client's copy is current.
     pub(crate) fn not_modified(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
         self.put_head(Status::NotModified, asked, &entry.head_304, &[], &[]);
         self.done(Status::NotModified, asked, 0, None, None);
     }
 
-    /// 204 with the methods that are allowed, and the operator's header lines: so a browser gets
-    /// the `Access-Control-Allow-…` that it asks for before it asks for the file.
+    /// Sends a 204 with the allowed methods and the operator's header lines, which include the
+    /// `Access-Control-Allow-…` lines for a browser's preflight request.
     pub(crate) fn options(&mut self, asked: RequestFacts<'_>, rules: &[u8]) {
         self.put_head(Status::NoContent, asked, ALLOW_LINE, rules, &[]);
         self.done(Status::NoContent, asked, 0, None, None);
@@ -218,7 +218,7 @@ impl<'a> Replier<'a> {
         &self.host.expect("a request is answered for a host").site
     }
 
-    /// Refuses a request before its path is looked at, for the host that it names.
+    /// Refuses a request before its path is examined, for the host that it names.
     #[cold]
     pub(crate) fn refuse(
         &mut self,
@@ -232,7 +232,7 @@ impl<'a> Replier<'a> {
         self.page_anywhere(status, RequestFacts::of(head, persists), lines, why);
     }
 
-    /// Like [`page`](Replier::page), if no path is known.
+    /// Like [`page`](Replier::page), without a known path.
     pub(crate) fn page_anywhere(
         &mut self,
         status: Status,
@@ -246,8 +246,8 @@ impl<'a> Replier<'a> {
         self.page(status, asked, rules, lines, why);
     }
 
-    /// An error or a redirect, with the site's own page or the built-in one. `rules` are the
-    /// operator's header lines for the path, `lines` further ones, `why` is for the log.
+    /// Sends an error or a redirect, with the site's own page or the built-in one. `rules` are the
+    /// operator's header lines for the path, `lines` further ones; `why` is logged.
     pub(crate) fn page(
         &mut self,
         status: Status,
@@ -259,7 +259,7 @@ impl<'a> Replier<'a> {
         self.page_or(self.service.page(status), status, asked, rules, lines, why);
     }
 
-    /// 403 for a directory that has no index file and is not listed.
+    /// Sends a 403 for a directory without an index file and without a listing.
     pub(crate) fn no_index(&mut self, asked: RequestFacts<'_>, rules: &[u8]) {
         let why = Some("the directory has no index file, and is not listed");
         let page = &self.service.no_index;
@@ -294,12 +294,12 @@ impl<'a> Replier<'a> {
         self.done(status, asked, body_len, None, why);
     }
 
-    /// Asks a client that waits with its body to go on. RFC 9110 15.2.1
+    /// Sends 100 Continue to a client that waits with its body. RFC 9110 15.2.1
     pub(crate) fn go_on(&mut self) {
         self.out.put(b"HTTP/1.1 100 Continue\r\n\r\n");
     }
 
-    /// Begins a reply of HTTP/2 with the fields that depend on the request.
+    /// Begins an HTTP/2 reply with the fields that depend on the request.
     fn begin_on_stream(&mut self, status: Status, asked: RequestFacts<'_>) {
         let hsts = self.hsts();
         let origin = match self.readers {
@@ -324,7 +324,7 @@ impl<'a> Replier<'a> {
         host.and_then(|host| host.hsts.as_deref())
     }
 
-    /// A whole header, and a body if it is short enough to be copied.
+    /// Writes a whole header, and a body that is short enough to be copied.
     fn put_head(
         &mut self,
         status: Status,
@@ -345,7 +345,7 @@ impl<'a> Replier<'a> {
         self.put_lines(status, asked, lines, more, body);
     }
 
-    /// The same in HTTP/1.1.
+    /// The same for HTTP/1.1.
     #[inline]
     fn put_lines(
         &mut self,
@@ -397,8 +397,8 @@ impl<'a> Replier<'a> {
         });
     }
 
-    /// The `Origin` of a request, if its scripts may read the reply. The static lines of such a
-    /// reply have `Vary: Origin`.
+    /// The `Origin` of a request, if its scripts may read the reply. The entry's prepared lines
+    /// then include `Vary: Origin`.
     #[cold]
     fn named_origin<'r>(&self, asked: RequestFacts<'r>) -> Option<&'r [u8]> {
         let mut values = asked.fields?.search("origin");
@@ -454,8 +454,8 @@ impl<'a> Replier<'a> {
         }
     }
 
-    /// Counts the reply, and writes its log line if there is a log. `body_len` is what a `GET`
-    /// gets.
+    /// Counts the reply, and writes its log line if there is a log. `body_len` is the length for a
+    /// `GET`.
     #[inline]
     fn done(
         &mut self,
@@ -482,7 +482,7 @@ impl<'a> Replier<'a> {
         }
         let Some(log) = self.out.log() else { return };
         let field = |name| asked.fields.and_then(|fields| fields.get(name));
-        // What could be parsed has such bytes in its target alone.
+        // A parsed request has bytes above ASCII in its target only.
         let request = match asked.fields {
             Some(_) => encoded(asked.line),
             None => Cow::Borrowed(asked.line),
@@ -508,21 +508,21 @@ impl<'a> Replier<'a> {
     }
 }
 
-/// The value of `Authorization`; a repeated one has no meaning. RFC 9110 5.3
+/// The value of `Authorization`; a repeated one is ignored. RFC 9110 5.3
 pub(crate) fn credentials<'a>(fields: &Fields<'a>) -> Option<&'a [u8]> {
     let mut values = fields.search("authorization");
     values.next().filter(|_| values.next().is_none())
 }
 
-/// What scripts of the origins that may read a reply may ask for: any header field, and a password
-/// that they name themselves.
+/// Grants to scripts of allowed origins: any header field, and credentials that they set
+/// themselves.
 pub(crate) const PREFLIGHT_LINES: &[u8] = b"Access-Control-Allow-Methods: GET, HEAD\r\n\
     Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 3600\r\n";
 
 /// RFC 9110 10.2.1
 pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 
-/// RFC 9112 9.3: 1.1 goes on unless one side refuses; 1.0 has to be told that we go on.
+/// RFC 9112 9.3: 1.1 persists unless either side refuses; 1.0 must be told that it persists.
 #[inline]
 fn connection_line(asked: RequestFacts<'_>) -> &'static [u8] {
     if !asked.persists {
@@ -547,13 +547,13 @@ fn push_content_type(entry: &Entry, to: &mut Vec<u8>) {
     print(to, format_args!("Content-Type: {}\r\n", entry.content_type));
 }
 
-/// RFC 9110 14.4: the last position is inside the range.
+/// Appends `Content-Range`; its last position is inclusive. RFC 9110 14.4
 fn push_content_range(entry: &Entry, range: &Range<u64>, to: &mut Vec<u8>) {
     let last = range.end - 1;
     print(to, format_args!("Content-Range: bytes {}-{last}/{}\r\n", range.start, entry.len));
 }
 
-/// The coding that an entry's header lines name, for the log.
+/// The coding in an entry's header lines, for the log.
 fn content_encoding(head: &[u8]) -> Option<&[u8]> {
     const NAME: &[u8] = b"\r\nContent-Encoding: ";
     let start = memchr::memmem::find(head, NAME)? + NAME.len();

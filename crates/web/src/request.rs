@@ -16,8 +16,8 @@ use crate::status::Status;
 macro_rules! refusals {
     ($($kind:ident $name:literal)*) => {
         /// Reason for a refusal after which nothing more can be read: the start of the next request
-        /// is unknown, or not wanted. The reply is [`status`](Refusal::status), and the connection
-        /// closes.
+        /// is unknown, or the request is unwanted. The reply is [`status`](Refusal::status), and
+        /// the connection closes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Refusal {
@@ -25,15 +25,15 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// Every kind, in the order of its number.
+            /// Every kind, in the order of their numbers.
             pub(crate) const ALL: [Refusal; [$($name),*].len()] = [$(Refusal::$kind),*];
 
-            /// In a word, for the log.
+            /// One word for the log.
             pub(crate) fn name(self) -> &'static str {
                 [$($name),*][self as usize]
             }
 
-            /// The label of its counter, as Prometheus text.
+            /// Label of the counter, as Prometheus text.
             pub(crate) fn label(self) -> &'static str {
                 [$(concat!("kind=\"", $name, "\"")),*][self as usize]
             }
@@ -69,7 +69,7 @@ refusals! {
 }
 
 impl Refusal {
-    /// The reply.
+    /// Status of the reply.
     pub(crate) fn status(self) -> Status {
         match self {
             Refusal::RequestLineTooLong => Status::UriTooLong,

@@ -37,9 +37,9 @@ use multiplexed::{Multiplexed, PieceRead};
 ///
 /// A connection that begins with HTTP/2 is multiplexed from then on.
 ///
-/// All complete requests of one input are answered in one call, until the outbox is full. The usual
-/// one allocates nothing: it is parsed where it lies, looked up, and its reply copied into the
-/// outbox.
+/// All complete requests of one input are answered in one call, until the outbox is full. The
+/// common request allocates nothing: it is parsed in place, looked up, and its reply copied into
+/// the outbox.
 #[derive(Debug)]
 pub struct Session {
     handle: Arc<Handle>,
@@ -63,21 +63,21 @@ enum State {
     Multiplexed(Box<Multiplexed>),
     /// Before a request, or inside its head.
     Between {
-        /// Bytes at the start of the unused input in which no head ends.
+        /// Bytes at the start of the unused input that contain no end of a head.
         seen: usize,
         /// Empty lines so far.
         blank_lines: usize,
     },
-    /// Inside a request's body. It is boxed, like the kept request: few connections are in this
-    /// state at a time, and every connection has room for the state.
+    /// Inside a request's body. Boxed, like the kept request: few connections are in this state at
+    /// a time, and every connection pays for the largest state.
     Body(Box<KeptRequest>, Box<BodyReader>),
-    /// A whole request was taken, and its reply is to come.
+    /// A whole request was taken; its reply is still to be written.
     Answering(Box<KeptRequest>),
-    /// The same, while it is away for what may block.
+    /// The same, while blocking work runs for it.
     Working,
-    /// After the last reply, when the peer has sent all of its request.
+    /// After the last reply, with the peer's request fully received.
     Closed,
-    /// After the last reply, when more of the request may be on its way.
+    /// After the last reply, with more of the peer's request possibly in flight.
     Refused,
 }
 
@@ -94,13 +94,13 @@ impl State {
         }
     }
 
-    /// The state after a reply to a request of which nothing is to come.
+    /// The state after the reply to a fully received request.
     fn after(persists: bool) -> State {
         if persists { State::BETWEEN } else { State::Closed }
     }
 }
 
-/// Tells which hosts the certificate of a connection is for, as they stand in a `Host` field.
+/// Tells for which hosts, named as in a `Host` field, a connection's certificate is valid.
 #[derive(Default)]
 pub struct Covers(Option<Box<IsCovered>>);
 
@@ -123,8 +123,8 @@ impl fmt::Debug for Covers {
     }
 }
 
-/// Work of a web session: a request that is answered after a look at the disk, or at a password; or
-/// a part of a file that is to be read.
+/// Work of a web session: a request that needs the disk or a password check, or a part of a file to
+/// read.
 #[derive(Debug)]
 pub struct Work(Task);
 
@@ -143,28 +143,28 @@ impl session::Work for Work {
     }
 }
 
-/// A request whose bytes were used before it could be answered.
+/// A request whose bytes were consumed before it could be answered.
 #[derive(Debug)]
 struct KeptRequest {
     handle: Arc<Handle>,
-    /// The head as it came. It is parsed again when it is needed, which is rare.
+    /// The head as received. It is parsed again when needed, which is rare.
     head: Box<[u8]>,
-    /// The stream of HTTP/2 that it came on.
+    /// The HTTP/2 stream of the request.
     stream: Option<StreamKey>,
     /// Time of arrival.
     now: Now,
-    /// Limit on its body, which a reload does not change.
+    /// Limit on its body; a reload does not change it.
     body_len_max: u64,
-    /// Number of the service that wanted the work, or did it.
+    /// Number of the service that requested or did the work.
     service: u64,
     /// Result of the work.
     found: Option<Box<Found>>,
-    /// Work that comes first.
+    /// A verification to run first.
     verification: Option<Verification>,
     attempt: Attempt,
-    /// No work could be done for it.
+    /// Its work was refused.
     is_refused: bool,
-    /// Its body is not read.
+    /// Its body stays unread.
     leaves_body: bool,
 }
 
@@ -186,7 +186,7 @@ impl KeptRequest {
         kept_head(&self.head, self.stream.is_some())
     }
 
-    /// Keeps what an answer of this service wants done.
+    /// Stores the work that an answer of this service needs.
     fn want(&mut self, answer: Answer, service: &Service) {
         self.service = service.number;
         if self.attempt == Attempt::First {
@@ -198,7 +198,7 @@ impl KeptRequest {
     }
 }
 
-// Ten thousand idle connections should cost little memory.
+// Ten thousand idle connections must cost little memory.
 const _: () = assert!(size_of::<Session>() <= 112);
 
 /// Bytes of path buffer that a connection keeps between requests.
@@ -222,24 +222,24 @@ impl Session {
         }
     }
 
-    /// The same over TLS: replies carry the host's `Strict-Transport-Security`, and the log has the
-    /// subject of the client's certificate.
+    /// The same over TLS: replies carry the host's `Strict-Transport-Security`, and the log shows
+    /// the subject of the client's certificate.
     pub fn over_tls(mut self, subject: Option<String>) -> Session {
         self.transport = Transport::Tls;
         self.subject = subject.map(String::into_boxed_str);
         self
     }
 
-    /// The same for a connection that speaks HTTP/2, as was agreed on. Requests for hosts that the
-    /// certificate does not cover are misdirected (421).
+    /// The same with HTTP/2 agreed on (ALPN). Requests for hosts that the certificate does not
+    /// cover are misdirected (421).
     pub fn speaking_http2(mut self, covers: Covers) -> Session {
         let agreed = Some(covers);
         self.state = State::Fresh { agreed };
         self
     }
 
-    /// The same for a plain connection whose requests are redirected to HTTPS at `port`, but those
-    /// of ACME (RFC 8555 8.3).
+    /// The same for a plain connection whose requests are redirected to HTTPS at `port`, except
+    /// challenges of ACME (RFC 8555 8.3).
     pub fn redirecting_to_https(mut self, port: u16) -> Session {
         self.transport = Transport::ToHttps(port);
         self
@@ -251,7 +251,7 @@ impl Session {
 }
 
 impl Session {
-    /// Context of a call, and the state beside it.
+    /// Context of a call, with the state beside it.
     #[inline]
     fn call<'a>(
         &'a mut self,
@@ -332,7 +332,7 @@ impl session::Session for Session {
                 call.shrink();
                 next
             }
-            // Nothing waits for it any more.
+            // No request waits for this result.
             _ => Next::Close,
         }
     }
@@ -396,7 +396,7 @@ impl session::Session for Session {
 /// Result of one step of the conversation.
 struct Progress {
     used: usize,
-    /// `None`: there may be more to do at once.
+    /// `None`: continue with the next step.
     next: Option<Next>,
 }
 
@@ -421,7 +421,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Forgets the request before.
+    /// Clears the facts of the previous request.
     fn forget(&mut self) {
         self.replier.host = self.replier.service.sole();
         self.replier.readers = Readers::Own;
@@ -432,7 +432,7 @@ impl Call<'_> {
         }
     }
 
-    /// Gives memory back at the end of a call.
+    /// Frees excess memory at the end of a call.
     #[inline]
     fn shrink(&mut self) {
         self.path_buffer.clear();
@@ -458,7 +458,7 @@ impl Call<'_> {
         }
     }
 
-    /// Finds out which version is spoken. RFC 9113 3.3
+    /// Detects the protocol version. RFC 9113 3.3
     #[cold]
     fn step_fresh(&mut self, state: &mut State, input: &[u8]) -> Progress {
         let State::Fresh { agreed } = state else { unreachable!("called in Fresh") };
@@ -496,9 +496,9 @@ impl Call<'_> {
                 self.refuse(state, Refusal::BlankLines, input)
             };
         }
-        // Without a new control byte the verdict cannot change, unless a limit is near. Without
-        // this check, a head that comes byte by byte would cost the square of its length. The last
-        // byte is checked again: it may be a CR, and the next byte decides about it.
+        // Without a new control byte the result cannot change, unless a limit is near. Without this
+        // check, a head that arrives byte by byte would take quadratic time. The last byte is
+        // checked again: it may be a CR, which the next byte decides about.
         let is_short = input.len() <= limits.request_line_len_max;
         let new = input.get(seen.saturating_sub(1)..).unwrap_or(input);
         if *seen > 0 && is_short && !has_control(new) {
@@ -547,7 +547,7 @@ impl Call<'_> {
         }
     }
 
-    /// Finds the client of a request. One that came to its proxy by https needs no redirect there.
+    /// Finds the client of a request. A request that reached its proxy by https is not redirected.
     #[inline]
     fn identify(&mut self, head: &Head<'_>) -> Client {
         let client = client_of(self.replier.service, *self.peer, head);
@@ -556,7 +556,7 @@ impl Call<'_> {
         client
     }
 
-    /// Finds the client of a request. Refuses it if its address has sent too many.
+    /// Finds the client of a request. Refuses the request if its address has sent too many.
     #[cold]
     fn begin_for_client(&mut self, state: &mut State, head: &Head<'_>) -> Option<Progress> {
         let persists = self.persists(head) && head.framing == Framing::None;
@@ -581,7 +581,7 @@ impl Call<'_> {
         else {
             return false;
         };
-        // Proxies are exempt, and those who hide behind one count as one client.
+        // Proxies are exempt; clients that hide behind one count as one client.
         let verdict = if client.is_hidden {
             limiter.count(address.ip(), host, now.monotonic)
         } else {
@@ -610,7 +610,7 @@ impl Call<'_> {
         let has_body = head.framing != Framing::None;
         match Expectation::of(&head.fields, head.version) {
             Expectation::Unknown => {
-                // It is unknown whether the body comes after such a reply.
+                // Whether the body follows such a reply is unknown.
                 let persists = self.persists(head) && !has_body;
                 let status = Status::ExpectationFailed;
                 self.replier.refuse(status, head, persists, &[], None);
@@ -619,8 +619,8 @@ impl Call<'_> {
             }
             Expectation::Continue if has_body => match head.method {
                 Method::Get | Method::Head | Method::Options => self.replier.go_on(),
-                // RFC 9110 10.1.1: the final reply at once. The client may then send its body or
-                // not, so nothing behind it can be understood.
+                // RFC 9110 10.1.1: the final reply is sent at once. The client may or may not send
+                // its body afterwards, so nothing after it can be interpreted.
                 Method::Forbidden | Method::Unknown => {
                     let buffer = &mut *self.path_buffer;
                     let replier = &mut self.replier;
@@ -684,12 +684,12 @@ impl Call<'_> {
         Progress::wait(Next::Work)
     }
 
-    /// Answers a request that was kept. Says whether the connection persists as well.
+    /// Answers a kept request. Also tells whether the connection persists.
     fn answer_kept(&mut self, kept: &mut KeptRequest) -> (Answer, bool) {
         let mut found = kept.found.take().map(|found| *found);
         if kept.service != self.replier.service.number {
-            // An entry has places in the lists of its site, and a password was wrong in the old
-            // file.
+            // Another service: the entry has slots in its site's lists, and the password was
+            // checked against the old file.
             (found, kept.attempt) = (None, Attempt::Again);
         }
         let head = kept.head();
@@ -707,7 +707,7 @@ impl Call<'_> {
         (answer, persists)
     }
 
-    /// Refuses what could not be parsed; the connection closes.
+    /// Refuses unparsable input; the connection closes.
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
         self.forget();
@@ -718,7 +718,7 @@ impl Call<'_> {
         Progress::wait(Next::Linger)
     }
 
-    /// Refuses a request whose head was good; the connection closes.
+    /// Refuses a request with a valid head; the connection closes.
     fn refuse_head(&mut self, state: &mut State, refusal: Refusal, head: &Head<'_>) -> Progress {
         self.replier.handle.counts().refused(refusal);
         self.replier.refuse(refusal.status(), head, false, &[], Some(refusal.name()));
@@ -757,8 +757,8 @@ fn client_of(service: &Service, peer: Peer, head: &Head<'_>) -> Client {
     }
 }
 
-/// The head of a kept request. It was valid when it came, so only limits could refuse it now, and a
-/// reload may have changed those.
+/// The head of a kept request. It was valid on arrival, so only limits could refuse it now, and a
+/// reload may have changed them.
 fn kept_head(bytes: &[u8], is_http2: bool) -> Head<'_> {
     let parsed = if is_http2 {
         parse_stream(bytes, &RequestLimits::NONE)

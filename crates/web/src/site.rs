@@ -9,28 +9,28 @@
 //!           (openat2 of x, x.br, x.zst, x.gz)      no: entry with the open file
 //! ```
 //!
-//! [`Site::find`] goes only as far as the kernel's caches know the answer (`RESOLVE_CACHED`,
-//! `RWF_NOWAIT`), else it returns [`Found::WouldBlock`]. [`Site::load`] may wait for the disk.
+//! [`Site::find`] uses only the kernel's caches (`RESOLVE_CACHED`, `RWF_NOWAIT`), else it returns
+//! [`Found::WouldBlock`]. [`Site::load`] may wait for the disk.
 //!
-//! **Freshness.** A record that was last compared with the disk more than half of `recheck_every`
-//! ago is compared again when it is used, and so is the root directory; so a change is served at
-//! the latest `recheck_every` after it. An open file is compared at each use. Bytes in memory were
-//! read between two equal stamps and never change, and an entry's header is made from the same
-//! stamp. A file is served only after it was quiet for a moment ([`quiet::QUIET_PERIOD`]), and an
-//! open one says whether a write would show. Changes through a shared writable mapping show when
-//! the kernel notes them (`msync(2)`), not before.
+//! **Freshness.** A record is compared with the disk on use, if the last comparison is more than
+//! half of `recheck_every` ago, and so is the root directory; a change is thus served at most
+//! `recheck_every` later. An open file is compared at each use. Bytes in memory were read between
+//! two equal stamps and never change, and an entry's header is made from the same stamp. A file is
+//! served only after a quiet period ([`quiet::QUIET_PERIOD`]); an open one also records whether its
+//! stamp would show a write. Changes through a shared writable mapping show when the kernel updates
+//! the file's times (`msync(2)`), not before.
 //!
 //! **Memory.** Small files are held in memory and all files in the page cache, under one budget
 //! each and one admission rule ([`budget`]). A file admitted to neither is read with `O_DIRECT`.
 //! The sites of a server's hosts share table and budgets ([`Site::open_beside`]).
 //!
-//! **Compression.** If configured, a request for a file without a variant that its client takes has
-//! one made ([`compress`]), and is answered with what there is.
+//! **Compression.** If configured, a request for a file without an acceptable variant queues the
+//! variant ([`compress`]), and is answered with the existing representation.
 //!
-//! **Floods.** Names that do not exist are not remembered: each costs one lookup in the kernel's
-//! own caches (four with an extension, because it may exist in compressed form only, unless its
-//! directory [is known](directories) to have none), or on a worker thread the first time. So random
-//! names cannot displace existing ones.
+//! **Floods.** Missing names are not remembered: each costs one lookup in the kernel's own caches
+//! (four with an extension, because it may exist in compressed form only, unless its directory
+//! [is known](directories) to have none), or on a worker thread the first time. Random names thus
+//! cannot displace existing ones.
 
 mod access;
 mod available_memory;
@@ -90,7 +90,7 @@ use shared::Shared;
 use sketch::Sketch;
 use table::{Key, Record, Table};
 
-/// The files of one directory, ready to be served to any number of connections: put it in an `Arc`.
+/// The files of one directory, ready to be served to any number of connections: share it by `Arc`.
 #[derive(Debug)]
 pub struct Site {
     config: SiteConfig,
@@ -101,18 +101,18 @@ pub struct Site {
     /// Generation of the root. Written under the lock of the holdings.
     generation: AtomicU64,
     root_checked_ns: AtomicU64,
-    /// Half the promised time: two checks follow each other, of the root and of a file in it.
+    /// Half the promised time: the root and a file in it are checked one after the other.
     half_recheck_ns: u64,
     cache: Arc<SiteCache>,
-    /// Number among the sites of the cache.
+    /// Number of this site in the shared cache.
     number: u32,
-    /// The threads that compress, once they are started, and the number of the site there.
+    /// The compression threads, once started, and the number of the site there.
     compressor: OnceLock<(Arc<Compressor>, usize)>,
     error_pages: Vec<Arc<ErrorPage>>,
     on_warning: Warnings,
 }
 
-/// Table, budgets and counters, of one site or of all [beside](Site::open_beside) it.
+/// Table, budgets and counters of one site, or of all sites opened [beside](Site::open_beside) it.
 #[derive(Debug)]
 struct SiteCache {
     sites: AtomicU32,
@@ -120,7 +120,7 @@ struct SiteCache {
     shared: Shared,
     opened_at: Instant,
     opened_since_epoch: Duration,
-    /// Makes the readings of unsettled files distinct, also from those of an earlier process.
+    /// Numbers the readings of unsettled files, distinct also from those of an earlier process.
     readings: AtomicU64,
     /// Number of requests that wait for a file to be quiet.
     waiting: AtomicU64,
@@ -136,7 +136,7 @@ struct SiteCache {
     listings: Listings,
     directories: Directories,
     compressions: Compressions,
-    /// A wait for a descriptor was in vain, and no file was opened since.
+    /// A wait for a descriptor failed, and no file has been opened since.
     is_starved: AtomicBool,
     counts: Counts,
 }
@@ -153,7 +153,7 @@ impl fmt::Debug for Warnings {
     }
 }
 
-/// Counters beside those of table and holdings.
+/// Counters other than those of table and holdings.
 #[derive(Debug, Default)]
 struct Counts {
     misses: AtomicU64,
@@ -184,8 +184,8 @@ impl Moment {
 /// Mean weight of a file in memory or in the page cache, for sizing the sketch.
 const MEAN_FILE_LEN: u64 = 16 << 10;
 
-/// Waits before each try to open a file: a quarter of a second in all. Before the second, some
-/// files are closed.
+/// Waits before each attempt to open a file: a quarter of a second in total. Before the second
+/// attempt, some files are closed.
 const DESCRIPTOR_WAITS_MS: [u64; 10] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 100];
 
 /// Rows of name, help text and value.
@@ -202,8 +202,8 @@ impl Site {
         Site::open_with(config, None, Arc::default())
     }
 
-    /// The same for a site in the place of `old`, and of those beside it: a directory that is open
-    /// for one of them is not opened again.
+    /// The same for a site that replaces `old` and those beside it: directories they have open are
+    /// reused.
     ///
     /// # Errors
     /// Those of [`Site::open`].
@@ -211,8 +211,8 @@ impl Site {
         Site::open_with(config, None, Arc::clone(&old.cache.roots))
     }
 
-    /// The same for a site with the budgets of `other`, whatever its own configuration says of
-    /// them. Rules and passwords that several of these sites have are held once.
+    /// The same for a site that shares the budgets of `other`, whatever its own configuration says
+    /// about them. Rules and passwords that several of these sites share are held once.
     ///
     /// # Errors
     /// Those of [`Site::open`].
@@ -225,7 +225,7 @@ impl Site {
         other: Option<&Site>,
         roots: Arc<Roots>,
     ) -> Result<Site, ConfigError> {
-        // Kept as a path, not resolved: where it leads may change, and the site follows.
+        // Kept unresolved: the site follows if a symbolic link in it changes.
         config.root =
             std::path::absolute(&config.root).map_err(|error| root_error(&config.root, error))?;
         check_config(&config)?;
@@ -258,7 +258,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Answers without ever blocking on the disk, or says that it would have to.
+    /// Answers without blocking on the disk, or reports that it would have to.
     pub(crate) fn find(&self, lookup: &Lookup<'_>, now: Now) -> Found {
         match self.hit(lookup.path.as_bytes(), lookup.accepts, now) {
             Some(entry) => Found::Entry(entry),
@@ -266,7 +266,7 @@ impl Site {
         }
     }
 
-    /// The entry that answers for a path at once, if there is one.
+    /// The entry that answers for a path without a lookup, if there is one.
     #[inline]
     pub(crate) fn hit(&self, path: &[u8], accepts: Encodings, now: Now) -> Option<Arc<Entry>> {
         let moment = self.moment(now);
@@ -281,27 +281,26 @@ impl Site {
         Some(entry)
     }
 
-    /// Answers, waiting for the disk where it must.
+    /// Answers, waiting for the disk where necessary.
     pub(crate) fn load(&self, lookup: &Lookup<'_>, now: Now) -> Found {
         self.answer(lookup, self.moment(now), Blocking::Allowed)
     }
 
-    /// The path of the file that answers for what does not exist.
+    /// The path of the file that answers for unknown paths.
     #[inline]
     pub(crate) fn fallback(&self) -> Option<&str> {
         self.config.spa_fallback.as_deref()
     }
 
-    /// The operator's header lines of a reply that has no file or listing.
+    /// The operator's header lines for a reply without a file or listing.
     pub(crate) fn lines_everywhere(&self) -> (&[u8], Readers) {
         let cors = self.rules.cors();
         let readers = cors.map_or(Readers::Own, |cors| cors.readers_everywhere());
         (self.rules.everywhere().as_bytes(), readers)
     }
 
-    /// The operator's header lines of a reply to a request for `path`, at which no file was looked
-    /// up or found, and the origins that may read it. For a directory they are those of its index
-    /// file.
+    /// The operator's header lines for a reply to `path` without a file, and the origins that may
+    /// read it. For a directory they are those of its index file.
     pub(crate) fn lines_without_file(&self, path: &str) -> (String, Readers) {
         let path = path.trim_start_matches('/');
         let file = self.usual_file(path);
@@ -317,19 +316,19 @@ impl Site {
         index.map_or(path.into(), |index| format!("{path}{index}").into())
     }
 
-    /// True if scripts of some other origin may read some reply.
+    /// True if some rule lets other origins read replies.
     pub(crate) fn has_readers(&self) -> bool {
         self.rules.cors().is_some()
     }
 
-    /// True if scripts of `origin`, a value of that field, are among `readers`.
+    /// True if `readers` includes `origin`, a value of that field.
     pub(crate) fn admits(&self, readers: Readers, origin: &[u8]) -> bool {
         let cors = self.rules.cors();
         cors.is_some_and(|cors| cors.admits(readers, origin))
     }
 
-    /// Calls `warn` with a sentence when something of the site cannot be served any more. It is
-    /// called where a session must not wait, so it must not block.
+    /// Calls `warn` with a sentence when something on the site can no longer be served. The
+    /// callback runs where a session must not wait, so it must not block.
     pub fn on_warning(&mut self, warn: impl Fn(&str) + Send + Sync + 'static) {
         self.on_warning = Warnings(Some(Box::new(warn)));
     }
@@ -412,7 +411,7 @@ impl Site {
         match answer {
             Ok(entry) => found(entry),
             Err(miss) => {
-                // The site's own page for it may be on the disk.
+                // The site's own 404 page may need the disk.
                 let looked = self.look_at_error_pages(&miss, moment, blocking);
                 self.found_of(looked.err().unwrap_or(miss), key.path)
             }
@@ -420,8 +419,8 @@ impl Site {
     }
 
     /// Sets the budget of the page cache to the available memory, unless another request is doing
-    /// so. Memory that the allocator keeps free is not available: glibc's is in the arenas of the
-    /// threads that read the replaced files.
+    /// so. Free memory held by the allocator does not count as available: glibc keeps it in the
+    /// arenas of the threads that read the replaced files.
     fn follow(&self, available: &AvailableMemory, moment: Moment) {
         if !available.begin_check(moment.ns) {
             return;
@@ -480,9 +479,9 @@ impl Site {
         (self.is_due(checked_ns, moment) || is_old) && moment.ns >= record.postponed_ns()
     }
 
-    /// Closes some files and tries again when there is no descriptor left, and where the thread may
-    /// wait also a little later: other requests hold descriptors while they open files. Once a wait
-    /// was in vain, none begins before another open succeeds.
+    /// Runs `open`; without a free descriptor, closes some files and tries again. Where the thread
+    /// may wait, it also tries a little later, since other requests hold descriptors only briefly.
+    /// After a wait that failed, none begins until another open succeeds.
     fn with_descriptors<T>(
         &self,
         blocking: Blocking,
@@ -553,7 +552,7 @@ impl SiteCache {
     }
 }
 
-/// Redirect target of a path. It begins with exactly one `/`, since two would name another host.
+/// Redirect target of a path. It begins with exactly one `/`: two would name another host.
 /// RFC 3986 4.2
 fn address(path: &str) -> String {
     let path = path_encoded(path);

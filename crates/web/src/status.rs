@@ -1,6 +1,6 @@
-//! The statuses that this server answers with.
+//! Status codes that this server sends.
 
-/// One row for each status: its number, what counters call it, and its status line.
+/// One row per status: its number, its counter label, and its status line.
 struct Row {
     code: u16,
     label: &'static str,
@@ -11,14 +11,14 @@ struct Row {
 
 macro_rules! statuses {
     ($($name:ident $code:literal $reason:literal $sentence:literal)*) => {
-        /// RFC 9110 15, those that a static site needs.
+        /// Status codes of RFC 9110 15 that a static site needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Status {
             $($name),*
         }
 
-        /// In the order of [`Status`].
+        /// Indexed by [`Status`].
         const ROWS: [Row; Status::COUNT] = [$(Row {
             code: $code,
             label: concat!("status=\"", $code, "\""),
@@ -30,7 +30,7 @@ macro_rules! statuses {
             /// Number of statuses.
             pub(crate) const COUNT: usize = [$($code),*].len();
 
-            /// Every status, in the order of its number.
+            /// Every status, in numerical order.
             pub(crate) const ALL: [Status; Status::COUNT] = [$(Status::$name),*];
         }
     };
@@ -82,7 +82,7 @@ impl Status {
         self.row().label
     }
 
-    /// The status line with its CRLF. A reply always names our own version: RFC 9112 2.3.
+    /// The status line with its CRLF. It always names this server's version: RFC 9112 2.3.
     pub(crate) fn line(self) -> &'static [u8] {
         self.row().line.as_bytes()
     }
@@ -92,7 +92,7 @@ impl Status {
         self.row().line.trim_start_matches("HTTP/1.1 ").trim_end()
     }
 
-    /// A sentence for people.
+    /// A sentence for people, on the built-in page.
     pub(crate) fn sentence(self) -> &'static str {
         self.row().sentence
     }

@@ -1,4 +1,4 @@
-//! Behaviour of a session beside answering: flush, work, give up, drain, reload, log, counters.
+//! Behaviour of a session apart from replies: flush, work, give up, drain, reload, log, counters.
 
 extern crate weftwork_web as web;
 
@@ -17,7 +17,7 @@ use web::{
     ServiceConfig, Session, Site, SiteConfig,
 };
 
-/// A site in a directory of its own, which goes when this does.
+/// A site in a temporary directory of its own.
 struct World {
     handle: Arc<Handle>,
     dir: tempfile::TempDir,
@@ -48,7 +48,7 @@ impl World {
     }
 }
 
-/// Shows the session `input` and does its work until it wants something else.
+/// Passes `input` to the session and runs its work until it wants something else.
 fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
     receive_at(test_now(), session, input, out)
 }
@@ -65,7 +65,7 @@ fn receive_at(now: Now, session: &mut Session, input: &[u8], out: &mut Outbox) -
     }
 }
 
-/// The session used so much, and waits for more in this phase.
+/// The result of a session that used so much, and waits for more in this phase.
 fn waits(used: usize, phase: Phase) -> Received {
     Received { used, next: Next::Receive(phase) }
 }
@@ -119,8 +119,8 @@ fn parts_of(reply: &[u8]) -> Vec<&[u8]> {
 
 #[test]
 fn byte_ranges_hold_little_memory() {
-    // Seen: zsync and zchunk ask for 20 to 255 ranges at a time, and more than 16 were answered
-    // with the whole file. Cure: 256, and what each of them copies is bounded.
+    // Seen: zsync and zchunk request 20 to 255 ranges at a time, but more than 16 were answered
+    // with the whole file. Cure: 256, with a bound on the bytes copied per range.
     let dir = tempfile::tempdir().unwrap();
     let content: Vec<u8> = (0..4_000_000_u32).map(|at| (at % 251) as u8).collect();
     std::fs::write(dir.path().join("big.bin"), &content).unwrap();
@@ -164,9 +164,9 @@ fn byte_ranges_hold_little_memory() {
     assert_eq!(overlap.map(|s| s.value), Some(1));
 }
 
-/// Seen: when all memory for connections was held, a client that had just asked for what is not
-/// there was closed in place of a 404. Cause: a page of up to 16 KiB was copied behind its head,
-/// which is more than a connection may hold then. Cure: it is shared, as files are.
+/// Seen: when all memory for connections was in use, a request for a missing file was answered by
+/// closing the connection instead of a 404. Cause: a page of up to 16 KiB was copied behind its
+/// head, more than a connection may then hold. Cure: pages are shared, as files are.
 #[test]
 fn lean_error_page_is_shared() {
     let dir = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ fn lower_limits_spare_a_running_request() {
     assert!(text(&out).starts_with("HTTP/1.1 404 "));
 }
 
-/// The driver gives what it holds again, with what came since.
+/// The driver passes unused bytes again, together with new ones.
 #[test]
 fn line_in_pieces_meets_the_limit() {
     let mut config = ServiceConfig::default();
@@ -315,9 +315,9 @@ fn taken_log(out: &mut Outbox) -> String {
     log
 }
 
-/// Seen: a client that left after 100 KB of a file was logged with all of its 30 MB, so it looked
-/// like one that has the file. Cause: a line has the length that the reply was to have. nginx and
-/// Caddy log what was sent.
+/// Seen: a client that left after 100 KB of a file was logged with all of its 30 MB, as if it had
+/// received the file. Cause: a line had the intended length of the reply. nginx and Caddy log the
+/// bytes sent.
 #[test]
 fn bytes_that_were_not_sent_are_not_logged() {
     let world = World::new();
@@ -365,7 +365,7 @@ fn json_log_has_coding_and_error() {
     assert_eq!(world.count("weft_http_refused_requests_total", r#"kind="host_repeated""#), 1);
 }
 
-/// Bodies of more than 16 KiB are worth a piece of memory of their own, shorter ones are not.
+/// Bodies of more than 16 KiB are worth a buffer of their own, shorter ones are not.
 #[test]
 fn short_part_copied_long_part_shared() {
     let world = World::new();
@@ -433,7 +433,7 @@ fn server_field_is_configured() {
     assert!(!name(None).contains("Server:"));
 }
 
-/// A file that was asked for a moment ago may have been replaced; the reply is of one state of it.
+/// A recently requested file may have been replaced; the reply is of one state of it.
 #[test]
 fn a_replaced_file_is_served_whole() {
     let world = World::new();
@@ -452,8 +452,8 @@ fn a_replaced_file_is_served_whole() {
     assert!(is_old || is_new, "{reply}");
 }
 
-/// Seen by the fuzzer: `G\0` waited for ever when it came byte by byte, and was refused when it
-/// came at once, because only an end of line made the session look again.
+/// Seen by the fuzzer: `G\0` waited forever when it arrived byte by byte, and was refused when it
+/// arrived at once, because only a line end made the session parse again.
 #[test]
 fn nul_is_refused_at_once() {
     let world = World::new();
@@ -492,9 +492,9 @@ thread_local! {
     static WORLD: Arc<World> = Arc::new(World::new());
 }
 
-/// Seen: `--header 'X-Frame-Options: DENY'`, which was said to be for all replies, was missing in
-/// errors and redirects. Cause: rules were matched with files alone. Cure: a rule for every path is
-/// in every reply.
+/// Seen: `--header 'X-Frame-Options: DENY'`, documented for all replies, was missing in errors and
+/// redirects. Cause: rules were matched with files only. Cure: a rule for every path applies to
+/// every reply.
 #[test]
 fn global_header_is_in_every_reply() {
     let world = World::new();
@@ -545,14 +545,14 @@ fn global_header_is_in_every_reply() {
         assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{said}");
         assert_eq!(said.matches("X-Rule: ").count(), 1, "{said}");
         assert!(said.contains(&format!("X-Rule: {value}\r\n")), "{said}");
-        // An error that is kept as long as the file hides the file.
+        // An error that is cached as long as the file hides the file.
         let is_kept = said.contains("Cache-Control: max-age=9\r\n");
         let is_file = matches!(status, 200 | 304) && value == "text";
         assert_eq!(is_kept, is_file, "{said}");
     }
 }
 
-/// Seen: `/branch/feature%2Flogin`, opened anew, was a 400 in place of the application.
+/// Seen: `/branch/feature%2Flogin`, requested directly, was a 400 instead of the application.
 #[test]
 fn fallback_for_impossible_names() {
     let world = World::new();
@@ -587,7 +587,7 @@ fn fallback_for_impossible_names() {
     }
 }
 
-/// Credentials of a user of the transcripts' site who is new each time, and wrong.
+/// Wrong credentials of a user of the transcripts' site, different each time.
 fn guess(nth: usize) -> Vec<u8> {
     let token = ["YWRhOng=", "YWRhOnk=", "YWRhOno="][nth % 3];
     let request =
@@ -618,7 +618,7 @@ fn flood_of_passwords_is_bounded() {
     let name = "weft_http_passwords_verified_total";
     assert_eq!(world.count(name, "result=\"too_many\""), 16);
 
-    // Those whose clients have gone leave their places, and the others are answered.
+    // Clients that have left free their slots, and the others are answered.
     sessions.truncate(2);
     for mut session in sessions {
         let mut out = Outbox::new();
@@ -666,9 +666,9 @@ fn verified_password_is_not_verified_again() {
     assert_eq!(world.count("weft_http_passwords_verified_total", "result=\"right\""), 1);
 }
 
-/// Seen: on a busy machine, a request with a password was never answered. Cause: when its work had
-/// waited for longer than half of `--recheck`, the password file was due again, each time. Cure:
-/// one look for each request.
+/// Seen: on a busy machine, a request with a password was never answered. Cause: whenever its work
+/// had waited for longer than half of `--recheck`, the password file was due again. Cure: one check
+/// per request.
 #[test]
 fn late_work_ends_at_a_reply() {
     let world = World::new();
@@ -703,7 +703,7 @@ fn log_target_is_percent_encoded() {
     };
     let line = logged("GET /é?q=’ HTTP/1.1\r\nHost: x\r\n\r\n".as_bytes());
     assert!(line.contains("\"GET /%C3%A9?q=%E2%80%99 HTTP/1.1\" 404 "), "{line}");
-    // What is no request shows as it came.
+    // Input that is no request is logged as received.
     let line = logged(b"\xc3\xa9\r\n\r\n");
     assert!(line.contains("\"\\xc3\\xa9\" 400 "), "{line}");
 }
@@ -748,8 +748,8 @@ fn beyond_the_rate_429_says_when() {
     }
 }
 
-/// Seen: a client that opened a quotation mark in `Forwarded` had no limit. Cause: a list that
-/// cannot be read stands for the proxy, which is exempt.
+/// Seen: a client that opened a quotation mark in `Forwarded` had no rate limit. Cause: an
+/// unreadable list counts as the proxy's address, which is exempt.
 #[test]
 fn a_broken_forwarded_escapes_no_limit() {
     let network = || "192.0.2.0/24".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Site without descriptors left. Alone in its file, because the limit belongs to the process.
+//! A site without free descriptors. Alone in its file, because the limit is per process.
 
 extern crate weftwork_web as web;
 
@@ -11,8 +11,8 @@ use session::replay::{queued, test_now};
 use session::{Next, Outbox, Session as _, work_here};
 use web::{Handle, ServiceConfig, Session, Site, SiteConfig};
 
-/// Seen: with one or two descriptors left, a directory was listed as if it were empty, and a look
-/// at the root that failed for want of a descriptor was counted nowhere.
+/// Seen: with one or two descriptors left, a directory was listed as empty, and a check of the root
+/// that failed for lack of a descriptor was not counted.
 #[test]
 fn listing_is_whole_or_refused() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Several hosts behind one session: the name in `Host` picks the site.
+//! Several hosts behind one session: the name in `Host` selects the site.
 
 extern crate weftwork_web as web;
 
@@ -13,7 +13,7 @@ use web::{
     Redirects, RequestLimits, ServiceConfig, Session, Site, SiteConfig, VirtualHost,
 };
 
-/// A host whose index file says its first name.
+/// A host whose index file contains its first name.
 fn host(dir: &tempfile::TempDir, names: &[&str]) -> VirtualHost {
     let root = dir.path().join(names.first().unwrap_or(&"default").replace('*', "any"));
     fs::create_dir_all(&root).unwrap();
@@ -85,7 +85,7 @@ fn each_name_gets_its_site() {
     assert!(replies(&without, old).starts_with("HTTP/1.1 421 Misdirected Request\r\n"));
 }
 
-/// RFC 9112 3.2.2: the target's host counts, not the field's.
+/// The target's host takes precedence over the field. RFC 9112 3.2.2
 #[test]
 fn absolute_form_names_the_host() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn a_name_is_of_one_host() {
     assert_eq!(error.to_string(), "two hosts have the name 'a.org'");
 }
 
-/// Hosts have limits of their own: on bodies, and on requests, which count for each apart.
+/// Hosts have limits of their own, on bodies and on requests, each counted separately.
 #[test]
 fn limits_are_of_a_host() {
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn limits_are_of_a_host() {
     assert!(why.starts_with("17 limits on requests differ"), "{why}");
 }
 
-/// Names are looked up by a hash: the last of many costs what the first does.
+/// Names are looked up by a hash: the last of many costs as much as the first.
 #[test]
 fn ten_thousand_hosts_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn ten_thousand_hosts_are_told_apart() {
     assert_eq!(get(&handle, "host-10000.example.org"), "421");
 }
 
-/// A host with these rules, each a line of a file.
+/// A host with these rules, one per line.
 fn ruled(dir: &tempfile::TempDir, lines: &str) -> VirtualHost {
     let rules = lines.lines().map(|line| RedirectRule::from_line(line).unwrap().unwrap());
     VirtualHost {
@@ -270,8 +270,8 @@ fn rules_hold_before_files() {
     assert!(rewritten.ends_with("\r\n\r\na.org"), "{rewritten}");
 }
 
-/// Seen: with clean URLs, `/about /about.html 200` led to /about for ever. Cause: the file of a
-/// rule was looked up as if it were asked for. Cure: what is at another address is served.
+/// Seen: with clean URLs, `/about /about.html 200` redirected to /about forever. Cause: the file
+/// of a rule was looked up as if requested. Cure: a file at another address is served in place.
 #[test]
 fn a_rewrite_serves_pages_of_clean_urls() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,7 +308,7 @@ fn a_rewrite_serves_pages_of_clean_urls() {
     ] {
         let handle = only(VirtualHost { site: site(is_clean), ..host.clone() });
         let mut session = Session::new(handle, Peer::Unix);
-        // The second request finds what the first one has left.
+        // The second request finds the results of the first.
         for _ in 0..2 {
             let reply = reply_of(&mut session, &format!("GET {path}"));
             assert_eq!(&reply[9..12], status, "{path}");
@@ -317,7 +317,7 @@ fn a_rewrite_serves_pages_of_clean_urls() {
     }
 }
 
-/// Otherwise a rewrite would open what is closed.
+/// A rewrite must not open a denied path.
 #[test]
 fn a_rewrite_opens_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -351,9 +351,9 @@ fn a_rewrite_opens_nothing() {
     }
 }
 
-/// Seen: `/staff/* /index.html 200` answered beneath /staff, which asks for a password, without
-/// one. Cause: the areas were asked for the path of the file alone. Cure: for the path of the
-/// request as well, as before a redirect.
+/// Seen: `/staff/* /index.html 200` answered below /staff, a protected area, without a password.
+/// Cause: only the areas of the file's path were checked. Cure: those of the request's path are
+/// checked too, as before a redirect.
 #[test]
 fn a_rewrite_leaves_no_area() {
     let dir = tempfile::tempdir().unwrap();
@@ -384,9 +384,9 @@ fn a_rewrite_leaves_no_area() {
     }
 }
 
-/// Seen: with clean URLs, `/m /members.html 200` showed the page of /members, which asks for a
-/// password. Cause: the address that a rewrite led to was not asked for its area. Cure: each entry
-/// knows the rule of its address.
+/// Seen: with clean URLs, `/m /members.html 200` showed the page of /members, which is protected,
+/// without a password. Cause: the address that a rewrite led to was not checked for its area. Cure:
+/// each entry knows the rule of its address.
 #[test]
 fn a_rewrite_opens_no_other_address() {
     let dir = tempfile::tempdir().unwrap();
@@ -481,7 +481,7 @@ fn plain_requests_go_to_https() {
     }
 }
 
-/// Behind a proxy that ends TLS, every request comes in the clear.
+/// Behind a proxy that terminates TLS, every request arrives in plain text.
 #[test]
 fn a_client_of_a_proxy_by_https_is_not_redirected() {
     let dir = tempfile::tempdir().unwrap();
@@ -514,7 +514,7 @@ fn a_client_of_a_proxy_by_https_is_not_redirected() {
     assert_eq!(moved(&mut direct, request), "301 https://a.org/");
 }
 
-/// A host that is not checked against a list is repeated only if it is a name.
+/// A host that is not checked against a list is echoed only if it is a valid name.
 #[test]
 fn no_address_is_made_of_what_is_no_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -529,7 +529,7 @@ fn no_address_is_made_of_what_is_no_name() {
     assert_eq!(moved(&mut session, request), "301 https://[::1]/");
 }
 
-/// The authority asks each name that a certificate is for, also those that lead elsewhere.
+/// The authority asks every name of the certificate, including names that are redirected.
 #[test]
 fn challenges_are_answered_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -559,7 +559,7 @@ fn challenges_are_answered_before_anything_else() {
     assert!(reply("GET", "a.org", "token").starts_with("HTTP/1.1 404 "));
 }
 
-/// A host over TLS whose replies, also the refusing ones, tell that they are its own.
+/// A host over TLS whose replies, including refusals, identify it.
 fn telling(dir: &tempfile::TempDir, name: &str) -> VirtualHost {
     let host = host(dir, &[name]);
     let root = dir.path().join(name);
@@ -574,7 +574,7 @@ fn telling(dir: &tempfile::TempDir, name: &str) -> VirtualHost {
 }
 
 /// Seen: a form that was too long for one host was refused with the `Strict-Transport-Security` of
-/// the first one, by which a browser never asks in the clear again.
+/// the first host, after which a browser never uses plain HTTP again.
 #[test]
 fn a_refusal_is_of_the_host_that_was_asked() {
     let dir = tempfile::tempdir().unwrap();

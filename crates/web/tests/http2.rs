@@ -1,4 +1,4 @@
-//! HTTP/2 over a session: its streams, and what they have in common with HTTP/1.1.
+//! HTTP/2 over a session: its streams, and the behaviour it shares with HTTP/1.1.
 
 extern crate weftwork_web as web;
 
@@ -21,7 +21,7 @@ use web::{
 /// Address of the client.
 const PEER: &str = "192.0.2.7:5000";
 
-/// A site in a directory of its own, which goes when this does.
+/// A site in a temporary directory of its own.
 struct World {
     handle: Arc<Handle>,
     dir: tempfile::TempDir,
@@ -143,7 +143,7 @@ fn preface_is_seen_however_it_is_cut() {
         client.send(&sent[cut..]);
         assert_eq!(client.stream(1).body, b"hello\n", "cut at {cut}");
     }
-    // Over TLS it is agreed on.
+    // Over TLS, HTTP/2 is agreed on by ALPN.
     let speaking = |session: Session| session.over_tls(None).speaking_http2(Covers::default());
     let mut client = Client::new(speaking(world.session()));
     client.send(&sent);
@@ -155,7 +155,7 @@ fn preface_is_seen_however_it_is_cut() {
         let replied = run(session, PREFACE, Cutting::EveryByte).replied;
         assert!(replied.starts_with(b"HTTP/1.1 505 "));
     }
-    // A request of HTTP/1.1 is behind it.
+    // The preface follows a request of HTTP/1.1.
     let (status, ..) =
         world.http1("GET / HTTP/1.1\r\nHost: x\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     assert_eq!(status, 200);
@@ -164,7 +164,7 @@ fn preface_is_seen_however_it_is_cut() {
     assert!(client.is_closed && client.said("GOAWAY 0 PROTOCOL_ERROR"));
 }
 
-/// Replies of all streams, however the conversation is cut and output taken.
+/// Replies of all streams, however input and output are cut.
 #[test]
 fn cuts_do_not_change_replies() {
     let world = World::new();
@@ -208,7 +208,7 @@ fn body_goes_as_far_as_windows_allow() {
     assert_eq!(client.stream(1).body.len(), 65_535);
     client.send(&window(0, 5));
     assert_eq!(client.stream(1).body.len(), 65_540);
-    // A ping is answered meanwhile, and another request.
+    // A ping and another request are answered meanwhile.
     client.send(&frame(6, 0, 0, b"12345678"));
     assert!(client.said("PING 3132333435363738"));
     client.send(&window(0, 1_000_000));
@@ -220,7 +220,7 @@ fn body_goes_as_far_as_windows_allow() {
     assert!(world.count("weft_http2_windows_exhausted_total", "") >= 1);
 }
 
-/// The next request is answered while one of them waits for the disk.
+/// Further requests are answered while one waits for the disk.
 #[test]
 fn a_cold_path_stops_its_stream_alone() {
     let world = World::new();
@@ -243,7 +243,7 @@ fn a_cold_path_stops_its_stream_alone() {
     assert_eq!(client.stream(7).status(), 503);
 }
 
-/// A reply that is cut costs its stream.
+/// A truncated reply ends its stream only.
 #[test]
 fn a_changed_file_resets_its_stream() {
     let world = World::new();
@@ -269,12 +269,12 @@ fn drain_says_goaway_twice() {
     client.drain();
     assert!(client.said("GOAWAY 2147483647 NO_ERROR"));
     assert!(!client.is_closed);
-    // A request on its way is served.
+    // A request in flight is served.
     client.send(&headers(3, "GET", "/ten.txt", &[], true));
     assert_eq!(client.stream(3).status(), 200);
     client.send(&frame(6, 1, 0, b"draining"));
     assert!(client.said("GOAWAY 3 NO_ERROR") && client.is_closed);
-    // One that was told before its preface.
+    // A session that was drained before its preface.
     let mut session = world.session();
     session.drain(test_now(), &mut Outbox::new());
     let mut client = Client::new(session);
@@ -282,7 +282,7 @@ fn drain_says_goaway_twice() {
     assert!(client.said("GOAWAY 2147483647 NO_ERROR"));
 }
 
-/// A client that has just sent a request may send it again: it was not served. RFC 9113 6.8
+/// A client that has just sent a request may safely repeat it: it was not processed. RFC 9113 6.8
 #[test]
 fn an_idle_connection_is_told_its_last_stream() {
     let world = World::new();
@@ -345,7 +345,7 @@ fn body_is_discarded_within_its_limit() {
     assert!(world.count("weft_http_request_body_bytes_total", "") >= 2001);
 }
 
-/// Behind a reply without a body as well: a client that has used its window would wait for ever.
+/// Also after a reply without a body: a client that has used its window would wait forever.
 #[test]
 fn the_rest_of_a_refused_body_is_reset() {
     let world = World::with(ServiceConfig {
@@ -367,8 +367,8 @@ fn the_rest_of_a_refused_body_is_reset() {
     }
 }
 
-/// Seen elsewhere (golang issue 40423): bytes of bodies that were not wanted were never given back
-/// to the window of the connection, and after some of them it stood still.
+/// Seen elsewhere (golang issue 40423): bytes of unwanted bodies were never given back to the
+/// window of the connection, which stopped after some of them.
 #[test]
 fn unwanted_bodies_do_not_close_the_window() {
     let world = World::new();
@@ -509,7 +509,7 @@ fn log_names_the_version() {
     );
 }
 
-/// A download's time ends with its last byte, as in HTTP/1.1; and each has its line.
+/// A download's time ends with its last byte, as in HTTP/1.1; each has its own log line.
 #[test]
 fn a_line_is_logged_at_the_end_of_its_reply() {
     let world = World::new();
@@ -533,7 +533,7 @@ fn a_line_is_logged_at_the_end_of_its_reply() {
     let lines = client.logged();
     assert!(lines.len() == 1 && lines[0].contains("/big.bin"), "{lines:?}");
     assert!(lines[0].ends_with(" 5.000000"), "{lines:?}");
-    // Ended by the client, by a changed file, and with the connection, in whatever way that ends.
+    // Ended by the client, by a changed file, and with the connection, in each way that it can end.
     client.request(5, "GET", "/big.bin", &[]);
     client.send(&frame(3, 0, 5, &8_u32.to_be_bytes()));
     assert_eq!(client.logged().len(), 1);
@@ -554,7 +554,7 @@ fn a_line_is_logged_at_the_end_of_its_reply() {
     }
 }
 
-/// Memory of streams is charged to the bound of all connections, and goes back.
+/// Memory of streams counts towards the limit of all connections, and is given back.
 #[test]
 fn streams_tell_what_they_hold() {
     let world = World::new();
@@ -585,7 +585,7 @@ fn streams_tell_what_they_hold() {
         }
         assert_eq!(client.held_len(), 0, "{path} {fields:?}");
     }
-    // While memory is short, further streams are refused: they may be asked for again.
+    // While memory is short, further streams are refused: they may be repeated.
     let mut client = Client::new(world.session());
     client.opens_windows = false;
     client.send(&[PREFACE, &settings(&[(4, 0)])].concat());
@@ -602,7 +602,7 @@ fn streams_tell_what_they_hold() {
     assert_eq!(client.request(201, "GET", "/big.bin", &[]).status(), 200);
 }
 
-/// Seen (in review): the tables of idle connections were 20 KiB that no limit knew of.
+/// Seen (in review): the tables of idle connections took 20 KiB that no limit counted.
 #[test]
 fn compression_tables_are_charged() {
     let world = World::new();
@@ -625,12 +625,12 @@ fn compression_tables_are_charged() {
     (0..200).for_each(|_| request(&mut client));
     let held_len = client.held_len();
     assert!((4096..=8192).contains(&held_len), "{held_len}");
-    // They are no streams: a connection is served while memory is short.
+    // Tables are not streams: the connection is served while memory is short.
     client.out.set_lean(true);
     request(&mut client);
 }
 
-/// Seen (in review): a read of 100 bytes was charged 64 KiB: at the bound the connection closed.
+/// Seen (in review): a read of 100 bytes was charged 64 KiB: at the limit the connection closed.
 #[test]
 fn cold_read_is_charged_its_length() {
     let world = World::new();
@@ -656,7 +656,7 @@ fn cold_read_is_charged_its_length() {
 }
 
 /// Seen: each cold read that ended resumed all streams that waited for one, and each of them tried
-/// to read again: half of the square of their number.
+/// to read again: quadratic work.
 #[test]
 fn a_cold_read_resumes_few_streams() {
     const STREAMS: u32 = 40;
@@ -665,7 +665,7 @@ fn a_cold_read_resumes_few_streams() {
     let file = ask_for_cold_bytes(&world, &mut client, STREAMS);
     let before = reads();
     while !client.works.is_empty() {
-        // The kernel reads ahead for each that tries, in order: with this, all has come.
+        // Each attempt makes the kernel read ahead, in order: after this one, everything is cached.
         client.works[0].run(client.now);
         make_cold(&file);
         client.bring_back(0);
@@ -676,7 +676,7 @@ fn a_cold_read_resumes_few_streams() {
     assert!((0..STREAMS).all(|at| client.stream(3 + 2 * at).body == [b'x'; 1000]));
 }
 
-/// Streams that wait for a cold read are read in the end, whatever becomes of those before them.
+/// Streams that wait for a cold read are read eventually, whatever happens to those before them.
 #[test]
 fn a_reset_does_not_strand_cold_streams() {
     let world = World::new();
@@ -696,9 +696,9 @@ fn a_reset_does_not_strand_cold_streams() {
     assert_eq!(whole.collect::<Vec<_>>(), [7, 9, 13, 15, 17]);
 }
 
-/// Asks for 1,000 bytes each on so many streams.
+/// Requests 1,000 bytes on each of so many streams.
 fn ask_for_cold_bytes(world: &World, client: &mut Client, streams: u32) -> fs::File {
-    // More than is read ahead.
+    // More than the kernel reads ahead.
     const APART: u32 = 256 * 1024;
     let path = world.dir.path().join("cold.bin");
     fs::write(&path, vec![b'x'; (streams * APART) as usize]).unwrap();
@@ -715,19 +715,19 @@ fn ask_for_cold_bytes(world: &World, client: &mut Client, streams: u32) -> fs::F
     file
 }
 
-/// Takes a file out of the page cache. A file system in memory has nothing cold.
+/// Evicts a file from the page cache. On tmpfs nothing is ever cold.
 fn make_cold(file: &fs::File) {
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
 
-/// System calls of this thread that read.
+/// System calls for reading by this thread.
 fn reads() -> u64 {
     let io = fs::read_to_string("/proc/thread-self/io").unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("syscr: "));
     line.unwrap().parse().unwrap()
 }
 
-/// One function says what a host is, whichever version names it.
+/// One function validates hosts for both versions.
 #[test]
 fn hosts_are_as_in_http_1_1() {
     let world = World::new();
@@ -766,7 +766,7 @@ fn hosts_are_as_in_http_1_1() {
     }
 }
 
-/// A peer that opens its windows by a few bytes at a time must not hold a connection for ever.
+/// A peer that opens its windows by a few bytes at a time must not hold a connection forever.
 #[test]
 fn slow_windows_end_the_connection() {
     let world = World::new();
@@ -815,7 +815,7 @@ fn idle_connection_waits_as_such() {
     assert_eq!(received.next, Next::Duplex { phase, has_more });
 }
 
-/// A frame in pieces has one deadline, as a head of HTTP/1.1 has, unless streams go on.
+/// A frame in pieces has one deadline, like a head of HTTP/1.1, unless streams make progress.
 #[test]
 fn half_a_frame_has_the_deadline_of_a_head() {
     let world = World::new();
@@ -836,7 +836,7 @@ fn half_a_frame_has_the_deadline_of_a_head() {
     assert_eq!(next(&request[..1]), body);
 }
 
-/// Answers stop the input, not the memory.
+/// Queued replies stop the input before memory grows.
 #[test]
 fn answers_without_bodies_are_bounded() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Passwords of areas: who is let in, what is private, password files that change.
+//! Passwords of areas: admission, privacy of replies, and changing password files.
 
 extern crate weftwork_web as web;
 
@@ -13,7 +13,7 @@ use web::{CacheRule, Handle, Peer, ServiceConfig, Session, Site, SiteConfig};
 const ADA: &str = "ada:$6$rounds=1000$hiXj0vyqppGo7OE3$YtVV.s8VzDr.jGwhnthXHynEmzwql0cDsAp3Fo1Y8y0e\
                    dUejDdcc37NfsR6kAnIMaNODy9P4.1LrdMGUfhkI1/";
 
-/// Shows the session `input` and does its work until it wants something else.
+/// Passes `input` to the session and runs its work until it wants something else.
 fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
     let mut used = 0;
     loop {
@@ -26,13 +26,13 @@ fn receive(session: &mut Session, input: &[u8], out: &mut Outbox) -> Received {
     }
 }
 
-/// The session used so much, and waits for more in this phase.
+/// The text in the outbox.
 fn text(out: &Outbox) -> String {
     String::from_utf8(queued(out)).unwrap()
 }
 
-/// Seen: who was removed from the password file was still let in by requests with a body. Cause:
-/// only a first attempt looks at files that are due, and theirs counted as a second.
+/// Seen: a user removed from the password file was still admitted by requests with a body. Cause:
+/// only a first attempt checks files that are due, and such a request counted as a second.
 #[test]
 fn a_removed_user_with_a_body_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -47,7 +47,7 @@ fn a_removed_user_with_a_body_is_refused() {
     let request = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRhOnB3\r\n\
                     Content-Length: 1\r\n\r\nx";
     let mut now = Now::read();
-    // All files are old. The entries are not due when the passwords are.
+    // All files are old. Entries are not due when passwords are.
     now.since_epoch += Duration::from_secs(100);
     for (nth, expected) in ["200", "200", "401"].into_iter().enumerate() {
         let mut session = Session::new(Arc::clone(&handle), Peer::Unix);
@@ -134,8 +134,8 @@ fn three_areas(dir: &tempfile::TempDir) -> SiteConfig {
     }
 }
 
-/// Seen: a file that was found before a reload was answered by the rules after it: a number of an
-/// area was beyond their list, and what they protect was open. Cure: it is looked up again.
+/// Seen: a file found before a reload was judged by the rules after it: the number of its area was
+/// beyond their list, and protected files were open. Cure: it is looked up again.
 #[test]
 fn a_reload_in_the_middle_of_a_request() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn a_reload_in_the_middle_of_a_request() {
         memory_file_len_max: 8 << 20,
         ..three_areas(&dir)
     };
-    // So long that it is read where that may take long.
+    // So long that it is read on a job thread.
     std::fs::write(areas.root.join("v1.2.html"), "x".repeat((1 << 20) + 1)).unwrap();
     let few = |count: usize| {
         let mut config = areas.clone();
@@ -194,8 +194,8 @@ fn a_reload_in_the_middle_of_a_request() {
     }
 }
 
-/// Seen: the reply that asked for a password could be stored by shared caches where the file was in
-/// an area, and its path not.
+/// Seen: shared caches could store the reply that asked for a password, if the file was in an area
+/// and its path was not.
 #[test]
 fn an_area_is_private_by_its_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn an_area_is_private_by_its_file() {
         assert_eq!(&text(&out)[9..12], "401", "{path}");
         assert_eq!(text(&out).matches("Cache-Control: private").count(), 1, "{}", text(&out));
     }
-    // Neither is the page that a right password shows.
+    // The page behind a right password is not stored either.
     let mut out = Outbox::new();
     let request = b"GET /v1.2 HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRhOnB3\r\n\r\n";
     receive(&mut Session::new(handle, Peer::Unix), request, &mut out);
@@ -243,7 +243,7 @@ fn a_password_is_verified_before_a_405() {
 }
 
 /// Seen: the third field of the log was `-` for every request, where nginx and Apache have the
-/// user. A name without its password is not logged.
+/// user. A name without the right password is not logged.
 #[test]
 fn verified_users_are_logged() {
     const ADA: &str = "YWRhOnB3";
@@ -281,10 +281,10 @@ fn password_is_for_its_own_area() {
     ] {
         assert_eq!(status_in_areas(spa, target, token), status, "{target} {token}");
     }
-    // A page or an index file that is not there does not open what is.
+    // A rule for a page or index file that does not exist must not open the file that answers.
     assert_eq!(status_in_areas(clean, "/admin/plan.pdf", ADA), "401");
     assert_eq!(status_in_areas(listing, "/admin/", ADA), "401");
-    // A page whose name has a dot asks, and style sheets beside it do not.
+    // A page whose name has a dot asks; style sheets beside it do not.
     for (target, token, status) in [
         ("/v1.2", "", "401"),
         ("/v1.2", ADA, "200"),

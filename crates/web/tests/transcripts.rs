@@ -12,7 +12,7 @@ use session::replay::{Cutting, Script, replay, run};
 use transcript::{Ending, Transcript, parse_file};
 use web::{Handle, Peer, ServiceConfig, Session};
 
-/// A site in a directory of its own, which goes when this does.
+/// A site in a temporary directory of its own.
 struct World {
     handle: Arc<Handle>,
     _dir: tempfile::TempDir,
@@ -44,7 +44,7 @@ impl World {
     }
 
     fn play(&self, transcript: &Transcript) -> Result<(), String> {
-        // Shown if the replay panics.
+        // Printed if the replay panics.
         eprintln!("{}", transcript.name);
         let sent = transcript.sent(|path, coding| self.etag(path, coding));
         let script = Script::new().send(&sent);

@@ -5,12 +5,12 @@
 //!                          forward ─────▶    ◀───── from the end of the path
 //! ```
 //!
-//! A path is compared with the keys byte by byte, while the range of those that begin like it
-//! shrinks. It costs the length of the path, once for each way in which names match.
+//! A path is compared with the keys byte by byte, while the range of keys with that prefix shrinks.
+//! The cost is the length of the path, once for each way in which names match.
 
 use super::{PathPiece, Pattern};
 
-/// Bytes of keys that no path has, since it is UTF-8.
+/// Key bytes that no path contains, because paths are UTF-8.
 const NAME: u8 = 0xfe;
 const STAR: u8 = 0xff;
 
@@ -26,7 +26,7 @@ pub(super) struct PatternIndex {
 
 #[cfg(test)]
 thread_local! {
-    /// Keys that were looked at.
+    /// Keys compared so far.
     pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -48,7 +48,7 @@ impl PatternIndex {
     }
 }
 
-/// Text as it is, up to the star; behind it from the end.
+/// The key of a pattern: its text up to the star, and reversed after it.
 fn key_of(pattern: &Pattern) -> Box<[u8]> {
     let mut key = Vec::new();
     for piece in &pattern.head {
@@ -67,21 +67,21 @@ fn key_of(pattern: &Pattern) -> Box<[u8]> {
     key.into()
 }
 
-/// Keys that a part of a path has matched.
+/// Keys that match the path so far.
 #[derive(Clone, Copy)]
 struct Candidates<'a> {
-    /// Those with the same first `depth` bytes.
+    /// Keys with the same first `depth` bytes.
     keys: &'a [Numbered],
     depth: usize,
     rest: &'a [u8],
-    /// The star is passed: `rest` is compared from its end.
+    /// After the star: `rest` is compared from its end.
     is_starred: bool,
 }
 
 impl<'a> Candidates<'a> {
     fn walk(mut self, first: &mut Option<usize>) {
         while let Some((key, number)) = self.keys.first() {
-            // The shortest key is the first one, and among equal keys the first rule.
+            // The shortest key comes first, and among equal keys the first rule.
             if key.len() == self.depth {
                 if self.is_starred || self.rest.is_empty() {
                     *first = Some(first.map_or(*number, |first| first.min(*number)));
@@ -102,7 +102,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The keys that go on with `byte`.
+    /// Keys that continue with `byte`.
     fn with(&self, byte: u8, rest: &'a [u8]) -> Candidates<'a> {
         #[cfg(test)]
         LOOKS.set(LOOKS.get() + 1);
@@ -118,7 +118,7 @@ impl<'a> Candidates<'a> {
         Candidates { keys, depth: self.depth + 1, rest, ..*self }
     }
 
-    /// The position of the first key, in their order, of which this is true.
+    /// The position of the first key that satisfies the predicate.
     fn position(&self, is_behind: impl Fn(&[u8]) -> bool) -> usize {
         self.keys.partition_point(|(key, _)| {
             #[cfg(test)]
@@ -127,7 +127,7 @@ impl<'a> Candidates<'a> {
         })
     }
 
-    /// The rest without the segment that a name stands for.
+    /// The rest after the segment that a name matches.
     fn without_segment(&self) -> Option<&'a [u8]> {
         let is_slash = |byte: &u8| *byte == b'/';
         let rest = if self.is_starred {

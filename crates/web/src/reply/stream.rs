@@ -8,16 +8,16 @@ use session::{FileRange, Now};
 
 use crate::status::Status;
 
-/// A reply until its stream takes it.
+/// A reply until its stream takes it over.
 #[derive(Debug, Default)]
 pub(crate) struct StreamReply {
-    /// `None`: there is no reply yet.
+    /// `None`: no reply yet.
     pub(crate) status: Option<Status>,
-    /// Fields beside those that most replies have, encoded.
+    /// Encoded fields other than those that most replies have.
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Segments,
     pub(crate) body_len: u64,
-    /// Arrival of the request, if that is not now.
+    /// Arrival of the request, if it was not in this call.
     pub(crate) asked: Option<Now>,
 }
 
@@ -37,7 +37,7 @@ impl Segment {
     }
 }
 
-/// Parts of a body, in order. A single one, as most bodies are, needs no allocation.
+/// Parts of a body, in order. A single part, the common case, needs no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     /// `None`: the body has ended.
@@ -65,7 +65,7 @@ impl Segments {
         self.first.is_none()
     }
 
-    /// Length of all that is left.
+    /// Length of all remaining parts.
     pub(crate) fn len(&self) -> u64 {
         self.iter().map(Segment::len).sum()
     }
@@ -74,13 +74,13 @@ impl Segments {
         self.first.iter().chain(&self.rest)
     }
 
-    /// Bytes of memory that are allocated for the parts beyond the first.
+    /// Bytes of memory allocated for parts beyond the first.
     pub(crate) fn allocated_len(&self) -> usize {
         self.rest.capacity() * size_of::<Segment>()
     }
 }
 
-/// Most bytes of fields that are kept allocated.
+/// Most bytes of fields that stay allocated.
 const FIELDS_LEN_KEPT: usize = 4096;
 
 impl StreamReply {
@@ -97,7 +97,7 @@ impl StreamReply {
         self.asked = None;
     }
 
-    /// Appends a field; its name is in small letters.
+    /// Appends a field; its name must be in lower case.
     pub(crate) fn put_field(&mut self, name: &[u8], value: &[u8]) {
         self.fields.extend(encode_literals([(name, value)]));
     }
@@ -121,7 +121,7 @@ impl StreamReply {
     }
 }
 
-/// Header lines as fields, whose names are in small letters. RFC 9113 8.2.1
+/// Encodes header lines as fields with lower-case names. RFC 9113 8.2.1
 pub(crate) fn encode_lines(lines: &[u8]) -> Vec<u8> {
     let names = lines.to_ascii_lowercase();
     let mut start = 0;

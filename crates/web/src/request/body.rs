@@ -1,4 +1,4 @@
-//! Request bodies. A static site does not use it, but must find its end: the body is read and
+//! Request bodies. A static site does not use them, but must find their end: a body is read and
 //! discarded.
 
 use super::target::hex;
@@ -15,7 +15,7 @@ pub(crate) enum Framing {
 }
 
 impl Framing {
-    /// Whatever two readers could understand in two ways is refused. RFC 9112 6.1 and 6.3
+    /// Refuses every framing that two readers could interpret differently. RFC 9112 6.1 and 6.3
     #[inline]
     pub(super) fn of(fields: &Fields<'_>, version: Version) -> Result<Framing, Refusal> {
         match (fields.get(Name::ContentLength), fields.get(Name::TransferEncoding)) {
@@ -26,7 +26,7 @@ impl Framing {
         }
     }
 
-    /// RFC 9110 8.6: the same length twice may be taken as once; two lengths may not.
+    /// Reads `Content-Length`. Equal repeats count as one; others are refused. RFC 9110 8.6
     fn of_length(length: &[u8], fields: &Fields<'_>) -> Result<Framing, Refusal> {
         if fields.all(Name::ContentLength).any(|other| other != length) {
             return Err(Refusal::ContentLength);
@@ -44,7 +44,7 @@ impl Framing {
     }
 
     fn of_encoding(fields: &Fields<'_>, version: Version) -> Result<Framing, Refusal> {
-        // RFC 9112 6.1: in a request of version 1.0 the framing is to be taken as faulty.
+        // RFC 9112 6.1: in a request of version 1.0 the framing is considered faulty.
         if version == Version::Http10 {
             return Err(Refusal::TransferEncoding);
         }
@@ -63,7 +63,7 @@ impl Framing {
     }
 }
 
-/// A body on its way in.
+/// A body being received.
 #[derive(Debug)]
 pub(crate) enum BodyReader {
     Length { left: u64 },
@@ -86,7 +86,7 @@ impl BodyReader {
         }
     }
 
-    /// Takes what belongs to the body from the start of `input`. Returns how many bytes that were.
+    /// Takes the bytes that belong to the body from the start of `input`. Returns their number.
     pub(crate) fn discard(
         &mut self,
         input: &[u8],
@@ -112,7 +112,7 @@ impl BodyReader {
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     at: At,
-    /// Size of the current chunk; counts down inside its data.
+    /// Remaining size of the current chunk.
     size: u64,
     size_digits: u32,
     /// Bytes of data in all chunks so far.
@@ -126,14 +126,14 @@ pub(crate) struct Chunks {
 enum At {
     #[default]
     Size,
-    /// Whitespace behind the size, which only a `;` may follow.
+    /// Whitespace after the size; only a `;` may follow.
     SizeSpace,
     Extension,
     SizeLineFeed,
     Data,
     DataReturn,
     DataLineFeed,
-    /// At the start of a trailer line, or of the last, empty one.
+    /// At the start of a trailer line, or of the final empty line.
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -141,7 +141,7 @@ enum At {
     EndLineFeed,
 }
 
-/// More digits than 64 bits have; leading zeros included.
+/// Most size digits, leading zeros included: 64 bits.
 const SIZE_DIGITS_MAX: u32 = 16;
 
 impl Chunks {
@@ -255,12 +255,12 @@ pub(crate) enum Expectation {
     None,
     /// The client waits for a `100 Continue` before it sends its body.
     Continue,
-    /// An expectation that cannot be met.
+    /// An unknown expectation.
     Unknown,
 }
 
 impl Expectation {
-    /// A 1.0 client cannot expect anything: its `100-continue` is to be ignored.
+    /// `100-continue` of a 1.0 client is ignored.
     pub(crate) fn of(fields: &Fields<'_>, version: Version) -> Expectation {
         if version == Version::Http10 || !fields.has(Name::Expect) {
             return Expectation::None;
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(both, Err(Refusal::LengthAndEncoding));
     }
 
-    /// Discards `input` whole and byte by byte; both must end alike. Returns what is left of it.
+    /// Discards `input` whole and byte by byte; both must end alike. Returns the rest of it.
     #[track_caller]
     fn discarded(input: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Refusal> {
         let whole = run(input, input.len().max(1), limits);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a body is chunked, exactly its encoding is taken, and what follows is left.
+        /// Exactly the encoding of a chunked body is taken, and the bytes after it are left.
         #[test]
         fn any_chunking_ends_at_the_end(
             sizes in prop::collection::vec(1_usize..300, 0..12),
@@ -443,7 +443,7 @@ mod tests {
             prop_assert_eq!(used, len);
         }
 
-        /// Any bytes at all come to the same end, whole and byte by byte, and without a panic.
+        /// Any bytes give the same result whole and byte by byte, without a panic.
         #[test]
         fn arbitrary_bytes_at_any_cut(
             body in "[0-9a-f]{1,2}(;[a-z]{0,3})?(\r\n|\n|\r)[a-z]{0,20}(\r\n)?0?\r\n([a-z]{0,3}: ?x\r\n)?(\r\n)?",

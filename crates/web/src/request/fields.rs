@@ -35,7 +35,7 @@ impl Name {
         1 << self as u8
     }
 
-    /// `name` must have no control bytes in it: [`is_same`] relies on it.
+    /// `name` must contain no control bytes: [`is_same`] relies on it.
     #[inline]
     fn of(name: &[u8]) -> Option<Name> {
         let found = |is_same, name| if is_same { Some(name) } else { None };
@@ -62,8 +62,8 @@ impl Name {
 
 /// True if a field name without control bytes equals `lower`, ignoring case.
 ///
-/// Setting bit 5 makes a capital small. It would also turn CR into `-`, but CR is a control byte;
-/// nothing else it changes becomes a letter. The length is a constant, so this compiles to a few
+/// Setting bit 5 turns capitals into small letters. It also turns CR into `-`, but CR is a control
+/// byte; no other byte becomes a letter. The length is a constant, so this compiles to a few
 /// vector instructions and no loop.
 #[inline]
 fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
@@ -72,14 +72,14 @@ fn is_same<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     })
 }
 
-/// The fields of one request. A field that came more than once is remembered as such, and its
-/// values are searched for again when all are wanted, which is rare.
+/// The fields of one request. A repeated field is marked as such, and its values are searched for
+/// again if all of them are needed, which is rare.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
-    /// All that has come from the first field line on. The search ends at the blank line.
+    /// The input from the first field line on. The search ends at the blank line.
     block: &'a [u8],
-    /// Offset and length of the first value of each name. Half as large as slices: a head is moved
-    /// twice on its way.
+    /// Offset and length of the first value of each name. Half the size of slices: a head is moved
+    /// twice.
     values: [(u32, u32); NAME_COUNT],
     present: u16,
     repeated: u16,
@@ -92,8 +92,8 @@ impl<'a> Fields<'a> {
         Fields { block: input, values: [(0, 0); NAME_COUNT], present: 0, repeated: 0 }
     }
 
-    /// Takes one field line, without its CRLF and without control bytes in it: `line_len` bytes
-    /// from `start` on. Always inlined: there are two parsers, of HTTP/1.1 and of streams.
+    /// Takes one field line without its CRLF and without control bytes: `line_len` bytes from
+    /// `start` on. Always inlined into the two parsers, of HTTP/1.1 and of streams.
     #[inline(always)]
     pub(super) fn push_line(&mut self, start: usize, line_len: usize) -> Result<(), Refusal> {
         let input = &self.block[start..];
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
                 let after = &line[colon + 1..];
                 let value = trim_start(after);
                 let at = start + colon + 1 + (after.len() - value.len());
-                // A head of 4 GiB does not come here: `RequestLimits` are smaller.
+                // A head is shorter than 4 GiB: `RequestLimits`.
                 self.values[name as usize] = (at as u32, trim_end(value).len() as u32);
                 Ok(())
             }
@@ -126,7 +126,7 @@ impl<'a> Fields<'a> {
         self.present & name.bit() != 0
     }
 
-    /// The value of a field that may come once; if it came more often, the first.
+    /// The value of a singleton field; the first one if it is repeated.
     #[inline]
     pub(crate) fn get(&self, name: Name) -> Option<&'a [u8]> {
         self.has(name).then(|| {
@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The value of a field that is ignored when it is repeated, such as a date.
+    /// The value of a field that is ignored if repeated, such as a date.
     #[inline]
     pub(crate) fn single(&self, name: Name) -> Option<&'a [u8]> {
         self.get(name).filter(|_| !self.is_repeated(name))
@@ -147,7 +147,7 @@ impl<'a> Fields<'a> {
         self.repeated & name.bit() != 0
     }
 
-    /// Every value of a field, in the order in which they came.
+    /// Every value of a field, in order of arrival.
     pub(crate) fn all(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let is_repeated = self.is_repeated(name);
         let first = self.get(name).filter(|_| !is_repeated);
@@ -158,8 +158,8 @@ impl<'a> Fields<'a> {
         }))
     }
 
-    /// Every value of a field that is not a [`Name`], in the order in which they came, found line
-    /// by line. `lower` is its name in small letters.
+    /// Every value of a field that is not a [`Name`], in order of arrival, found line by line.
+    /// `lower` is its name in small letters.
     pub(crate) fn search(&self, lower: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         lines(self.block).filter_map(move |line| {
             let (name, value) = line.split_at_checked(lower.len())?;
@@ -168,8 +168,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Every member of a list field that has no quoted strings in it, empty ones left out. RFC 9110
-    /// 5.6.1
+    /// Every member of a list field without quoted strings; empty ones are skipped. RFC 9110 5.6.1
     pub(crate) fn members(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.all(name).flat_map(members)
     }
@@ -181,7 +180,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The members of one value of a list field, trimmed, empty ones left out. RFC 9110 5.6.1.2
+/// The members of one value of a list field, trimmed; empty ones are skipped. RFC 9110 5.6.1.2
 pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim).filter(|member| !member.is_empty())
 }
@@ -190,24 +189,24 @@ pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[cold]
 fn refusal_of(line: &[u8]) -> Refusal {
     match line.first() {
-        // RFC 9112 5.2: a line that goes on with the one before it is refused.
+        // RFC 9112 5.2: a folded line, one that continues the line before it, is refused.
         Some(b' ' | b'\t') => Refusal::FieldFolded,
-        // RFC 9112 5.1: no whitespace before the colon, either.
+        // RFC 9112 5.1: no whitespace before the colon either.
         _ => Refusal::FieldName,
     }
 }
 
-/// Offset of the first colon. Names are short and of many lengths, so a byte loop would cost a
-/// mispredicted branch each (a fifth of a browser's request): sixteen bytes are compared in one
-/// step, beyond the end of the line if there is more input.
+/// Offset of the first colon. Names are short and of many lengths, so a byte loop would cost one
+/// mispredicted branch each (a fifth of a browser's request): sixteen bytes are compared at once,
+/// past the end of the line if there is more input.
 #[inline(always)]
 fn find_colon(input: &[u8]) -> Option<usize> {
     const ONES: u128 = u128::MAX / 0xff;
     match input.first_chunk::<16>() {
         Some(start) => {
             let differ = u128::from_le_bytes(*start) ^ (ONES * b':' as u128);
-            // The high bit of the first byte that is zero; a borrow can only set it falsely behind
-            // that.
+            // The high bit of the first zero byte is set; a borrow can set false ones only after
+            // it.
             let found = differ.wrapping_sub(ONES) & !differ & (ONES * 0x80);
             match found {
                 0 => memchr(b':', &input[16..]).map(|at| 16 + at),
@@ -228,7 +227,7 @@ fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Without spaces and tabs at both ends. RFC 9110 5.6.3
+/// Trims spaces and tabs at both ends. RFC 9110 5.6.3
 #[inline]
 pub(crate) fn trim(value: &[u8]) -> &[u8] {
     trim_end(trim_start(value))
@@ -294,7 +293,7 @@ mod tests {
         assert_eq!(names.len(), NAME_COUNT);
         for (at, name) in names.iter().enumerate() {
             assert_eq!(Name::of(name.as_bytes()).map(|name| name as usize), Some(at), "{name}");
-            // No printable byte in place of another makes the same name, apart from case.
+            // Replacing any byte by another printable one changes the name, apart from case.
             for (at, byte) in (0..name.len()).flat_map(|at| (b' '..=0xff).map(move |b| (at, b))) {
                 let mut near = name.as_bytes().to_vec();
                 near[at] = byte;

@@ -1,4 +1,4 @@
-//! The head of a request, parsed where it lies: nothing is copied, nothing is allocated.
+//! The head of a request, parsed in place: nothing is copied, nothing is allocated.
 //!
 //! ```text
 //!   GET /style.css?v=3 HTTP/1.1 CRLF        line    ends at the first LF
@@ -7,12 +7,12 @@
 //!   CRLF                                    the head ends here
 //! ```
 //!
-//! Cost of a browser's head of 400 bytes in 10 lines: one pass in steps of eight bytes which finds
-//! the ends of lines and everything that must not be there, and one step for each byte of a name
-//! and of the path. `examples/request_cost.rs` measures it.
+//! Cost of a browser's head of 400 bytes in 10 lines: one pass in steps of eight bytes finds line
+//! ends and forbidden bytes, and one step is spent per byte of a name and of the path.
+//! `examples/request_cost.rs` measures it.
 //!
-//! Whatever is not exactly RFC 9112 is refused: two parsers which disagree about one byte are what
-//! request smuggling is made of.
+//! Anything but exact RFC 9112 is refused: request smuggling needs two parsers that disagree about
+//! one byte.
 
 use std::net::Ipv6Addr;
 
@@ -22,10 +22,10 @@ use super::target::Target;
 use super::{Fields, Framing, Name, Refusal};
 use crate::config::RequestLimits;
 
-/// A request's head. Borrows from the bytes it was parsed from.
+/// A request's head. Borrows from the input.
 #[derive(Debug)]
 pub(crate) struct Head<'a> {
-    /// The request line as it came, without its CRLF; for the log.
+    /// The request line as received, without its CRLF; for the log.
     pub(crate) line: &'a [u8],
     pub(crate) method: Method,
     pub(crate) target: Target<'a>,
@@ -43,13 +43,13 @@ pub(crate) enum Method {
     Get,
     Head,
     Options,
-    /// A known method that no static file allows: 405.
+    /// A known method that static files do not allow: 405.
     Forbidden,
     /// An unknown method: 501. RFC 9110 9.1
     Unknown,
 }
 
-/// The versions that differ to us. A higher minor version is answered as 1.1: RFC 9110 2.5
+/// Versions that are answered differently. A higher minor version is treated as 1.1: RFC 9110 2.5
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Http10,
@@ -58,7 +58,7 @@ pub(crate) enum Version {
 }
 
 impl<'a> Head<'a> {
-    /// The host that the request names: that of an absolute target, or the field's. RFC 9112 3.2.2
+    /// The host that the request names: in an absolute target, or in the field. RFC 9112 3.2.2
     #[inline]
     pub(crate) fn host(&self) -> Option<&'a [u8]> {
         match self.target {
@@ -73,7 +73,7 @@ impl<'a> Head<'a> {
         let Some(wish) = self.fields.get(Name::Connection) else {
             return self.version == Version::Http11;
         };
-        // What browsers send is compared as a whole.
+        // The value that browsers send is compared whole.
         let is_plain = wish == b"keep-alive" && !self.fields.is_repeated(Name::Connection);
         is_plain || self.persists_by_list()
     }
@@ -84,13 +84,13 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Parses a head that begins at the start of `input`; `None` if its blank line is yet to come.
+/// Parses a head at the start of `input`; `None` if its blank line has not arrived.
 ///
-/// The verdict on a piece of a head is `None` or the verdict on the whole: everything is judged in
-/// the order of the bytes, so that it does not matter how they were cut.
+/// The result for a piece of a head is `None` or the result for the whole: bytes are judged in
+/// order, so it does not matter how the input was cut.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first mistake.
 pub(crate) fn parse<'a>(
     input: &'a [u8],
     limits: &RequestLimits,
@@ -98,11 +98,11 @@ pub(crate) fn parse<'a>(
     parse_as::<false>(input, limits)
 }
 
-/// Parses the head of a stream of HTTP/2, [written](super::stream::write) as that of HTTP/1.1: so
-/// both have the same limits, refusals and log lines.
+/// Parses the head of an HTTP/2 stream, [written](super::stream::write) as HTTP/1.1, so that both
+/// have the same limits, refusals and log lines.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first mistake.
 pub(crate) fn parse_stream<'a>(
     input: &'a [u8],
     limits: &RequestLimits,
@@ -160,12 +160,12 @@ fn parse_as<'a, const IS_HTTP2: bool>(
     }))
 }
 
-/// The line that begins at `start`, without its CRLF; `None` if that is yet to come. A line of more
-/// than `len_max` bytes is refused with `too_long`, and any control byte but HTAB with its own
+/// The line that begins at `start`, without its CRLF; `None` if its end has not arrived. A line of
+/// more than `len_max` bytes is refused with `too_long`, and any control byte but HTAB with its own
 /// refusal.
 ///
-/// RFC 9112 2.2 lets a recipient take a bare LF as the end of a line. We do not: a proxy before us
-/// may not, and would see other fields than we do.
+/// RFC 9112 2.2 allows a recipient to accept a bare LF as a line end. This server refuses it: a
+/// proxy in front may not accept it, and would then see other fields.
 #[inline(always)]
 fn next_line(
     input: &[u8],
@@ -192,7 +192,7 @@ fn next_line(
     }
 }
 
-/// True if a piece of a head has a byte that can change the result: a line end, or a forbidden
+/// True if a piece of a head contains a byte that can change the result: a line end or a forbidden
 /// byte.
 pub(crate) fn has_control(piece: &[u8]) -> bool {
     find_control(piece).is_some()
@@ -200,9 +200,9 @@ pub(crate) fn has_control(piece: &[u8]) -> bool {
 
 /// Offset of the first control byte (RFC 5234 `CTL`): sixteen bytes a step, in two registers.
 ///
-/// Lines of a head are some 30 bytes long. There this beats `memchr`, which pays for a call and its
-/// choice of vector unit each time, and it finds in the same pass what must not be in a head at
-/// all.
+/// Lines of a head are some 30 bytes long. At that length this beats `memchr`, which pays for a
+/// call and a choice of vector unit each time; the same pass finds the bytes that are forbidden in
+/// a head.
 #[inline(always)]
 fn find_control(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -220,14 +220,14 @@ fn find_control(bytes: &[u8]) -> Option<usize> {
     Some(at + tail)
 }
 
-/// Sets the high bit of the first byte that is a control byte. (A borrow may set it falsely in
-/// bytes behind that one, never before.)
+/// Sets the high bit of the first control byte. (A borrow may set false ones after it, never
+/// before.)
 #[inline(always)]
 fn controls(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
     let below_space = word.wrapping_sub(ONES * 0x20);
-    // Without its high bit a byte can be increased without a carry; only 0x7f gets a high bit by
-    // that.
+    // With its high bit cleared, a byte is increased without a carry; only 0x7f then gets a high
+    // bit.
     let is_delete = (word & (ONES * 0x7f)) + ONES;
     (below_space | is_delete) & !word & (ONES * 0x80)
 }
@@ -255,7 +255,7 @@ fn parse_request_line<const IS_HTTP2: bool>(
 }
 
 impl Method {
-    /// `GET` does not come here.
+    /// Classifies every method but `GET`.
     #[inline]
     fn of(token: &[u8]) -> Result<Method, Refusal> {
         match token {
@@ -299,8 +299,8 @@ fn check_host(fields: &Fields<'_>, version: Version) -> Result<(), Refusal> {
     }
 }
 
-/// True for a host with or without a port: a name, an IPv4 address, or an IPv6 address in brackets.
-/// RFC 3986 3.2.2. Userinfo is none of it. RFC 9110 4.2.4
+/// True for a host with or without a port: a name, an IPv4 address, or an IPv6 address in brackets
+/// (RFC 3986 3.2.2), without userinfo. RFC 9110 4.2.4
 #[inline(always)]
 pub(crate) fn is_host(authority: &[u8]) -> bool {
     let (name, rest) = match authority {
@@ -346,7 +346,7 @@ fn ipv6_len(text: &[u8]) -> Option<usize> {
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
-/// In a path, and plain at any place of it.
+/// Allowed in a path, and never special there.
 const PATH: u8 = 4;
 
 /// Character classes of each byte.
@@ -390,15 +390,15 @@ fn is_host_byte(byte: u8) -> bool {
     CLASSES[usize::from(byte)] & HOST != 0
 }
 
-/// True for a byte of a path that means itself at any place of it.
+/// True for a byte that is never special in a path.
 #[inline]
 pub(super) fn is_path_byte(byte: u8) -> bool {
     CLASSES[usize::from(byte)] & PATH != 0
 }
 
-/// RFC 3986 has fewer bytes in a path or query. We let the printable rest of ASCII pass (browsers
-/// send `|` and `^` as they are), but no `#`: a fragment is never sent. Bytes above ASCII mean what
-/// they mean percent-encoded: some clients send UTF-8 as it is, and nginx and Caddy take it, too.
+/// RFC 3986 allows fewer bytes in a path or query. All other printable ASCII is accepted (browsers
+/// send `|` and `^` unencoded) except `#`: a fragment is never sent. Bytes above ASCII are taken as
+/// if percent-encoded: some clients send plain UTF-8, and nginx and Caddy accept it too.
 pub(super) const fn is_target_byte(byte: u8) -> bool {
     byte > b' ' && byte != 0x7f && byte != b'#'
 }
@@ -533,7 +533,7 @@ mod tests {
         let fields = |count: usize| format!("GET / HTTP/1.0\r\n{}\r\n", "a: b\r\n".repeat(count));
         assert_eq!(fate(&fields(3)), None);
         assert_eq!(fate(&fields(4)), Some(Refusal::FieldCount));
-        // A piece that is already too long is refused without waiting for its end.
+        // A piece that is already too long is refused without waiting for the rest.
         assert!(matches!(parse(&[b'x'; 64], &limits), Ok(None)));
         assert!(matches!(parse(&[b'x'; 65], &limits), Err(Refusal::RequestLineTooLong)));
     }

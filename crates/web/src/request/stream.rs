@@ -1,11 +1,11 @@
-//! Heads of HTTP/2 as heads of HTTP/1.1.
+//! Heads of HTTP/2, written as heads of HTTP/1.1.
 
 use http2::RequestHead;
 
-/// Writes a head of HTTP/2 as one of HTTP/1.1, but for the version, into `text`.
+/// Writes an HTTP/2 head into `text` in the form of HTTP/1.1, except for the version.
 ///
-/// Its bytes were checked (RFC 9113 8.2.1): no line end is among them, and no space in the method
-/// and the path. So what is parsed from the text are these fields and no others.
+/// The bytes were checked (RFC 9113 8.2.1): no line end anywhere, no space in the method and path.
+/// Parsing the text therefore gives exactly these fields.
 pub(crate) fn write(head: &RequestHead, text: &mut Vec<u8>) {
     text.clear();
     text.extend_from_slice(head.method());

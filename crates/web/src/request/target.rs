@@ -15,29 +15,29 @@ pub(crate) enum Target<'a> {
     Server,
 }
 
-/// A path as it came, percent-encoded.
+/// A percent-encoded path as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawPath<'a> {
     /// Begins with `/`.
     pub(crate) path: &'a [u8],
-    /// Behind the `?`; empty if there is none.
+    /// The part after `?`; empty if there is none.
     pub(crate) query: &'a [u8],
     /// Host and port of absolute form; empty in origin form.
     pub(crate) authority: &'a [u8],
-    /// The path needs no decoding, merging or removing.
+    /// The path needs no decoding, merging of slashes or removal of dot segments.
     pub(crate) is_plain: bool,
 }
 
-/// Reason for which a path cannot name a file. The request itself was understood, so the connection
+/// Reason why a path cannot name a file. The request itself was understood, so the connection
 /// persists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
     /// A `%` without two hexadecimal digits, or `%00`.
     Encoding,
-    /// More `..` than there are segments.
+    /// More `..` than segments.
     AboveRoot,
-    /// Well-formed, but no file here has such an address: not UTF-8 once decoded, or with a slash
-    /// inside of a segment (`%2F`, which is data and no separator: RFC 3986 2.2).
+    /// Well-formed, but no possible file: not UTF-8 once decoded, or with a slash inside a segment
+    /// (`%2F`, which is data, not a separator: RFC 3986 2.2).
     NoFile,
 }
 
@@ -52,16 +52,15 @@ impl<'a> Target<'a> {
     }
 }
 
-/// RFC 9112 3.2.2: a server takes absolute form as well. Authority form (for `CONNECT`) and
-/// everything else is refused.
+/// Parses absolute form, which servers must accept (RFC 9112 3.2.2). Authority form (for `CONNECT`)
+/// and everything else is refused.
 #[cold]
 fn parse_absolute(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
     let rest = rest.ok_or(Refusal::Target)?;
     let authority_len = rest.iter().position(|&b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(authority_len);
-    // RFC 9110 4.2.1: an empty host is invalid. 4.2.4: and so is one behind a user's name and
-    // password.
+    // RFC 9110: an empty host (4.2.1) and userinfo before the host (4.2.4) are invalid.
     if !is_host(authority) {
         return Err(Refusal::Target);
     }
@@ -83,7 +82,7 @@ fn strip_scheme<'a>(target: &'a [u8], scheme: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl<'a> RawPath<'a> {
-    /// Finds the query and whether the path is plain, in one step per byte.
+    /// Finds the query, and whether the path is plain, in one step per byte.
     #[inline]
     pub(crate) fn parse(target: &'a [u8]) -> Result<RawPath<'a>, Refusal> {
         let mut is_plain = true;
@@ -95,7 +94,7 @@ impl<'a> RawPath<'a> {
                     check_query(query)?;
                     return Ok(RawPath { path: &target[..at], query, authority: b"", is_plain });
                 }
-                // A dot segment begins with `/.`, and so do hidden files; both take the slow path.
+                // A dot segment begins with `/.`, as hidden files do; both take the slow path.
                 b'.' | b'/' => is_plain &= at == 0 || target[at - 1] != b'/',
                 b'%' => is_plain = false,
                 _ => return Err(Refusal::Target),
@@ -104,9 +103,8 @@ impl<'a> RawPath<'a> {
         Ok(RawPath { path: target, query: b"", authority: b"", is_plain })
     }
 
-    /// Percent-decodes the path, merges slashes, and removes dot segments (RFC 3986 5.2.4, after
-    /// decoding, so that `%2e%2e` is what it means). Uses `room` only if there is something to
-    /// change.
+    /// Percent-decodes the path, merges slashes, and removes dot segments (RFC 3986 5.2.4; after
+    /// decoding, so that `%2e%2e` counts). Uses `room` only if something changes.
     #[inline]
     pub(crate) fn normalize<'s>(&self, buffer: &'s mut Vec<u8>) -> Result<&'s str, PathError>
     where
@@ -117,8 +115,7 @@ impl<'a> RawPath<'a> {
     }
 }
 
-/// The same target, or request line, with bytes above ASCII percent-encoded: for `Location` and
-/// the log.
+/// A target or request line with bytes above ASCII percent-encoded, for `Location` and the log.
 pub(crate) fn encoded(target: &[u8]) -> Cow<'_, [u8]> {
     if target.is_ascii() {
         return Cow::Borrowed(target);
@@ -169,8 +166,8 @@ fn rewrite<'s>(path: &[u8], buffer: &'s mut Vec<u8>) -> Result<&'s [u8], PathErr
     Ok(buffer)
 }
 
-/// A byte that is in no UTF-8. It stands for a slash that is no separator, because no file name has
-/// either.
+/// A byte that never occurs in UTF-8. It stands for a slash that is data, because no file name
+/// contains either.
 const NO_TEXT: u8 = 0xff;
 
 fn decode(segment: &[u8], buffer: &mut Vec<u8>) -> Result<(), PathError> {
@@ -261,7 +258,7 @@ mod tests {
         for target in ["/%ff", "/a%2fb", "/a%2Fb/c", "/..%2f..%2fetc", "/%2f/../%2f"] {
             assert_eq!(normalized(target), Err(PathError::NoFile), "{target}");
         }
-        // The segment with the slash is gone.
+        // The segment with the slash is removed.
         check("/a%2Fb/../c", "/c");
     }
 
@@ -300,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for, what is looked up lies below the root and has one spelling.
+        /// For any target, the looked-up path lies below the root and has one spelling.
         #[test]
         fn a_path_never_escapes_the_root(target in "(/|/[.]|/[.][.]|%2e|%2E|%5c|%20|%2f|é|[a-z.%]|[\\x21-\\x7e]){0,24}") {
             let target = format!("/{target}").replace('#', "");

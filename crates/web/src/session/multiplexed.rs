@@ -1,4 +1,4 @@
-//! A connection that speaks HTTP/2: many requests at a time, each on a stream (RFC 9113).
+//! A connection that speaks HTTP/2: many concurrent requests, each on a stream (RFC 9113).
 //!
 //! ```text
 //!  input ─▶ Endpoint ─▶ request ─▶ answer ─▶ StreamReply ─┬─▶ HEADERS ─▶ Outbox
@@ -6,8 +6,8 @@
 //!                                  HTTP/1.1  segments     └─▶ Stream ─▶ DATA, piece by piece
 //! ```
 //!
-//! A piece of a file is read before the heads of its frames are written, and compared with the
-//! file's stamp: a file that has changed costs its stream, not the connection.
+//! A piece of a file is read before its frame headers are written, and compared with the file's
+//! stamp: a changed file ends its stream, not the connection.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -39,68 +39,68 @@ use crate::status::Status;
 pub(super) struct Multiplexed {
     endpoint: Endpoint,
     limits: Arc<EndpointLimits>,
-    /// Hosts that the certificate is for, and the last one.
+    /// Hosts of the certificate, and the host checked last.
     covers: Covers,
     covered: Vec<u8>,
-    /// By the slots of the endpoint's streams.
+    /// Indexed by the slots of the endpoint's streams.
     streams: Vec<Stream>,
-    /// Works to hand out.
+    /// Work to hand out.
     works: VecDeque<Task>,
-    /// Works that were handed out, and are not back.
+    /// Number of works handed out and not returned yet.
     out_count: u8,
-    /// Reads among both, their bytes, and streams that wait for one to end.
+    /// Reads in both groups, their bytes, and streams that wait for a read to end.
     reads: u8,
     reads_len: usize,
     unread: VecDeque<StreamKey>,
-    /// Bytes of the requests among both.
+    /// Bytes of the requests in both groups.
     worked_len: usize,
-    /// Bytes of requests whose bodies are on their way.
+    /// Bytes of requests whose bodies are still arriving.
     pending_len: usize,
-    /// Bytes that replies hold which are not sent.
+    /// Bytes held by unsent replies.
     replies_len: usize,
     pace: Pace,
-    /// Frames were not taken because too much output waited.
+    /// Frames remain in the input because too much output is queued.
     has_frames_left: bool,
-    /// A frame is not whole.
+    /// The last frame is incomplete.
     has_part: bool,
     has_failed: bool,
 }
 
-/// Part of a file that is read where blocking is allowed.
+/// Part of a file, to be read where blocking is allowed.
 #[derive(Debug)]
 pub(crate) struct PieceRead {
     piece: BodyPiece,
     file: Arc<SharedFile>,
     /// Position in the file.
     start: u64,
-    /// `None`: it cannot be read, or the file has changed.
+    /// `None`: the read failed, or the file has changed.
     bytes: Option<Vec<u8>>,
 }
 
-/// One stream, beside what the endpoint knows of it.
+/// One stream, apart from the endpoint's state of it.
 #[derive(Debug, Default)]
 struct Stream {
-    /// `None`: it has ended.
+    /// `None`: the stream has ended.
     key: Option<StreamKey>,
-    /// A request whose body is on its way.
+    /// A request whose body is still arriving.
     pending: Option<Box<KeptRequest>>,
     /// Rest of the reply's body.
     body: Segments,
-    /// Arrival of the request, and line of the log: until the last byte of the body.
+    /// Arrival of the request and its log line, kept until the last byte of the body.
     asked: Option<Instant>,
     line: Option<HeldLine>,
     /// Bytes that the reply holds.
     reply_len: usize,
-    /// The rest of the request's body is not wanted once the reply has been sent.
+    /// The rest of the request's body is unwanted once the reply has been sent.
     is_refused: bool,
 }
 
-/// Progress of a peer that keeps its windows closed.
+/// Progress of a peer that limits its windows.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Start of the present interval; `None` if nothing waits for windows.
+    /// Start of the current interval; `None` if no stream waits for a window.
     since: Option<Instant>,
-    /// Bytes of bodies in it.
+    /// Bytes of bodies sent in it.
     sent_len: u64,
 }
 
@@ -108,7 +108,7 @@ struct Pace {
 #[derive(Debug, Default)]
 struct Scratch {
     head: Option<RequestHead>,
-    /// Limits that `head` was made for.
+    /// Limits that `head` was allocated for.
     limits: (u32, usize),
     /// Head of a request as text.
     text: Vec<u8>,
@@ -126,31 +126,30 @@ const PIECE_LEN_MAX: u64 = 64 * 1024;
 /// The same while memory is short.
 const PIECE_LEN_MAX_LEAN: u64 = 16 * 1024;
 
-/// Segments up to this length are copied behind the heads of their frames.
+/// Longest segment that is copied behind its frame headers.
 const COPIED_LEN_MAX: usize = 16 * 1024;
 
-/// Reads of one connection at a time: what they bring goes into its outbox.
+/// Concurrent reads of one connection: their bytes go into its outbox.
 const READS_MAX: u8 = 1;
 
-/// Bytes of heads of requests that wait for work, and of those that wait for their bodies. Beyond
+/// Bytes of heads of requests that wait for work, and of requests that wait for their bodies. Above
 /// that, streams are refused.
 const WORKED_LEN_MAX: usize = 128 * 1024;
 const PENDING_LEN_MAX: usize = 32 * 1024;
 
-/// Bytes of memory of streams from which a connection is given no more of them while memory is
-/// short.
+/// Stream memory in bytes above which a connection gets no further streams while memory is short.
 const STREAMS_LEN_LEAN: usize = 12 * 1024;
 
-/// Charges for memory change in steps: what a few streams hold is as little as nothing.
+/// Step by which memory charges change: the memory of a few streams is negligible.
 const HELD_LEN_STEP: usize = 4 * 1024;
 
-/// Slots that a connection without streams keeps.
+/// Slots kept by a connection without streams.
 const STREAMS_KEPT: usize = 8;
 
-/// Longest name of a host that is remembered as covered, in bytes.
+/// Longest host name that is remembered as covered, in bytes.
 const COVERED_LEN_MAX: usize = 256;
 
-/// A peer that keeps its windows closed takes this many bytes in this time, or is too slow.
+/// Slowest acceptable peer: one that limits its windows must take this many bytes in this time.
 const PACE_LEN_MIN: u64 = 16 * 1024;
 const PACE_TIME: Duration = Duration::from_secs(60);
 
@@ -197,14 +196,14 @@ impl Multiplexed {
         })
     }
 
-    /// Hands out a work.
+    /// Hands out one work.
     pub(super) fn take_work(&mut self) -> Option<Task> {
         let work = self.works.pop_front()?;
         self.out_count += 1;
         Some(work)
     }
 
-    /// Takes the result of a work.
+    /// Takes the result of one work.
     pub(super) fn handle_worked(&mut self, call: &mut Call<'_>, work: Task) -> Next {
         self.out_count -= 1;
         with_scratch(call, |call, scratch| {
@@ -228,7 +227,7 @@ impl Multiplexed {
         out.put_with(|bytes| self.endpoint.drain(bytes));
     }
 
-    /// Tells the peer that the connection ends.
+    /// Tells the peer why the connection ends.
     pub(super) fn give_up(&mut self, reason: GiveUp, out: &mut Outbox) {
         let (code, why) = match reason {
             GiveUp::TimedOut(Phase::Idle) => (ErrorCode::NO_ERROR, "idle"),
@@ -245,17 +244,17 @@ impl Multiplexed {
         self.end_replies(out);
     }
 
-    /// Ends the replies that are under way: the connection is over.
+    /// Ends all replies in progress: the connection is over.
     pub(super) fn end_replies(&mut self, out: &mut Outbox) {
         (0..self.streams.len()).for_each(|slot| self.free(slot, out));
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory held by the connection.
     pub(super) fn held_len(&self) -> usize {
         (self.streams_len() + self.endpoint.tables_len()) / HELD_LEN_STEP * HELD_LEN_STEP
     }
 
-    /// Bytes of memory that its streams hold.
+    /// Bytes of memory held by its streams.
     fn streams_len(&self) -> usize {
         let slots_len = self.streams.capacity() * size_of::<Stream>();
         let heads_len = self.worked_len + self.pending_len;
@@ -263,7 +262,7 @@ impl Multiplexed {
         self.endpoint.allocated_len() + slots_len + heads_len + bodies_len
     }
 
-    /// Takes frames, unless too much output waits. Returns the number of bytes.
+    /// Takes frames, unless too much output is queued. Returns the number of bytes.
     fn take_frames(&mut self, call: &mut Call<'_>, input: &[u8], scratch: &mut Scratch) -> usize {
         let now = call.replier.now.monotonic;
         let mut used = 0;
@@ -288,7 +287,7 @@ impl Multiplexed {
         used
     }
 
-    /// Sends bodies, and says what comes next.
+    /// Sends bodies; returns the next step.
     fn go_on(&mut self, call: &mut Call<'_>, scratch: &mut Scratch) -> Next {
         let out = &mut *call.replier.out;
         let has_bodies = self.send_bodies(out, &mut scratch.piece, call.replier.handle);
@@ -359,7 +358,7 @@ impl Multiplexed {
 
     // ---- requests
 
-    /// Takes a request. From here on it is one like those of HTTP/1.1.
+    /// Takes a request, which is from here on treated like one of HTTP/1.1.
     fn begin(
         &mut self,
         call: &mut Call<'_>,
@@ -387,7 +386,7 @@ impl Multiplexed {
         }
     }
 
-    /// Refuses a request for its head, if that is to be. True if so.
+    /// Refuses a request by its head, if there is a reason. True if it did.
     fn refuse_by_head(&mut self, call: &mut Call<'_>, key: StreamKey, head: &Head<'_>) -> bool {
         if call.replier.service.asks_for_clients() && call.refuse_by_rate(head, true) {
             self.commit(call, key);
@@ -406,7 +405,7 @@ impl Multiplexed {
         true
     }
 
-    /// True if the certificate is for a host. RFC 9113 9.1.1
+    /// True if the certificate covers a host. RFC 9113 9.1.1
     fn covers(&mut self, host: &[u8]) -> bool {
         if host == self.covered {
             return true;
@@ -440,7 +439,7 @@ impl Multiplexed {
                     let out = &mut call.replier.out;
                     out.put_with(|bytes| self.endpoint.inform(key, 100, bytes));
                 }
-                // RFC 9110 10.1.1: the final reply at once.
+                // RFC 9110 10.1.1: the final reply is sent at once.
                 Method::Forbidden | Method::Unknown => {
                     return self.answer(call, key, head, text);
                 }
@@ -465,7 +464,7 @@ impl Multiplexed {
         }
     }
 
-    /// Answers a request whose body has ended, or for which a work has been done.
+    /// Answers a request whose body has ended, or whose work is done.
     fn handle_found(&mut self, call: &mut Call<'_>, mut kept: Box<KeptRequest>) {
         let Some(key) = kept.stream.filter(|key| self.stream(*key).is_some()) else {
             return; // The stream has been reset.
@@ -495,7 +494,7 @@ impl Multiplexed {
         self.works.push_back(Task::Answer(kept));
     }
 
-    /// Refuses a stream because the requests that are kept hold too much memory.
+    /// Refuses a stream because kept requests hold too much memory.
     #[cold]
     fn refuse_stream(&mut self, call: &mut Call<'_>, key: StreamKey) {
         call.replier.handle.counts().stream_refused();
@@ -517,7 +516,7 @@ impl Multiplexed {
         self.commit(call, key);
     }
 
-    /// Refuses a request whose body is too long with a page, and then the rest of the body.
+    /// Refuses a request with too long a body: sends a page, then refuses the rest of the body.
     #[cold]
     fn refuse_body(&mut self, call: &mut Call<'_>, key: StreamKey, head: &Head<'_>) {
         let refusal = Refusal::BodyTooLong;
@@ -530,7 +529,7 @@ impl Multiplexed {
         }
     }
 
-    /// Writes the head of the reply that was made, and keeps its body.
+    /// Writes the head of the finished reply, and keeps its body.
     fn commit(&mut self, call: &mut Call<'_>, key: StreamKey) {
         let Some(reply) = &mut call.replier.stream else {
             return;
@@ -562,7 +561,7 @@ impl Multiplexed {
             stream.reply_len = stream.reply_len();
             self.replies_len += stream.reply_len;
         } else {
-            // A stream that was reset meanwhile has none of its body.
+            // A stream that was reset meanwhile takes no body.
             if reply.body_len > 0
                 && let Some(log) = out.log()
                 && let Some(line) = log.hold_last()
@@ -577,7 +576,7 @@ impl Multiplexed {
 
     // ---- streams
 
-    /// Makes a slot ready for a new stream.
+    /// Prepares a slot for a new stream.
     fn open(&mut self, key: StreamKey, out: &mut Outbox) {
         if self.streams.len() <= key.slot() {
             self.streams.resize_with(key.slot() + 1, Stream::default);
@@ -586,8 +585,8 @@ impl Multiplexed {
         self.streams[key.slot()].key = Some(key);
     }
 
-    /// Frees a slot. A reply that was begun has ended: it has its line in the log and its time,
-    /// however it did.
+    /// Frees a slot. A reply in progress counts as ended, for whatever reason: its log line and
+    /// time are written.
     fn free(&mut self, slot: usize, out: &mut Outbox) {
         let stream = &mut self.streams[slot];
         self.replies_len -= std::mem::take(&mut stream.reply_len);
@@ -605,7 +604,7 @@ impl Multiplexed {
         stream.filter(|stream| stream.key == Some(key))
     }
 
-    /// Takes the request of a stream that waited for its body.
+    /// Takes the request of a stream that was waiting for its body.
     fn take_pending(&mut self, key: StreamKey) -> Option<Box<KeptRequest>> {
         let kept = self.stream(key)?.pending.take()?;
         self.pending_len -= kept.head.len();
@@ -634,7 +633,7 @@ impl Multiplexed {
 
     // ---- bodies
 
-    /// Puts pieces of bodies into the outbox until it is full. True if there are more.
+    /// Puts pieces of bodies into the outbox until it is full. True if more remain.
     fn send_bodies(&mut self, out: &mut Outbox, buffer: &mut Vec<u8>, handle: &Handle) -> bool {
         let len_max = if out.is_lean() { PIECE_LEN_MAX_LEAN } else { PIECE_LEN_MAX };
         loop {
@@ -698,8 +697,8 @@ impl Multiplexed {
         }
     }
 
-    /// Has a piece read where blocking is allowed. Its stream waits meanwhile, and those that come
-    /// when others are being read.
+    /// Queues a piece to be read where blocking is allowed. Its stream is paused meanwhile, as are
+    /// the streams that want a read while another one runs.
     fn read_later(&mut self, piece: BodyPiece) {
         self.endpoint.pause(piece.stream);
         if self.reads == READS_MAX {
@@ -717,8 +716,8 @@ impl Multiplexed {
         }
     }
 
-    /// Lets the next stream that waits for a read try again, if none is out: when a read ends, with
-    /// each piece that needs none, and when nothing else can be sent. True if there is one.
+    /// Resumes the next stream that waits for a read, unless a read is running: after each read,
+    /// with each piece that needs none, and when nothing else can be sent. True if there was one.
     fn resume_waiting(&mut self) -> bool {
         let waiting = if self.reads < READS_MAX { self.unread.pop_front() } else { None };
         waiting.inspect(|key| self.endpoint.resume(*key)).is_some()
@@ -743,14 +742,14 @@ impl Multiplexed {
         }
     }
 
-    /// Resets a stream whose file is not what it was when its length was told.
+    /// Resets a stream whose file has changed since its length was announced.
     #[cold]
     fn fail(&mut self, key: StreamKey, out: &mut Outbox, handle: &Handle) {
         handle.counts().stream_cut();
         self.reset(out, key, ErrorCode::INTERNAL_ERROR);
     }
 
-    /// Takes bytes that were framed off the body of a stream.
+    /// Removes sent bytes from the body of a stream.
     fn sent(&mut self, key: StreamKey, len: usize, out: &mut Outbox) {
         self.pace.sent_len += len as u64;
         let stream = &mut self.streams[key.slot()];
@@ -777,7 +776,7 @@ impl Multiplexed {
         }
     }
 
-    /// Judges how fast the peer opens its windows. False: the connection is not worth its memory.
+    /// Judges how fast the peer opens its windows. False: it is too slow to justify its memory.
     fn keep_pace(&mut self, now: Instant) -> bool {
         if self.endpoint.open_streams() == 0 || !self.endpoint.is_blocked_by_peer() {
             self.pace.since = None;
@@ -803,7 +802,7 @@ impl Stream {
         self.is_refused = false;
     }
 
-    /// Bytes of memory that its reply holds: what was made for it alone, and the line of the log.
+    /// Bytes of memory that its reply holds: data made for it alone, and the log line.
     fn reply_len(&self) -> usize {
         let bytes_len = |segment: &Segment| match segment {
             Segment::Memory(bytes) if bytes.is_unique() => bytes.len(),
@@ -855,7 +854,7 @@ fn keep(call: &Call<'_>, key: StreamKey, head: &Head<'_>, text: &[u8]) -> Box<Ke
     kept
 }
 
-/// Makes a piece end where its bytes do.
+/// Shortens a piece to the bytes available.
 fn cut(piece: &mut BodyPiece, len: u64) {
     if len < piece.len {
         piece.len = len;
@@ -863,8 +862,8 @@ fn cut(piece: &mut BodyPiece, len: u64) {
     }
 }
 
-/// Writes frames of a piece with copies of its bytes. Returns how many of those: fewer, if a window
-/// has shrunk.
+/// Writes a piece as frames with copies of its bytes. Returns the number of bytes: fewer if a
+/// window has shrunk.
 fn put_frames(
     endpoint: &mut Endpoint,
     piece: &mut BodyPiece,
@@ -882,10 +881,10 @@ fn put_frames(
     at
 }
 
-/// Reads what lies in the page cache of the beginning of a range. 0: nothing does.
+/// Reads the cached bytes at the start of a range. 0: none are in the page cache.
 ///
 /// # Errors
-/// It cannot be read, or the file has changed.
+/// The file cannot be read, or it has changed.
 fn read_now(range: &FileRange, buffer: &mut [u8]) -> Result<usize, Errno> {
     let len = match read(&range.file, range.range.start, buffer, ReadWriteFlags::NOWAIT) {
         // EOPNOTSUPP: the file system cannot read without waiting.
@@ -893,14 +892,14 @@ fn read_now(range: &FileRange, buffer: &mut [u8]) -> Result<usize, Errno> {
         read => read?,
     };
     match range.file.is_unchanged() {
-        // 0: Linux 5.9 and 5.10 say so where nothing is in the page cache. preadv2(2)
+        // 0: Linux 5.9 and 5.10 also return this for uncached data. preadv2(2)
         Ok(true) => Ok(len),
         _ => Err(Errno::STALE),
     }
 }
 
-/// Reads up to the length of the buffer; less only at the end of the file, and of what can be read
-/// with these flags.
+/// Fills the buffer; stops early only at the end of the file, or of the bytes that these flags let
+/// it read.
 fn read(
     file: &SharedFile,
     start: u64,
@@ -925,9 +924,8 @@ fn read(
 mod tests {
     use super::*;
 
-    /// Seen: with Linux 5.10's answer to a read that must not wait, of a file that is not in the
-    /// page cache, its stream ended with INTERNAL_ERROR. Cause: that answer is 0, as at the end of
-    /// a file. Cure: a read that may wait has the last word.
+    /// Seen: on Linux 5.10, a stream of an uncached file ended with INTERNAL_ERROR. Cause: a
+    /// non-blocking read returns 0 there, as at the end of a file. Cure: a blocking read decides.
     #[test]
     fn nothing_read_at_once_is_no_change() {
         let file = SharedFile::new(tempfile::tempfile().unwrap().into()).unwrap();

@@ -16,8 +16,8 @@ use super::survey::page_of;
 use crate::lookup::Encoding;
 use crate::password::Passwords;
 
-/// Rules by path that hold before anything is looked up: paths that are absent, and areas that ask
-/// for a password. Neither depends on what is on the disk, so their replies do not tell of it.
+/// Rules by path that apply before any lookup: denied paths, and areas with passwords. Neither
+/// depends on the disk, so their replies reveal nothing about it.
 #[derive(Debug)]
 pub(super) struct Access {
     pub(super) denied: PathGlobs,
@@ -26,7 +26,7 @@ pub(super) struct Access {
     areas: Vec<Arc<Area>>,
 }
 
-/// A part of the site that asks for a password.
+/// A part of the site that requires a password.
 #[derive(Debug)]
 pub(crate) struct Area {
     /// `WWW-Authenticate` with its CRLF. RFC 7617 2
@@ -34,7 +34,7 @@ pub(crate) struct Area {
     pub(crate) passwords: Passwords,
 }
 
-/// Stands for a path that no file can have.
+/// Placeholder for a path that no file can have.
 pub(crate) const NO_FILE: &str = "?";
 
 /// Globs that are matched with every name of a path, in one pass.
@@ -44,12 +44,12 @@ pub(super) struct PathGlobs(Regex);
 /// Limit on the compiled globs.
 const REGEX_BYTES_MAX: usize = 64 << 20;
 
-/// Limit on the states that were met, for each thread that matches at the same time.
+/// Limit on cached states, for each thread that matches concurrently.
 const REGEX_CACHE_BYTES_MAX: usize = 4 << 20;
 
 #[cfg(test)]
 thread_local! {
-    /// Bytes that globs of paths were matched with.
+    /// Bytes matched against globs so far.
     pub(super) static MATCHED_LEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -57,7 +57,7 @@ impl Access {
     /// Compiles the rules and reads the password files.
     ///
     /// # Errors
-    /// The first rule or file that cannot be used, and why.
+    /// The first invalid rule or file, and the reason.
     pub(super) fn new(config: &SiteConfig, now: Now) -> Result<Access, ConfigError> {
         let mut areas: Vec<Arc<Area>> = Vec::new();
         let mut paths: Vec<&PathBuf> = Vec::new();
@@ -85,7 +85,7 @@ impl Area {
             ConfigError(format!("the password file {} cannot be used: {why}", path.display()))
         };
         let passwords = Passwords::open(path, now).map_err(wrong)?;
-        // Browsers keep a password for each realm.
+        // Browsers store one password per realm.
         let number = nth + 1;
         let challenge =
             format!("WWW-Authenticate: Basic realm=\"Restricted {number}\", charset=\"UTF-8\"\r\n");
@@ -94,8 +94,7 @@ impl Area {
 }
 
 impl SiteConfig {
-    /// True if a file of this name beneath the root may be asked for: it is neither hidden nor
-    /// denied.
+    /// True if a file of this name below the root may be requested: neither hidden nor denied.
     pub fn shows(&self, name: &str) -> bool {
         let denied = PathGlobs::new(self.deny.iter());
         !is_hidden(name, self.hidden) && denied.is_ok_and(|globs| globs.last(name).is_none())
@@ -109,7 +108,7 @@ impl PathGlobs {
         let of_glob = |glob: &String| {
             let is_for_all = matches!(glob.trim_start_matches('/'), "" | "*" | "**" | "**/*");
             let glob = parsed_glob(if is_for_all { EVERYWHERE } else { glob })?;
-            // A name ends before a slash, behind one, or with the path: the ends of "lines".
+            // A name ends before or after a slash, or with the path: these are the ends of "lines".
             let regex = glob.regex();
             Ok(format!("{}(?m:$|^)", regex.strip_suffix('$').unwrap_or(regex)))
         };
@@ -120,16 +119,16 @@ impl PathGlobs {
             .utf8_empty(false)
             .line_terminator(b'/')
             .nfa_size_limit(Some(REGEX_BYTES_MAX))
-            // With positions, each of thousands of globs would have memory at each state.
+            // Match positions would cost memory per state for each of thousands of globs.
             .which_captures(WhichCaptures::None)
             .hybrid_cache_capacity(REGEX_CACHE_BYTES_MAX);
         let built = Regex::builder().syntax(syntax).configure(config).build_many(&regexes);
         built.map(PathGlobs).map_err(|error| ConfigError::glob("all globs together", error))
     }
 
-    /// The last glob that matches one of the names of a path (no slash first): those of
-    /// directories on the way with and without their slash, its own, and that of the original of a
-    /// compressed variant. Its cost is the length of the path: any client may choose that.
+    /// The last glob that matches one of the names of a path (no slash first): its directories with
+    /// and without their slash, the path itself, and the original of a compressed variant. The cost
+    /// is linear in the path, because any client may choose its length.
     pub(super) fn last(&self, path: &str) -> Option<usize> {
         let bare = path.trim_matches('/');
         let originals = Encoding::ALL.iter().filter_map(|of| bare.strip_suffix(of.suffix()));
@@ -148,10 +147,10 @@ impl PathGlobs {
 }
 
 impl Access {
-    /// The last rule for a path and for all that may usually answer at it, whatever is on the disk.
+    /// The last rule for a path and all files that may answer at it, whatever is on the disk.
     pub(super) fn rule(&self, path: &str, config: &SiteConfig) -> Option<usize> {
         let rules = &self.protected;
-        // A name with a dot has an ending already: a page with one more asks when it is found.
+        // A name with a dot has an extension; a page with another one is checked when found.
         let name = path.trim_matches('/');
         let has_dot = name.rsplit('/').next().is_some_and(|name| name.contains('.'));
         let may_be_page = config.clean_urls && !has_dot;
@@ -166,13 +165,13 @@ impl Access {
 }
 
 impl Site {
-    /// True if a path (no slash first) is absent by a rule.
+    /// True if a path (no slash first) is denied.
     pub(super) fn denies(&self, path: &str) -> bool {
         let access = self.access.as_ref();
         access.is_some_and(|access| access.denied.last(path).is_some())
     }
 
-    /// True if some area asks for a password.
+    /// True if some area requires a password.
     #[inline]
     pub(crate) fn has_areas(&self) -> bool {
         self.areas().is_some()
@@ -183,32 +182,32 @@ impl Site {
         access.filter(|access| !access.areas.is_empty())
     }
 
-    /// The area of a path, by its last rule that matches.
+    /// The area of a path, by its last matching rule.
     pub(crate) fn area(&self, path: &str) -> Option<&Area> {
         let access = self.areas()?;
         let rule = access.rule(path.trim_start_matches('/'), &self.config);
         Some(&access.areas[rule?])
     }
 
-    /// The last rule of an address (no slash first), with whatever may answer there.
+    /// The last rule of an address (no slash first), including files that may answer there.
     pub(super) fn rule_of_address(&self, path: &str) -> Option<usize> {
         self.areas()?.rule(path, &self.config)
     }
 
-    /// The area of the address of what a rewrite has found. For unknown paths there is none.
+    /// The area of the address of a rewrite's file. Unknown paths have none.
     pub(crate) fn area_of_address(&self, entry: &Entry, is_fallback: bool) -> Option<&Area> {
         let access = self.areas().filter(|_| !is_fallback)?;
         Some(&access.areas[entry.address_area?])
     }
 
-    /// The last rule of a file, whatever else may answer at its path.
+    /// The last rule of a file itself, regardless of other files for its path.
     pub(super) fn rule_of_file(&self, path: &str) -> Option<usize> {
         self.areas()?.protected.last(path)
     }
 
-    /// The area of what was found for a path: that of the file, beside the path's own. For a page
-    /// or an index file that may be there, the path may have a later rule than the file that is.
-    /// The file for unknown paths has no earlier rule than the path.
+    /// The area of the file found for a path, which may differ from the path's own: the path's last
+    /// rule may belong to a page or index file that could answer there, but does not. The file for
+    /// unknown paths has no earlier rule than the path.
     pub(crate) fn area_of(&self, path: &str, entry: &Entry, is_fallback: bool) -> Option<&Area> {
         let access = self.areas()?;
         let path = path.trim_start_matches('/');
@@ -216,14 +215,14 @@ impl Site {
         Some(&access.areas[entry.area.filter(is_asked)?])
     }
 
-    /// The name in credentials that were verified, for any area.
+    /// The name in verified credentials, for any area.
     pub(crate) fn user(&self, credentials: &[u8]) -> Option<Arc<[u8]>> {
         let mut areas = self.areas()?.areas.iter();
         areas.find_map(|area| area.passwords.user(credentials))
     }
 
-    /// Looks at the password files that are due, and reads those that have changed; blocks. True if
-    /// one was due.
+    /// Checks the password files that are due, and reads the changed ones; blocks. True if one was
+    /// due.
     pub(crate) fn refresh_passwords(&self, now: Now) -> bool {
         let recheck_every = self.config.recheck_every;
         let areas = self.access.iter().flat_map(|access| &access.areas);
@@ -235,18 +234,18 @@ impl Site {
         })
     }
 
-    /// True if a password file is due to be looked at.
+    /// True if a password file is due for a check.
     pub(crate) fn is_due_for_passwords(&self, area: &Area, now: Now) -> bool {
         area.passwords.is_due(now, self.config.recheck_every)
     }
 
-    /// An operator's header lines for a path: in an area, they are [`private`].
+    /// The operator's header lines for a path; in an area they are made [`private`].
     pub(super) fn private(&self, path: &str, lines: String) -> String {
         if self.area(path).is_none() { lines } else { private(&lines) }
     }
 }
 
-/// Header lines by which no shared cache may store the reply, also if a rule says `public`.
+/// Header lines that keep the reply out of shared caches, even if a rule says `public`.
 /// RFC 9111 3.5
 pub(crate) fn private(lines: &str) -> String {
     let is_cache_line = |line: &&str| line.to_ascii_lowercase().starts_with("cache-control:");

@@ -1,11 +1,11 @@
-//! Memory available to the page cache, as far as this process can know.
+//! Memory available to the page cache, as far as this process can tell.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The fallback if nothing is known.
+/// Fallback if nothing is known.
 const GUESS: u64 = 1 << 30;
 
 /// Divisor of the reserve that is left for other processes until the next check. A small one is
@@ -30,7 +30,7 @@ struct Amount {
 }
 
 impl AvailableMemory {
-    /// The machine of this process, or in a test another root.
+    /// The machine of this process, or another root in tests.
     pub(super) fn at(root: &Path) -> AvailableMemory {
         AvailableMemory { root: root.to_owned(), checked_ns: AtomicU64::new(0) }
     }
@@ -63,7 +63,7 @@ impl AvailableMemory {
         least.unwrap_or_else(|| (GUESS / 2).saturating_sub(planned))
     }
 
-    /// The memory of a group, if it has a limit: all but used memory that is not page cache.
+    /// Memory of a cgroup, if it has a limit: all except used memory that is not page cache.
     fn group(&self, version: CgroupVersion, folder: &str) -> Option<Amount> {
         let names = version.names();
         let text = |name: &str| self.text(&format!("{}{folder}/{name}", version.mount()));
@@ -77,7 +77,7 @@ impl AvailableMemory {
         Some(Amount { total, available: total.saturating_sub(kept) })
     }
 
-    /// The text of a file; none if there is no such file.
+    /// The text of a file; empty if there is no such file.
     fn text(&self, path: &str) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
@@ -95,7 +95,7 @@ struct Names {
     limit: &'static str,
     used: &'static str,
     cached: &'static str,
-    /// Shared memory, which is counted as cached and is no file's.
+    /// Shared memory: counted as cached, but not backed by a file.
     shared: &'static str,
 }
 
@@ -132,14 +132,14 @@ fn machine(meminfo: &str) -> Option<Amount> {
     Some(Amount { total: bytes("MemTotal:").unwrap_or(available), available })
 }
 
-/// The number behind a name at the start of a line.
+/// The number after a name at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let mut words = lines.find(|words| words.clone().next() == Some(name))?;
     words.nth(1)?.parse().ok()
 }
 
-/// The memory cgroups of this process, its own and those above. cgroups(7)
+/// The memory cgroups of this process: its own and its ancestors. cgroups(7)
 fn groups(cgroups: &str) -> Vec<(CgroupVersion, String)> {
     let mut groups = Vec::new();
     for line in cgroups.lines() {
@@ -162,7 +162,7 @@ fn groups(cgroups: &str) -> Vec<(CgroupVersion, String)> {
 pub(super) mod tests {
     use super::*;
 
-    /// A machine of 1 GiB that has these files as well.
+    /// A machine of 1 GiB with these additional files.
     pub(in super::super) fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo =
@@ -196,9 +196,9 @@ pub(super) mod tests {
         assert_eq!(AvailableMemory::at(empty.path()).len(MIB), GUESS / 2 - MIB);
     }
 
-    /// Seen: in a group with a little more than its files, a server read from the disk for ever,
-    /// and a quarter of the memory was unused. Cause: half of the limit was the page cache's, once
-    /// and for all. Cure: all that is not taken by others.
+    /// Seen: in a cgroup little larger than its files, a server read from the disk forever, with a
+    /// quarter of the memory unused. Cause: the page-cache budget was fixed at half of the limit.
+    /// Cure: all memory that others do not use.
     #[test]
     fn cgroup_limit_less_anonymous_memory() {
         let files = [
@@ -210,7 +210,7 @@ pub(super) mod tests {
                 "cache 1\ntotal_cache 52428800\ntotal_shmem 4194304\n",
             ),
         ];
-        // Of 60 MiB in use 46 are files.
+        // Of 60 MiB in use, 46 MiB are page cache.
         assert_eq!(len(&files, 0), (64 - 14) * MIB - MIB / 2);
         assert_eq!(len(&files, 8 * MIB), (64 - 14 - 8) * MIB - MIB / 2);
     }

@@ -4,18 +4,17 @@ use super::ring::Ring;
 use super::sketch::Sketch;
 use super::table::Id;
 
-/// A limit in bytes, and what is worth a place under it.
+/// A limit in bytes, and the items admitted under it.
 ///
-/// A newcomer gets in when there is room, or when it was asked for more often lately than all those
-/// together that would have to go for it: then the bytes under the limit answer more requests than
-/// before (Einziger et al., *Lightweight Robust Size Aware Cache Management*, 2021). Those that
-/// would have to go are the least popular of a small sample that moves on with each attempt, so
-/// that a newcomer which is asked for again finds a weak place after few requests. That replaces
-/// lists and visited bits, and so a hit writes nothing here.
+/// A new item is admitted if it fits, or if it was requested more often lately than its victims
+/// together: the bytes under the limit then answer more requests than before (Einziger et al.,
+/// *Lightweight Robust Size Aware Cache Management*, 2021). The victims are the least popular of a
+/// small sample that moves on with each attempt, so that a repeatedly requested item finds a weak
+/// victim after few requests. This replaces lists and visited bits, so a hit writes nothing here.
 ///
-/// Why a walk over more files than fit changes each place once at most between two halvings of the
-/// counts: at its next visit each file leads each other one by at most one request, and
-/// [more](needed) is needed once both are known.
+/// A walk over more files than fit changes each place at most once between two halvings of the
+/// counts: at its next visit each file leads every other by at most one request, and
+/// [more](needed) is required once both are known.
 #[derive(Debug)]
 pub(super) struct Budget {
     ring: Ring,
@@ -37,12 +36,12 @@ fn needed(asked: u32) -> u32 {
     }
 }
 
-/// Places sampled for each one needed. 5 of Redis's `maxmemory-samples` come close to choosing
+/// Items sampled per victim needed. 5, as in Redis's `maxmemory-samples`, comes close to choosing
 /// among all; 8 cost half a microsecond.
 const SAMPLE_LEN: u64 = 8;
 const SAMPLE_LEN_MAX: u64 = 128;
 
-/// Items removed at a time for a lower limit: some milliseconds.
+/// Items removed per call after the limit was lowered: some milliseconds.
 const GONE_MAX: usize = 8192;
 
 impl Budget {
@@ -64,8 +63,8 @@ impl Budget {
         self.limit
     }
 
-    /// Sets the limit. Says what has to go for a lower one, the least popular of small samples; not
-    /// all at once if that is very much: the rest goes the next time, and nothing gets in before.
+    /// Sets the limit. Returns the items to remove for a lower one, the least popular of small
+    /// samples. A large difference takes several calls.
     pub(super) fn set_limit(&mut self, limit: u64, sketch: &Sketch) -> Vec<Id> {
         self.limit = limit;
         let mut gone = Vec::new();
@@ -104,8 +103,8 @@ impl Budget {
         victims
     }
 
-    /// Lets it in for the victims that [`consider`](Budget::consider) named. Refuses when things
-    /// have changed since then so that this does not make the room.
+    /// Admits an item in place of the victims that [`consider`](Budget::consider) named. Refuses it
+    /// if changes since then leave too little space.
     pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
         debug_assert!(!self.contains(id), "a newcomer is not in");
         let freed = victims.iter().filter_map(|&victim| self.ring.weight_of(victim));
@@ -155,7 +154,7 @@ impl Budget {
         None
     }
 
-    /// Some of the places from the hand on, the least popular first, of those the largest.
+    /// A sample of items from the hand on, the least popular first, then the largest.
     fn sample(&mut self, short: u64, sketch: &Sketch) -> Vec<(u8, Reverse<u64>, Id)> {
         let mean = (self.ring.weight() / self.ring.len().max(1) as u64).max(1);
         let len =
@@ -186,7 +185,7 @@ mod tests {
             Cache { budget, sketch: Sketch::new(limit), now_ns: 0 }
         }
 
-        /// A request; says whether it was answered from under the budget.
+        /// Requests a file; returns whether it was a hit.
         fn ask(&mut self, n: u64, weight: u64) -> bool {
             let id = id_of(n);
             let estimate = self.sketch.touch(id.hash(), self.now_ns);
@@ -243,8 +242,7 @@ mod tests {
             }
         }
         assert_eq!(hot_hits, hot_asked, "hot files stay in");
-        // Each place changes hands once, when files that are asked for again meet those that were
-        // asked for once.
+        // Each place changes hands once, when files requested again meet files requested once.
         assert!(evicted_at_first <= 1016, "{evicted_at_first} of 1016");
         let evicted = cache.budget.evicted - evicted_at_first;
         assert!(evicted < 64_000 / 200, "{evicted} evicted by 64,000 requests for cold files");
@@ -259,9 +257,9 @@ mod tests {
     }
 
     /// Seen: on a slow disk, a cache that had just become full answered 3,300 requests with 900
-    /// reads, and one that takes in all that it reads 3,700. Cause: a file that was asked for again
-    /// had to lead by two requests over files that were asked for once, and there was hardly any.
-    /// Cure: one is enough over those.
+    /// reads; one that admits every file answers 3,700. Cause: a file requested again had to lead
+    /// by two requests over files requested once, and hardly any did. Cure: one suffices over
+    /// those.
     #[test]
     fn second_request_beats_single_ones() {
         let mut cache = Cache::new(100);
@@ -276,21 +274,21 @@ mod tests {
         let mut cache = Cache::new(1000);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
-        // Eight that were asked for twice are worth 16 requests: more than can be counted.
+        // Eight files requested twice are worth 16 requests: more than a counter can hold.
         (0..40).for_each(|_| assert!(!cache.ask(9_000_000, 8)));
         // Four are worth 8.
         assert!((0..12).any(|_| cache.ask(9_000_001, 4)));
         assert!(cache.budget.used() <= 1000);
     }
 
-    /// The more room a newcomer needs, the more places are looked at for it.
+    /// The sample grows with the space that a new item needs.
     #[test]
     fn large_item_finds_weak_victims() {
         let mut cache = Cache::new(1000);
         let strong = (0..1000).filter(|n| n % 5 != 0);
         (0..1000).for_each(|n| _ = cache.ask(n, 1));
         (0..7).for_each(|_| strong.clone().for_each(|n| _ = cache.ask(n, 1)));
-        // Ten of the weak ones are worth 10 requests.
+        // Ten of the weak files are worth 10 requests.
         (0..15).for_each(|_| _ = cache.ask(9_000_000, 10));
         assert!(cache.ask(9_000_000, 10));
     }
@@ -314,7 +312,7 @@ mod tests {
     fn formerly_hot_items_yield() {
         let mut cache = Cache::new(100);
         (0..1500).for_each(|n| _ = cache.ask(n % 100, 1));
-        // All stand at 15. Without ageing by time none could ever lead them.
+        // All counters are at 15. Without ageing by time no file could ever lead them.
         let mut seconds = 0;
         while !cache.ask(8_000_000, 1) {
             seconds += 1;
@@ -331,7 +329,7 @@ mod tests {
         let id = |path| Id { path, encoding: None };
         assert!(cache.budget.admit(id(1), 1, &[]) && cache.budget.admit(id(2), 1, &[]));
         assert!(!cache.budget.admit(id(3), 1, &[]), "a third file of two");
-        // Victims that are gone already make no room, however many they are.
+        // Victims that have left already free no space.
         assert!(!cache.budget.admit(id(3), 1, &[id(4), id(5)]));
         assert!(cache.budget.admit(id(3), 1, &[id(4), id(1)]));
         assert_eq!((cache.budget.used(), cache.budget.evicted), (2, 1));

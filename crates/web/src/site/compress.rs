@@ -17,24 +17,23 @@ use super::table::{Id, Record, Survey};
 use super::{Moment, Site, mime, rules};
 use crate::lookup::Encoding;
 
-/// Shorter files fit a packet or two as they are.
+/// Shorter files fit into a packet or two uncompressed.
 pub(super) const SOURCE_LEN_MIN: u64 = 1 << 10;
 
 /// Longest file that is compressed: some seconds of work. A decoder of zstd need not take a window
 /// of more than 8 MiB (RFC 9659).
 pub(super) const SOURCE_LEN_MAX: u64 = 8 << 20;
 
-/// Number of files in line.
+/// Length of the queue.
 pub(super) const WAITING_MAX: usize = 1024;
 
-/// Number of files that are compressed at once: one for each four processors, at most this.
+/// Most concurrent compressions; there is one per four processors.
 const THREADS_MAX: usize = 4;
 
-/// What a thread that compresses adds to its niceness: beside processors that are busy it gets a
-/// tenth of one. nice(2)
+/// Niceness added to a compression thread: on busy processors it gets a tenth of one. nice(2)
 const NICENESS: i32 = 10;
 
-/// Wishes of requests, and the threads that grant them.
+/// Compression requests, and the threads that serve them.
 ///
 /// ```text
 ///  request ─▶ record.wish() ─▶ queue ─▶ thread ─▶ budget ─▶ record.entries[coding]
@@ -43,7 +42,7 @@ const NICENESS: i32 = 10;
 /// ```
 #[derive(Debug, Default)]
 pub(super) struct Compressor {
-    /// By the number in a wish.
+    /// Indexed by the site number in a wish.
     sites: Vec<Weak<Site>>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -66,7 +65,7 @@ struct Queue {
     sites_gone: usize,
 }
 
-/// A variant to be made. It does not keep the record, with its bytes, in memory.
+/// A variant to be made. It does not keep the record and its bytes in memory.
 #[derive(Debug)]
 pub(super) struct Wish {
     site: usize,
@@ -76,12 +75,11 @@ pub(super) struct Wish {
     moment: Moment,
 }
 
-/// Variants of one state of a file that can be made: those that a request may ask for (open), and
-/// those that it may at the next recheck (postponed). One that is in line, made, or not worth it is
-/// neither.
+/// Variants that can be made of one state of a file: those that a request may queue now (open) or
+/// at the next recheck (postponed). A variant that is queued, made, or not worthwhile is neither.
 #[derive(Debug)]
 pub(super) struct Makeable {
-    /// A bit for each coding.
+    /// One bit per coding.
     codings: u8,
     open: AtomicU8,
     postponed: AtomicU8,
@@ -106,7 +104,7 @@ impl Makeable {
         self.open.fetch_or(bit(encoding) & self.codings, Relaxed);
     }
 
-    /// Closes it; true for one of those who try.
+    /// Closes the variant; true for exactly one of the concurrent callers.
     fn claim(&self, encoding: Encoding) -> bool {
         self.open.fetch_and(!bit(encoding), Relaxed) & bit(encoding) != 0
     }
@@ -115,7 +113,7 @@ impl Makeable {
         self.postponed.fetch_or(bit(encoding), Relaxed);
     }
 
-    /// Opens what was postponed.
+    /// Reopens postponed variants.
     pub(super) fn try_again(&self) {
         if self.postponed.load(Relaxed) != 0 {
             let postponed = self.postponed.swap(0, Relaxed);
@@ -125,8 +123,8 @@ impl Makeable {
 }
 
 impl Site {
-    /// Starts the threads that compress for those of the sites whose configuration names a coding.
-    /// They end with the sites. To be called once for a site.
+    /// Starts compression threads for those of the sites whose configuration names a coding. The
+    /// threads end with the sites. To be called once per site.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -151,7 +149,7 @@ impl Site {
         Ok(())
     }
 
-    /// The variants that can be made of a surveyed file, once it has settled.
+    /// Variants that can be made of a surveyed file, once it has settled.
     pub(super) fn makeable(&self, survey: &Survey, is_settled: bool) -> Option<Arc<Makeable>> {
         let source = &survey.source;
         let is_worth = |len| (SOURCE_LEN_MIN..=SOURCE_LEN_MAX).contains(&len);
@@ -172,8 +170,8 @@ impl Site {
         (codings != 0).then(|| Arc::new(Makeable { codings, open, postponed: AtomicU8::new(0) }))
     }
 
-    /// Puts a variant in line to be made, unless another request did, too many wait, or the memory
-    /// would not take it.
+    /// Queues a variant, unless another request did, the queue is full, or the memory budget would
+    /// refuse it.
     #[cold]
     pub(super) fn ask_for(&self, record: &Record, encoding: Encoding, moment: Moment) {
         let Some(makeable) = record.makeable.as_ref() else {
@@ -190,7 +188,7 @@ impl Site {
             encoding,
             moment,
         };
-        // Text becomes a quarter of its length.
+        // Estimate: text shrinks to a quarter.
         let len = record.survey.plain.len / 4;
         let fits = |estimate| self.holdings().consider(len, estimate, &self.cache.sketch).is_some();
         self.cache.compressions.waiting.fetch_add(1, Relaxed);
@@ -216,7 +214,7 @@ impl Site {
         of(None).max(of(Some(wish.encoding))).max(1)
     }
 
-    /// Makes a variant and puts it into the table, if the file is still what it was.
+    /// Makes a variant and puts it into the table, if the file is unchanged.
     pub(super) fn grant(&self, wish: &Wish) {
         self.cache.compressions.waiting.fetch_sub(1, Relaxed);
         let record = self.cache.table.get_hash(wish.path);
@@ -257,7 +255,7 @@ impl Site {
         }
     }
 
-    /// Puts a variant into the memory budget. False if it does not get in.
+    /// Puts a variant into the memory budget. False if it is refused.
     fn hold_made(&self, record: &Record, wish: &Wish, made: Bytes) -> bool {
         let id = Id { path: wish.path, encoding: Some(wish.encoding) };
         let stamp = record.survey.plain;
@@ -273,7 +271,7 @@ impl Site {
         drop(holdings);
         drop(garbage);
         if is_held {
-            // It is as popular as the file that it stands for from now on.
+            // It inherits the popularity of the file that it stands for.
             (0..estimate).for_each(|_| _ = self.cache.sketch.touch(id.hash(), wish.moment.ns));
         }
         is_held
@@ -305,7 +303,7 @@ impl Compressor {
         true
     }
 
-    /// Waits for the oldest wish; `None` when there is none and the sites are gone.
+    /// Waits for the oldest wish; `None` when the queue is empty and the sites are gone.
     pub(super) fn pop(&self) -> Option<Wish> {
         let is_idle =
             |queue: &mut Queue| queue.wishes.is_empty() && queue.sites_gone < self.sites.len();
@@ -314,7 +312,7 @@ impl Compressor {
     }
 
     fn run(&self) {
-        // Where it is not allowed, it competes as any other.
+        // If not permitted, the thread keeps its normal priority.
         _ = rustix::process::nice(NICENESS);
         while let Some(wish) = self.pop() {
             if let Some(site) = self.sites[wish.site].upgrade() {
@@ -324,12 +322,12 @@ impl Compressor {
     }
 }
 
-/// True if files of this type become shorter. A PDF is compressed inside.
+/// True if files of this type compress well. A PDF is compressed internally.
 fn is_text(content_type: &str) -> bool {
     mime::is_compressible(content_type) && content_type != "application/pdf"
 }
 
-/// True if a variant spares a tenth of the bytes.
+/// True if a variant saves a tenth of the bytes.
 fn is_worthwhile(made_len: usize, source_len: usize) -> bool {
     made_len <= source_len - source_len / 10
 }
@@ -337,7 +335,7 @@ fn is_worthwhile(made_len: usize, source_len: usize) -> bool {
 /// Longest file for brotli's level 10: a tenth shorter than 9, at 1 MB/s.
 const THOROUGH_LEN_MAX: usize = 128 << 10;
 
-/// Compresses at a level that costs 0.1 to 1 µs a byte. The same bytes always become the same.
+/// Compresses at a level that costs 0.1 to 1 µs a byte. The result is deterministic.
 fn compress(source: &[u8], encoding: Encoding) -> Vec<u8> {
     let mut made = Vec::with_capacity(source.len() / 3);
     match encoding {

@@ -9,7 +9,7 @@ use crate::lookup::Encoding;
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
     /// The directory whose files are served. May be a symbolic link: when it is switched to another
-    /// directory (the usual way to publish a release), the site follows within `recheck_every`.
+    /// directory (a usual way to publish a release), the site follows within `recheck_every`.
     pub root: PathBuf,
     /// Index files: the first of these names that exists answers for a directory.
     pub index: Vec<String>,
@@ -28,28 +28,28 @@ pub struct SiteConfig {
     /// Bodies for error replies, by status. A relative path begins at the root that is served now.
     /// At most 1 MiB each.
     pub error_pages: Vec<(u16, PathBuf)>,
-    /// Globs of paths that are answered as if nothing were there, as in [`HeaderRule`]; of a
-    /// directory, also what is beneath.
+    /// Globs of paths that are answered as if they did not exist, as in [`HeaderRule`]; for a
+    /// directory, including everything below it.
     pub deny: Vec<String>,
-    /// Globs of paths that need a name and a password, and the file with those that may: lines of
-    /// `NAME:HASH` with bcrypt, SHA-crypt or argon2. Of globs that match, the last one counts.
+    /// Globs of paths that require a name and a password, and the file of permitted users: lines of
+    /// `NAME:HASH` with bcrypt, SHA-crypt or argon2. The last matching glob applies.
     pub basic_auth: Vec<(String, PathBuf)>,
-    /// Extra header fields. Of rules that match and have the same name, the last one counts.
+    /// Extra header fields. Of matching rules with the same name, the last one applies.
     pub headers: Vec<HeaderRule>,
-    /// Origins whose scripts may read replies; all rules that match hold.
+    /// Origins whose scripts may read replies; all matching rules apply.
     pub cors: Vec<CorsRule>,
-    /// Values of `Cache-Control`. Of rules that match, the last one counts.
+    /// Values of `Cache-Control`. The last matching rule applies.
     pub cache_rules: Vec<CacheRule>,
     /// Send `x.br`, `x.zst` or `x.gz` instead of `x` to clients that accept it, if it is at least
     /// as new as `x`, or `x` does not exist.
     pub precompressed: bool,
-    /// Codings in which variants are made of files that have no precompressed one. A site needs
-    /// [`Site::start_compressing`](super::Site::start_compressing) for it.
+    /// Codings in which variants are made of files without a precompressed one. Requires
+    /// [`Site::start_compressing`](super::Site::start_compressing).
     pub compress: Vec<Encoding>,
     /// Budget in bytes for small files in memory, with 1 KiB of overhead for each.
     pub memory_budget: u64,
-    /// Up to which length a file may be held in memory, in bytes. A driver that can have the kernel
-    /// send longer ones from its page cache pays less for that than for a copy.
+    /// Longest file to hold in memory, in bytes. For a longer one, a driver that lets the kernel
+    /// send from its page cache needs less CPU than for a copy.
     pub memory_file_len_max: u64,
     /// Give each file in memory, of up to 4 MiB, a place for a table that the driver makes of its
     /// bytes ([`SharedPage`](session::SharedPage)). `memory_budget` includes it.
@@ -59,8 +59,8 @@ pub struct SiteConfig {
     /// cgroups leave, checked while running. Files over the budget are read with `O_DIRECT`, so
     /// that a walk over a huge file set does not evict popular files.
     pub page_cache_budget: Option<u64>,
-    /// Has the allocator return its free memory to the system, if it does not do so by itself. May
-    /// take milliseconds. Called after many files in memory were replaced, before the available
+    /// Makes the allocator return its free memory to the system, if it does not do so by itself.
+    /// May take milliseconds. Called after many files in memory were replaced, before the available
     /// memory is checked.
     pub return_free_memory: Option<fn()>,
     /// Maximum number of open files. A driver that reads with `O_DIRECT` may open each of them a
@@ -72,23 +72,23 @@ pub struct SiteConfig {
     pub recheck_every: Duration,
     /// Source of ETags.
     pub etag: EtagKind,
-    /// Types, before the built-in table: by extension (without its dot) or whole file name, if
-    /// there is no sign of a glob in it, and else by glob as in [`HeaderRule`]. Of those that
-    /// match, the last one counts.
+    /// Types that override the built-in table. A pattern without glob characters is an extension
+    /// (without its dot) or a whole file name, any other a glob as in [`HeaderRule`]. The last
+    /// matching one applies.
     pub mime_types: Vec<(String, String)>,
 }
 
-/// Source of a file's ETag, beside its length. RFC 9110 8.8.3
+/// Source of a file's ETag, in addition to its length. RFC 9110 8.8.3
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EtagKind {
-    /// A hash of inode number, change time and modification time: whatever is done to a file, it
-    /// gets another one, also where tools give every file the same modification time.
+    /// A hash of inode number, change time and modification time: it differs after every change,
+    /// even if tools give every file the same modification time.
     #[default]
     Inode,
-    /// The modification time: the same on servers that have the same files. A file whose time is
-    /// known to be the same for all of its versions has none.
+    /// The modification time: the same on servers with the same files. A file whose time is known
+    /// to be the same for all versions gets no ETag.
     Mtime,
-    /// None.
+    /// No ETag.
     Off,
 }
 
@@ -97,15 +97,14 @@ pub enum EtagKind {
 ///
 /// Globs are written as in `.gitignore`: without a slash (`*.js`) they match the file's name in any
 /// directory, with one (`assets/**`, `/index.html`) the whole path from the root. `*` stops at a
-/// slash, `**` does not. What is matched is the file that answers (`blog/index.html` for `/blog/`),
-/// or where none does the path that was asked for.
+/// slash, `**` does not. The glob is matched with the file that answers (`blog/index.html` for
+/// `/blog/`), or with the requested path if no file answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HeaderRule {
     /// Pattern of the files.
     pub glob: String,
-    /// The field's name. Names that the server sets itself are refused. `Content-Encoding` says
-    /// what the files are compressed with (`br`, `zstd`, `gzip`), or that they are not
-    /// (`identity`).
+    /// The field's name. Names that the server sets itself are refused. `Content-Encoding` declares
+    /// how the files are compressed (`br`, `zstd`, `gzip`), or that they are not (`identity`).
     pub name: String,
     /// The field's value.
     pub value: String,
@@ -162,22 +161,22 @@ impl Default for SiteConfig {
     }
 }
 
-/// Error of a configuration. The message says what is wrong and where.
+/// Error of a configuration. The message names the mistake and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) String);
 
 impl ConfigError {
-    /// A glob cannot be understood.
+    /// Error: a glob cannot be parsed.
     pub(super) fn glob(glob: &str, why: impl fmt::Display) -> ConfigError {
         ConfigError(format!("the glob {glob:?} is wrong: {why}"))
     }
 
-    /// A header field's name is no token, or the server sets that field itself.
+    /// Error: a header field's name is no token, or is reserved for the server.
     pub(super) fn header_name(name: &str, why: &str) -> ConfigError {
         ConfigError(format!("the header name {name:?} cannot be used: {why}"))
     }
 
-    /// A header field's value could end its line.
+    /// Error: a header field's value could end its line.
     pub(super) fn header_value(name: &str, value: &str) -> ConfigError {
         ConfigError(format!(
             "the value {value:?} of {name} cannot be used: it holds a line break or another \

@@ -1,9 +1,9 @@
 //! Cross-origin requests: the origins whose scripts may read replies about a path, and whose pages
 //! may use its fonts and modules. <https://fetch.spec.whatwg.org/#http-cors-protocol>
 //!
-//! A path that every origin may read has a line for it among the operator's, and costs nothing. One
-//! for named origins has `Vary: Origin` there, and its entry says which rules hold for it; only a
-//! request with an `Origin` is compared with them.
+//! A path that every origin may read has a prepared header line, and costs nothing. A path for
+//! named origins has `Vary: Origin` there, and its entry holds the matching rules; only a request
+//! with an `Origin` is compared with them.
 
 use globset::{GlobSet, GlobSetBuilder};
 
@@ -23,11 +23,11 @@ pub(super) struct Cors {
 /// The origins that may read a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// The site's own pages.
+    /// The site's own pages only.
     #[default]
     Own,
     All,
-    /// Those of the rules whose bits are set.
+    /// Origins of the rules whose bits are set.
     Named(u64),
 }
 
@@ -35,16 +35,16 @@ pub(crate) enum Readers {
 enum Origin {
     Any,
     One(Box<str>),
-    /// Every name that stands between the two, as in `https://*.example.org`.
+    /// Any name between the two parts, as in `https://*.example.org`.
     Between(Box<str>, Box<str>),
 }
 
-/// One bit for each.
+/// One bit per rule.
 const RULES_MAX: usize = 64;
 
 impl Cors {
     /// # Errors
-    /// The first rule that cannot be used, and why.
+    /// The first invalid rule, and the reason.
     pub(super) fn new(rules: &[CorsRule]) -> Result<Cors, ConfigError> {
         let mut globs = GlobSetBuilder::new();
         let mut origins = Vec::new();
@@ -66,7 +66,7 @@ impl Cors {
         self.globs.matches(path)
     }
 
-    /// The rules for what is about no path.
+    /// The rules for replies without a path.
     pub(super) fn rules_everywhere(&self) -> Vec<usize> {
         self.everywhere.clone()
     }
@@ -76,7 +76,7 @@ impl Cors {
         self.readers_by(&self.rules(path))
     }
 
-    /// The readers of a reply that is about no path.
+    /// The readers of a reply without a path.
     pub(super) fn readers_everywhere(&self) -> Readers {
         self.readers_by(&self.everywhere)
     }
@@ -91,7 +91,7 @@ impl Cors {
         Readers::Named(rules.iter().fold(0, |bits, rule| bits | 1 << rule))
     }
 
-    /// True if `readers` has this value of `Origin`.
+    /// True if `readers` includes this value of `Origin`.
     pub(super) fn admits(&self, readers: Readers, origin: &[u8]) -> bool {
         let Readers::Named(bits) = readers else {
             return readers == Readers::All;
@@ -103,7 +103,7 @@ impl Cors {
 }
 
 impl Readers {
-    /// Header lines of every reply that they may read.
+    /// Header lines of every reply that these origins may read.
     pub(super) fn lines(self) -> &'static str {
         match self {
             Readers::Own => "",
@@ -114,8 +114,8 @@ impl Readers {
 }
 
 impl Origin {
-    /// Browsers write an origin in small letters, without a slash, and without the port of its
-    /// scheme.
+    /// Parses an origin as browsers write it: in small letters, without a slash, and without the
+    /// default port of its scheme.
     fn parse(text: &str) -> Result<Origin, &'static str> {
         if text == "*" {
             return Ok(Origin::Any);
@@ -155,7 +155,7 @@ impl Origin {
     }
 }
 
-/// True for a byte of a host's name as browsers write it.
+/// True for a byte of a host name as browsers write it.
 fn is_name_byte(byte: &u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(byte)
 }

@@ -10,16 +10,16 @@ use super::open::{Blocking, Kind, Look, Miss, Root, miss_of};
 use super::{Site, head};
 use crate::lookup::Encoding;
 
-/// Directories in which surveys found no variants, so that those of further files there need not
-/// look for them.
+/// Directories in which surveys found no variants; surveys of further files there skip the lookups
+/// for them.
 ///
 /// ```text
 ///  survey of a/x ─▶ absent in a/, checked lately ─▶ no look-ups for a/x.br, a/x.zst, a/x.gz
 ///                   │ due: stamp of a/ is equal ─▶ the same
 ///                   │ not known: 32 surveys in vain ─▶ names of a/ are read, where that may block
 /// ```
-/// A name that comes changes the stamp of its directory, on the file systems that are trusted with
-/// that. So the stamp stands for all names, once it is so old that the next change will differ.
+/// On trusted file systems a new name changes the stamp of its directory. Once the stamp is so old
+/// that the next change must differ, it therefore stands for the whole list of names.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     known: RwLock<HashMap<u64, Arc<Directory>>>,
@@ -33,40 +33,40 @@ struct Directory {
     generation: u64,
     /// Number of surveys that looked for variants.
     surveys: AtomicU32,
-    /// The stamp with which no name was a variant's, if that is known.
+    /// The stamp at which no name was a variant's, if known.
     absent: Option<FileStamp>,
     /// Last check of the stamp, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
-    /// Its names are not read again: among them are variants, or too many.
+    /// The names are not read again: they include variants, or are too many.
     is_useless: AtomicBool,
 }
 
-/// The names of a directory.
+/// Result of reading a directory's names.
 enum CompressedNames {
-    /// None is a variant's, as long as the stamp is this one.
+    /// No name is a variant's, as long as the stamp is this one.
     Absent(FileStamp),
-    /// Some are, or that cannot be told.
+    /// Some names are variants', or it is unknown.
     Present,
-    /// They have just changed.
+    /// The names changed during the read.
     Changing,
 }
 
 /// Maximum number of directories, of some 200 bytes each.
 const DIRECTORIES_MAX: usize = 4096;
 
-/// Number of surveys after which a directory is worth reading.
+/// Surveys between two reads of a directory's names.
 const SURVEYS_BETWEEN: u32 = 32;
 
-/// Number of names that are read: some milliseconds.
+/// Most names that are read: some milliseconds.
 const NAMES_MAX: usize = 1 << 16;
 
-/// File systems whose directories get another stamp with each name that comes: ext4, XFS, Btrfs,
-/// tmpfs, overlayfs, F2FS, ZFS. statfs(2)
+/// File systems that change a directory's stamp with each new name: ext4, XFS, Btrfs, tmpfs,
+/// overlayfs, F2FS, ZFS. statfs(2)
 const TRUSTED: [u32; 7] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0xf2f5_2010, 0x2fc1_2fc1];
 
 impl Site {
-    /// True unless it is known that no name in the directory of `source` is a variant's.
+    /// False only if the directory of `source` is known to contain no variant.
     pub(super) fn may_have_variants(&self, look: Look<'_>, source: &str) -> Result<bool, Miss> {
         let path = &source[..source.rfind('/').map_or(0, |slash| slash + 1)];
         let hash = self.cache.table.key(self.number, path).hash;
@@ -97,7 +97,7 @@ impl Site {
         Ok(false)
     }
 
-    /// Counts a survey of a directory of which nothing is known; now and then reads its names.
+    /// Counts a survey of an unknown directory; now and then reads its names.
     fn learn(&self, look: Look<'_>, hash: u64, known: &Directory) -> Result<bool, Miss> {
         let is_due = |surveys: u32| (surveys + 1).is_multiple_of(SURVEYS_BETWEEN);
         if look.blocking == Blocking::Never && is_due(known.surveys.load(Relaxed)) {
@@ -141,7 +141,7 @@ fn read_names(root: &Root, path: &str) -> Result<CompressedNames, Miss> {
     Ok(if is_same { CompressedNames::Absent(before) } else { CompressedNames::Changing })
 }
 
-/// True for the name of a variant, also where a directory ignores case. ext4(5), casefold
+/// True for the name of a variant, even in a case-insensitive directory. ext4(5), casefold
 fn is_variant(name: &[u8]) -> bool {
     Encoding::ALL.iter().any(|encoding| {
         let suffix = encoding.suffix().as_bytes();
@@ -159,7 +159,7 @@ impl Directories {
     fn put(&self, hash: u64, directory: Directory) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() == DIRECTORIES_MAX && !known.contains_key(&hash) {
-            // Any of them: the hashes are keyed.
+            // An arbitrary one: the hashes are keyed.
             let victim = known.keys().next().copied();
             victim.map(|victim| known.remove(&victim));
             self.dropped.fetch_add(1, Relaxed);

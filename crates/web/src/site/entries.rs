@@ -15,24 +15,24 @@ use super::table::{Id, Record};
 use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
 
-/// Longer files are not read into memory where a loop or a processor would wait for that: reading
-/// so much from the page cache takes 0.1 ms.
+/// Longest file that a loop or processor reads into memory itself: reading so much from the page
+/// cache takes 0.1 ms.
 const READ_AT_ONCE_LEN_MAX: u64 = 1 << 20;
 
-/// Number of times that a short file is read again when it changes meanwhile.
+/// Most rereads of a short file that changes during the read.
 const SHORT_READ_AGAIN_MAX: u32 = 8;
 
-/// Result of reading a file into memory, if it is worth that.
+/// Result of reading a file into memory, if it is worth it.
 enum Worth {
     Held(Arc<Entry>),
     Not,
     Changed,
 }
 
-/// From a record to an entry: the file opened, or its bytes in memory.
+/// Makes entries from records: opens the file, or reads its bytes into memory.
 impl Site {
-    /// The entry of one representation: as it is, moved into memory, or made anew. `None`: the file
-    /// is not any more what the record says.
+    /// The entry of one representation: unchanged, moved into memory, or made anew. `None`: the
+    /// file no longer matches the record.
     pub(super) fn entry_of(
         &self,
         record: &Record,
@@ -40,8 +40,8 @@ impl Site {
         moment: Moment,
         blocking: Blocking,
     ) -> Result<Option<Arc<Entry>>, Miss> {
-        // A request that would block comes again. So it is judged as if it were counted, and
-        // counted when it is answered.
+        // A request that would block is repeated, so it is counted only once answered, but judged
+        // as if it had been counted.
         let estimate = (self.cache.sketch.estimate(id.hash()) + 1).min(ESTIMATE_MAX);
         let entry = self.entry_by_worth(record, id, estimate, moment, blocking)?;
         if entry.is_some() {
@@ -71,7 +71,7 @@ impl Site {
                 None => return Ok(None),
             },
         };
-        // A known one has been believed since the record was made.
+        // A known entry has been valid since the record was made.
         if known.is_none()
             && let Some(left) = self.quiet_left(record, &file, moment)?
         {
@@ -102,13 +102,13 @@ impl Site {
             Ok(file) => {
                 Ok(Some(file).filter(|file| Some(file.stamp()) == survey.stamp(id.encoding)))
             }
-            // Gone since the survey.
+            // The file was removed after the survey.
             Err(Miss::NotFound) => Ok(None),
             Err(miss) => Err(miss),
         }
     }
 
-    /// Serves a file that is never quiet: with its present length, a weak validator, and
+    /// Serves a file that is constantly written: with its current length, a weak validator, and
     /// `no-store`. The entry is valid as long as the record, which is short.
     pub(super) fn moving_entry(
         &self,
@@ -116,7 +116,7 @@ impl Site {
         accepts: Encodings,
         moment: Moment,
     ) -> Result<Arc<Entry>, Miss> {
-        // The plain file, unless there is none.
+        // The plain file, if it exists.
         let id = if record.survey.has_plain {
             record.best(Encodings::NONE)
         } else {
@@ -127,7 +127,7 @@ impl Site {
         }
         let mut file = self.open_moving(record, id)?;
         let mut bytes = self.read_moving(&file);
-        // A short one that changes while it is read would be cut, so it is tried again.
+        // A short file that changes during the read would be truncated, so it is read again.
         for _ in 0..SHORT_READ_AGAIN_MAX {
             if bytes.is_some() || file.stamp().len > self.moving_len_max() {
                 break;
@@ -143,7 +143,7 @@ impl Site {
             None => Body::File { file: Arc::new(file.moving()), keep: false, settled: false },
         };
         let entry = self.make_entry(record, id, stamp, body, true, moment);
-        // Times that are old do not show when it has changed: others must look themselves.
+        // An old stamp does not show later changes, so other requests must read for themselves.
         if record.settled { Ok(entry) } else { Ok(self.share_moving(record, id, entry)) }
     }
 
@@ -153,7 +153,7 @@ impl Site {
         let name = format!("{}{suffix}", record.survey.source);
         let file =
             self.with_descriptors(Blocking::Allowed, || root.open_file(&name, Blocking::Allowed))?;
-        // Another file may lie there by now, and its stamp does not show that.
+        // Another file may be there by now, and its stamp does not show that.
         let stat = rustix::fs::fstat(&file).map_err(miss_of)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok(file),
@@ -165,7 +165,7 @@ impl Site {
         self.config.memory_file_len_max.min(READ_AT_ONCE_LEN_MAX)
     }
 
-    /// A short file's bytes of one reading, if no write shows between its beginning and its end.
+    /// Reads a short file, if no write shows between beginning and end of the read.
     fn read_moving(&self, file: &SharedFile) -> Option<Bytes> {
         if file.stamp().len > self.moving_len_max() {
             return None;
@@ -176,7 +176,7 @@ impl Site {
         }
     }
 
-    /// Puts the entry into the table, for all who ask while the record stands.
+    /// Puts the entry into the table, for all requests while the record is valid.
     fn share_moving(&self, record: &Record, id: Id, entry: Arc<Entry>) -> Arc<Entry> {
         if !entry.is_in_memory() {
             let garbage = self.holdings().open(&self.cache.table, record, id, &entry);
@@ -248,7 +248,7 @@ impl Site {
         }
     }
 
-    /// Entry that another request has read into memory since this one took its record from the
+    /// The entry that another request has read into memory since this one took its record from the
     /// table.
     fn held_since(&self, record: &Record, id: Id) -> Option<Arc<Entry>> {
         let current = self.cache.table.get_hash(record.hash)?;
@@ -302,7 +302,7 @@ impl Site {
             && mime::is_compressible(content_type);
         let varies = survey.has_variants() || (may_vary && coding.is_none());
         let reading = match &body {
-            // The next version of a compressor may make other bytes of the same file.
+            // Another version of the compressor may produce other bytes from the same file.
             Body::Memory(bytes) if survey.is_made(id.encoding) => Some(head::fnv1a(bytes).into()),
             _ if is_moving || !record.settled => Some(self.reading()),
             _ => None,
@@ -328,7 +328,7 @@ impl Site {
             etag: if is_moving { strong_etag.map(|etag| format!("W/{etag}")) } else { strong_etag },
             modified: Modified {
                 is_told: modified.is_told && !is_moving,
-                // One date for a file and what is made of it.
+                // A file and its compressed variants share one date.
                 is_strong: modified.is_strong && !is_moving && record.makeable.is_none(),
                 ..modified
             },
@@ -350,7 +350,7 @@ impl Site {
         self.rules.content_type(path)
     }
 
-    /// A number that no other reading has, of this process or an earlier one.
+    /// A number unique to this reading, also across restarts of the process.
     fn reading(&self) -> u128 {
         self.cache.opened_since_epoch.as_nanos()
             + u128::from(self.cache.readings.fetch_add(1, Relaxed))

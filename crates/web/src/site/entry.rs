@@ -1,4 +1,4 @@
-//! The result that the site table gives to the protocol half.
+//! Results that the site table returns to the protocol half.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -41,9 +41,9 @@ pub(crate) struct Entry {
     pub(crate) readers: Readers,
     /// Length of the body in bytes.
     pub(crate) len: u64,
-    /// Rule by which the file itself asks for a password; its address may have another.
+    /// The rule that protects the file itself; its address may have another.
     pub(crate) area: Option<usize>,
-    /// Rule by which its address does: a rewrite may name the file.
+    /// The rule that protects its address: a rewrite may name the file.
     pub(crate) address_area: Option<usize>,
     /// The bytes.
     pub(crate) body: Body,
@@ -56,8 +56,8 @@ impl Entry {
         matches!(self.body, Body::Memory(_))
     }
 
-    /// True if it answers as it is: with bytes in memory, or with a file that has its place in the
-    /// page cache and is too long for memory.
+    /// True if the entry can be sent unchanged: its bytes are in memory, or its file has a place in
+    /// the page cache and is too long for memory.
     #[inline]
     pub(super) fn is_ready(&self, memory_file_len_max: u64) -> bool {
         let is_long = self.len > memory_file_len_max;
@@ -67,7 +67,7 @@ impl Entry {
         }
     }
 
-    /// True if the bytes are still those of its stamp.
+    /// True if the bytes still match the stamp.
     #[inline]
     pub(super) fn is_unchanged(&self) -> bool {
         match &self.body {
@@ -76,7 +76,7 @@ impl Entry {
         }
     }
 
-    /// The operator's header lines of a reply that is about this file, and does not carry it.
+    /// The operator's header lines for a reply about this file without its content.
     pub(crate) fn rule_lines(&self) -> &[u8] {
         &self.head_304[self.rules.clone()]
     }
@@ -87,8 +87,8 @@ impl Entry {
 pub(crate) enum Body {
     /// In memory, read at the time of the entry's stamp.
     Memory(Bytes),
-    /// In an open file; `keep` says whether it is popular enough for the page cache, `settled`
-    /// whether a write since would show in its stamp.
+    /// In an open file; `keep`: popular enough for the page cache; `settled`: a later write would
+    /// change its stamp.
     File { file: Arc<SharedFile>, keep: bool, settled: bool },
 }
 
@@ -96,25 +96,25 @@ pub(crate) enum Body {
 #[derive(Debug)]
 #[allow(clippy::enum_variant_names, reason = "`NotFound` is what it is called everywhere")]
 pub(crate) enum Found {
-    /// A file (or an index file, a listing, made to look like one).
+    /// A file (an index file and a listing look like one).
     Entry(Arc<Entry>),
     /// The file that answers unknown paths.
     Fallback(Arc<Entry>),
-    /// Redirect to this path: that of a directory with its slash, or the clean one of a page
+    /// Redirect to this path: of a directory with its slash, or of a page without its extension
     /// (already percent-encoded, begins with exactly one `/`).
     Moved(Box<str>),
-    /// Nothing there, or nothing that may be shown (hidden files and links out of the root look the
-    /// same: no oracle).
+    /// Absent, or not to be shown (hidden files and links out of the root look the same: no
+    /// oracle).
     NotFound,
-    /// There, but not readable for the server.
+    /// Present, but not readable for the server.
     Forbidden,
-    /// A directory without an index file, which may not be listed.
+    /// A directory without an index file, whose listing is off.
     NoIndex,
-    /// There, but only in codings that the client does not take.
+    /// Present, but only in codings that the client does not accept.
     OnlyCompressed,
-    /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; the sentence is
-    /// for the log.
+    /// Out of descriptors or memory, or the disk failed: the reply is a 503 or 500; `why` is for
+    /// the log.
     Failed { status: u16, why: String },
-    /// Cannot be answered without blocking: call [`Site::load`] where it is allowed.
+    /// The answer needs blocking: call [`Site::load`] where that is allowed.
     WouldBlock,
 }

@@ -13,49 +13,48 @@ use super::read::{Reading, read_whole};
 use super::{Moment, Site, head};
 use crate::error_page::Page;
 
-/// An error page is held in memory as long as the site is.
+/// Longest error page; it stays in memory as long as the site.
 const LEN_MAX: u64 = 1 << 20;
 
 /// The operator's page for one status.
 #[derive(Debug)]
 pub(super) struct ErrorPage {
     status: u16,
-    /// A relative one begins at the root that is served now.
+    /// A relative path begins at the current root.
     path: PathBuf,
-    /// `None`: it cannot be read, so the built-in page is sent.
+    /// `None`: the page cannot be read, so the built-in one is sent.
     shown: ArcSwapOption<Page>,
     /// Time of the last check, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
-    /// Held by the request that looks.
+    /// Held by the request that checks the page.
     seen: Mutex<Seen>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Stamp of the page that is shown. `None`: another state could have the same one.
+    /// Stamp of the current page. `None`: another state could have the same one.
     stamp: Option<FileStamp>,
-    /// Time at which the page that is shown was last confirmed.
+    /// Time at which the current page was last confirmed.
     confirmed_ns: u64,
-    /// An empty file, which may be one that is being written, and since when it has been seen.
+    /// An empty file, perhaps one being written, and the time since when it is empty.
     emptied: Option<(FileStamp, u64)>,
 }
 
-/// Error pages: read when the site is opened, and looked at again when they are due, by the
-/// requests that send them. A request that may not wait for the disk leaves that to the next one
-/// that may, and sends what is known.
+/// Error pages: read when the site is opened, and checked when due by the requests that send them.
+/// A request that may not wait for the disk sends the known page and leaves the check to the next
+/// one that may.
 impl Site {
-    /// The operator's page for an error status, if there is one that can be read.
+    /// The operator's page for an error status, if it exists and is readable.
     pub(crate) fn error_page(&self, status: u16, now: Now) -> Option<Arc<Page>> {
         let page = self.error_pages.iter().find(|page| page.status == status)?;
         _ = self.look_at(page, self.moment(now), Blocking::Never);
         page.shown.load_full()
     }
 
-    /// Looks at the page for what was not found, if it is due; at all of them where blocking is
-    /// allowed.
+    /// Checks the 404 page, if it is due; where blocking is allowed, all of them.
     ///
     /// # Errors
-    /// [`Miss::WouldBlock`] alone.
+    /// Only [`Miss::WouldBlock`].
     pub(super) fn look_at_error_pages(
         &self,
         miss: &Miss,
@@ -77,7 +76,7 @@ impl Site {
     }
 
     /// # Errors
-    /// [`Miss::WouldBlock`] alone.
+    /// Only [`Miss::WouldBlock`].
     fn look_at(&self, page: &ErrorPage, moment: Moment, blocking: Blocking) -> Result<(), Miss> {
         if !self.is_due(page.checked_ns.load(Relaxed), moment) {
             return Ok(());
@@ -85,7 +84,7 @@ impl Site {
         let mut seen = match page.seen.try_lock() {
             Ok(seen) => seen,
             Err(TryLockError::Poisoned(seen)) => seen.into_inner(),
-            // Another request looks.
+            // Another request checks the page.
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
         let read = self.current_root(moment, blocking).and_then(|root| {
@@ -96,7 +95,7 @@ impl Site {
         match read {
             Ok(()) => {}
             Err(Miss::WouldBlock) => return Err(Miss::WouldBlock),
-            // No fault of the page.
+            // Not the page's fault.
             Err(Miss::OutOfDescriptors | Miss::Failed(503, _)) => {}
             Err(Miss::BeingWritten(_)) => {
                 let soon_ns = moment.ns + CHECK_AGAIN_MIN.as_nanos() as u64;
@@ -111,8 +110,8 @@ impl Site {
         Ok(())
     }
 
-    /// Shows what the file says now, unless that is shown already. While another state of it is
-    /// being written, the page of before stands, for as long as was promised.
+    /// Reads the page if its file has changed. While a new state is being written, the previous
+    /// page is kept, for the promised time at most.
     fn read_page(
         &self,
         page: &ErrorPage,
@@ -161,7 +160,7 @@ impl Site {
         ));
     }
 
-    /// The pages of the configuration. One outside of the root is held once for all sites.
+    /// The pages of the configuration. A page outside the root is held once for all sites.
     pub(super) fn open_error_pages(
         &self,
         moment: Moment,
@@ -215,12 +214,12 @@ impl Site {
 }
 
 impl Seen {
-    /// Notes a new state of the file. True once it is whole, as far as can be known.
+    /// Notes a new state of the file. True once it is complete, as far as can be known.
     fn note(&mut self, stamp: FileStamp, moment: Moment) -> bool {
         if stamp.len > 0 {
             return age(stamp, moment.since_epoch) >= QUIET_PERIOD;
         }
-        // A truncation shows the length before the times.
+        // A truncation changes the length before the times.
         let since_ns = match self.emptied {
             Some((emptied, since_ns)) if emptied == stamp => since_ns,
             _ => moment.ns,

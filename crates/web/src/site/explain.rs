@@ -25,7 +25,7 @@ pub enum RuleList {
     BasicAuth,
     /// `SiteConfig::spa_fallback`, the only one of its list.
     SpaFallback,
-    /// `SiteConfig::compress`: the file is compressed once it has been asked for.
+    /// `SiteConfig::compress`: the file is compressed after its first request.
     Compress,
     /// `SiteConfig::error_pages`
     ErrorPages,
@@ -39,12 +39,12 @@ pub enum RuleList {
     Cors,
 }
 
-/// Rules by their list and their place in it, from 0.
+/// Rules by list and index in it.
 pub(crate) type AppliedRules = Vec<(RuleList, usize)>;
 
 impl Site {
-    /// The file that has just answered for a path with this status, if one has, and the rules that
-    /// hold for the reply. `None`: no file can have this path.
+    /// The file that has just answered a path with this status, if any, and the rules that apply to
+    /// the reply. `None`: no file can have this path.
     pub(crate) fn explain(
         &self,
         path: Option<&str>,
@@ -60,7 +60,7 @@ impl Site {
             let record = self.cache.table.get(self.key(path));
             record.filter(|_| [200, 401].contains(&status))
         };
-        // A rewrite serves a directory or page of another address.
+        // A rewrite serves a directory or page from another address.
         let directory = format!("{own}/");
         let moved = [&*directory, own.trim_end_matches('/')];
         let mut moved = moved.into_iter().chain(clean_addresses(own, &self.config.index));

@@ -23,14 +23,14 @@ pub(super) struct Description<'a> {
     pub(super) modified: Modified,
     /// The value of `Vary`, if any.
     pub(super) vary: Option<&'static str>,
-    /// Lines by the operator's rules.
+    /// Lines of the operator's rules.
     pub(super) extra: &'a str,
     pub(super) area: Option<usize>,
     pub(super) address_area: Option<usize>,
     pub(super) readers: Readers,
 }
 
-/// Time after a change in which another change may get the same time stamp. Linux's file systems
+/// Granularity of time stamps: two changes within it may get the same stamp. Linux's file systems
 /// stamp to some milliseconds or better, ext3 and old NFS to a second, FAT to two.
 const STAMP_GRAIN: Duration = Duration::from_secs(2);
 
@@ -46,21 +46,20 @@ pub(super) fn is_settled(stamp: FileStamp, since_epoch: Duration) -> bool {
     (now_ns - stamp.ctime_ns).unsigned_abs() > STAMP_GRAIN.as_nanos()
 }
 
-/// Interval after which an unsettled file is checked again: as long as it was unmodified before. So
-/// a state caught between two writes is replaced soon, and a file that no longer changes is soon no
-/// longer checked.
+/// Interval after which an unsettled file is checked again: equal to its age. A state caught
+/// between two writes is thus replaced soon, and checks of an unchanged file soon end.
 pub(super) fn check_again_after(stamp: FileStamp, since_epoch: Duration) -> Duration {
     let age_ns = since_epoch.as_nanos() as i128 - stamp.ctime_ns;
     Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)).max(CHECK_AGAIN_MIN)
 }
 
-/// A file's entity tag: its length, then what [`EtagKind`] says, `-br` and the like for variants.
+/// A file's entity tag: its length, the [`EtagKind`] value, and `-br` and the like for variants.
 /// RFC 9110 8.8.3
 ///
 /// While the file is not settled, two states could have the same length and times. A strong
-/// validator must tell them apart, so until then it also names this `reading` of the file: a client
-/// that resumes a download of a file that was written less than two seconds before its first
-/// request starts again.
+/// validator must distinguish them, so until then it also names this `reading` of the file: a
+/// client that resumes a download of a file written less than two seconds before its first request
+/// starts again.
 pub(super) fn etag(
     kind: EtagKind,
     stamp: FileStamp,
@@ -84,8 +83,8 @@ pub(super) fn etag(
     Some(etag)
 }
 
-/// A hash of what the file system changes whenever the bytes may have changed. Without the device,
-/// whose number may be another one after a restart of the machine.
+/// Hash of the stamp fields that change with the bytes. Excludes the device, whose number may
+/// change when the machine restarts.
 fn state_hash(stamp: FileStamp) -> u64 {
     let mut state = [0; 40];
     state[..8].copy_from_slice(&stamp.inode.1.to_le_bytes());
@@ -94,15 +93,15 @@ fn state_hash(stamp: FileStamp) -> u64 {
     fnv1a(&state)
 }
 
-/// FNV-1a, 64 bits: the same on every machine. A collision gains a client nothing.
+/// FNV-1a, 64 bits: the same on every machine. A client gains nothing from a collision.
 pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// True for a time that tools give to every file to make builds reproducible: such files keep their
-/// time when they change. Before 1990 there was no web: 0 and 1 (OSTree, Nix, Guix, container
-/// images), 1980 (zip), 1984 (Yarn), 1985 (npm). Others are known by name.
+/// time when they change. Any time before 1990, when there was no web, is one: 0 and 1 (OSTree,
+/// Nix, Guix, container images), 1980 (zip), 1984 (Yarn), 1985 (npm). Later ones are listed.
 fn is_normalised(mtime_ns: i128) -> bool {
     const YEAR_1990_S: i128 = 631_152_000;
     // cargo package, Bazel, Poetry, Hatch.
@@ -111,19 +110,19 @@ fn is_normalised(mtime_ns: i128) -> bool {
     seconds < YEAR_1990_S || BY_NAME_S.map(|seconds| seconds * 1_000_000_000).contains(&mtime_ns)
 }
 
-/// A file's time of modification, as clients see it.
+/// A file's modification time, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modified {
     /// Whole seconds since 1970, never in the future (RFC 9110 8.8.2.1).
     pub(super) s: u64,
-    /// True if it distinguishes states of the file, so that it is sent.
+    /// True if it distinguishes states of the file, and is therefore sent.
     pub(super) is_told: bool,
     /// True if it may replace a strong ETag. RFC 9110 8.8.2.2
     pub(super) is_strong: bool,
 }
 
-/// A file's time of modification. It is told unless it is a [normalised](is_normalised) one, or
-/// another state of the path that was known had it too (`is_shared`).
+/// A file's modification time. It is sent unless it is [normalised](is_normalised), or was equal
+/// for another known state of the path (`is_shared`).
 pub(super) fn modified(stamp: FileStamp, is_shared: bool, since_epoch: Duration) -> Modified {
     let now_s = since_epoch.as_secs();
     let s = stamp.mtime_ns.div_euclid(1_000_000_000).clamp(0, i128::from(now_s)) as u64;
@@ -190,7 +189,7 @@ fn shared_lines(description: &Description<'_>) -> String {
     lines
 }
 
-/// An operator's lines for a file that is still being written: no cache may keep it.
+/// An operator's lines for a file that is still being written, with `no-store`.
 pub(super) fn not_stored(lines: &str) -> String {
     let is_kept = |line: &&str| !line.to_ascii_lowercase().starts_with("cache-control:");
     let kept = lines.split_inclusive("\r\n").filter(is_kept);

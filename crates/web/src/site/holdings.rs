@@ -11,9 +11,9 @@ use super::sketch::Sketch;
 use super::table::{Id, Record, Table};
 use crate::lookup::Encoding;
 
-/// Everything that the site holds, and the only writer of the [`Table`]: one lock, so that accounts
-/// and table never disagree. Hits do not take it. Nothing here waits for the disk; records taken
-/// out of the table are returned as [`Garbage`], to be freed and closed outside the lock.
+/// Everything that the site holds, and the only writer of the [`Table`]: one lock keeps accounts
+/// and table consistent. Hits do not take it. Nothing here waits for the disk; records taken out of
+/// the table are returned as [`Garbage`], to be freed and closed outside the lock.
 #[derive(Debug)]
 pub(super) struct Holdings {
     /// Bytes held in memory.
@@ -28,24 +28,22 @@ pub(super) struct Holdings {
     paths_max: usize,
     pub(super) files_closed: u64,
     pub(super) paths_dropped: u64,
-    /// Bytes removed from memory until free memory was last returned to the system.
+    /// Bytes that had been removed from memory when free memory was last returned to the system.
     returned: u64,
 }
 
-/// Records that left the table. Their descriptors are closed and their bytes freed when it is
-/// dropped.
+/// Records that left the table. Dropping it closes their descriptors and frees their bytes.
 #[derive(Debug, Default)]
 #[must_use = "to be dropped outside the lock"]
 pub(super) struct Garbage(Vec<Arc<Record>>);
 
-/// Bytes that an entry in memory costs beside its content: header lines, its part of the record,
-/// accounts.
+/// Overhead of an entry in memory, in bytes: header lines, its part of the record, accounts.
 pub(super) const MEMORY_OVERHEAD: u64 = 1024;
 
 /// Minimum of bytes removed from memory before free memory is returned to the system.
 const RETURN_LEN_MIN: u64 = 4 << 20;
 
-/// The page cache holds whole pages.
+/// Size of a page in the page cache.
 const PAGE: u64 = 4096;
 
 /// Maximum number of files with a place in the page cache's accounts (about 60 bytes each).
@@ -67,8 +65,7 @@ impl Holdings {
         }
     }
 
-    /// True, once, after so much was removed from memory that the holes are worth returning to the
-    /// system.
+    /// True, once, when enough was removed from memory to be worth returning to the system.
     pub(super) fn begin_returning(&mut self) -> bool {
         let removed = self.memory.removed();
         let is_due = removed - self.returned >= RETURN_LEN_MIN.max(self.memory.limit() / 4);
@@ -86,9 +83,9 @@ impl Holdings {
         self.paths.len()
     }
 
-    /// Puts a new record in, without entries; drops paths that are not asked for when there are too
-    /// many. Returns the record that holds: one that says the same, from another request since,
-    /// stays with its entries.
+    /// Inserts a new record without entries; drops unpopular paths if there are too many. Returns
+    /// the valid record: an equal one that another request inserted meanwhile stays, with its
+    /// entries.
     pub(super) fn enroll(&mut self, table: &Table, record: Arc<Record>) -> (Arc<Record>, Garbage) {
         let mut garbage = Garbage::default();
         if let Some(known) = table.get_hash(record.hash)
@@ -120,9 +117,9 @@ impl Holdings {
         len + table_len + MEMORY_OVERHEAD
     }
 
-    /// Puts an entry with its bytes in memory into the table, if there still is room for it.
-    /// Returns the entry to answer with: another request may have read the same since, and one
-    /// copy is enough.
+    /// Puts an entry with its bytes in memory into the table, if there is still space. Returns the
+    /// entry to answer with: another request may have read the same file meanwhile, and one copy is
+    /// enough.
     pub(super) fn hold(
         &mut self,
         table: &Table,
@@ -145,7 +142,7 @@ impl Holdings {
         for &victim in victims {
             self.take_entry(table, victim, &mut garbage);
         }
-        // A victim may be another representation of the same path: look again.
+        // A victim may be another representation of the same path, so look it up again.
         let current = self.current(table, record).unwrap_or(current);
         self.files.remove(id);
         self.pages.remove(id);
@@ -153,7 +150,7 @@ impl Holdings {
         (entry, garbage)
     }
 
-    /// True if the file has a place in the page cache's accounts, or gets one now. `Garbage` holds
+    /// True if the file has a place in the page cache's accounts, or gets one now. `garbage` takes
     /// the records that lost theirs.
     pub(super) fn keeps(
         &mut self,
@@ -173,7 +170,7 @@ impl Holdings {
         };
         let kept = self.pages.admit(id, weight, &victims);
         for &victim in victims.iter().filter(|_| kept) {
-            // Its entry says "keep": closed, it is opened again without.
+            // Its entry says "keep": close it, so that it is reopened without.
             if self.files.contains(victim) {
                 self.take_entry(table, victim, &mut garbage);
             }
@@ -181,11 +178,11 @@ impl Holdings {
         (kept, garbage)
     }
 
-    /// Gives the page cache another limit. Names in `garbage` what lost its place for it.
+    /// Sets the limit of the page cache. `garbage` takes the records that lost their place.
     pub(super) fn limit_pages(&mut self, table: &Table, limit: u64, sketch: &Sketch) -> Garbage {
         let mut garbage = Garbage::default();
         for victim in self.pages.set_limit(limit, sketch) {
-            // Its entry says "keep": closed, it is opened again without.
+            // Its entry says "keep": close it, so that it is reopened without.
             if self.files.contains(victim) {
                 self.take_entry(table, victim, &mut garbage);
             }
@@ -202,7 +199,7 @@ impl Holdings {
         entry: &Arc<Entry>,
     ) -> Garbage {
         let mut garbage = Garbage::default();
-        // Another request may have read it into memory since: that is better.
+        // Prefer the entry that another request has read into memory meanwhile.
         if self
             .current(table, record)
             .is_none_or(|current| current.in_memory(id.encoding).is_some())
@@ -230,7 +227,7 @@ impl Holdings {
         garbage
     }
 
-    /// Removes a record that is out of date.
+    /// Removes an outdated record.
     pub(super) fn drop_record(&mut self, table: &Table, record: &Record) -> Garbage {
         let mut garbage = Garbage::default();
         if self.current(table, record).is_some() {
@@ -239,7 +236,7 @@ impl Holdings {
         garbage
     }
 
-    /// Removes everything of a site: its root is another directory now.
+    /// Removes all records of a site whose root is now another directory.
     pub(super) fn start_over(&mut self, table: &Table, site: u32) -> Garbage {
         let mut garbage = Garbage::default();
         for hash in table.hashes_of(site) {
@@ -293,8 +290,8 @@ impl Holdings {
     }
 }
 
-/// CLOCK: the hand clears the reference bit of each item it passes, and stops at the first one
-/// without, after one round and a step at the latest.
+/// CLOCK: the hand clears the reference bit of each item it passes, and stops at the first item
+/// without one, after at most one round and one step.
 fn second_chance(ring: &mut Ring, table: &Table) -> Option<Id> {
     let has_chance = |id: &Id| {
         let record = table.get_hash(id.path);

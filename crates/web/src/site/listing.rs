@@ -1,5 +1,5 @@
-//! Directory listings: `directory` (what is in it, and in which order) · `page` (as HTML and JSON)
-//! · `show` (sizes, dates, text and paths as pages show them).
+//! Directory listings: `directory` (contents and order) · `page` (HTML and JSON) · `show` (display
+//! of sizes, dates, text and paths).
 
 mod directory;
 mod page;
@@ -22,8 +22,8 @@ use directory::{order, read};
 use page::{html, json};
 pub(crate) use show::{path_encoded, percent_encoded};
 
-/// The last listings, so that a flood of requests for one does not read the directory each time,
-/// and so that all who take their time to receive one have the same bytes on their way.
+/// Recent listings: repeated requests for one do not read the directory each time, and slow
+/// receivers of the same listing share its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     kept: Mutex<Vec<KeptListing>>,
@@ -41,16 +41,15 @@ struct KeptListing {
     entry: Arc<Entry>,
 }
 
-/// Limits on kept listings, by number and by total bytes: a few of the longest, which have about 3
-/// MB.
+/// Limits on kept listings, by number and by total bytes: a few of the longest, of about 3 MB each.
 const KEPT_MAX: usize = 16;
 const KEPT_LEN_MAX: u64 = 16 << 20;
 
-/// Maximum bytes of listings that are kept or being sent. Beyond it none is made: clients that do
-/// not read what they ask for could fill the memory.
+/// Maximum bytes of listings kept or being sent. Above it none is made: clients that do not read
+/// their replies could fill the memory.
 pub(super) const HELD_LEN_MAX: u64 = 128 << 20;
 
-/// A page. It is counted as long as there is a reference to it.
+/// A page, counted until its last reference is dropped.
 struct ListingPage {
     text: String,
     held_len: Arc<AtomicU64>,
@@ -97,7 +96,7 @@ impl Listings {
         self.refused.load(Relaxed)
     }
 
-    /// Counts a page that was made just now.
+    /// Counts a new page.
     pub(super) fn hold(&self, mut text: String) -> Bytes {
         text.shrink_to_fit();
         self.held_len.fetch_add(text.len() as u64, Relaxed);
@@ -105,8 +104,8 @@ impl Listings {
         Bytes::from_owner(ListingPage { text, held_len })
     }
 
-    /// Keeps a listing that was made just now, and says which to serve: if nothing has changed, the
-    /// one before, whose bytes may be on their way to others.
+    /// Keeps a new listing; returns the one to serve: the previous one if it is equal, whose bytes
+    /// other replies may share.
     pub(super) fn put(
         &self,
         site: u32,
@@ -114,7 +113,7 @@ impl Listings {
         made: Arc<Entry>,
         made_ns: u64,
     ) -> Arc<Entry> {
-        // Compared without the lock, for which loops and processors wait.
+        // Compared outside the lock, which loops and processors wait for.
         let before = self.get(site, lookup, |_| true);
         let entry = before.filter(|it| is_same(it, &made)).unwrap_or(made);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +135,7 @@ impl Listings {
         entry
     }
 
-    /// Forgets those of a site.
+    /// Removes the listings of a site.
     pub(super) fn clear(&self, site: u32) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|kept| kept.site != site);
@@ -182,7 +181,7 @@ pub(super) fn entry(page: Bytes, lines: &str, lookup: &Lookup<'_>, since_epoch: 
         encoding: None,
         len: page.len() as u64,
         etag: Some(format!("\"{:x}-{:x}\"", page.len(), head::fnv1a(&page))),
-        // When it was read. Not told: what is in the directory may change again in that second.
+        // The time of reading. Not sent: the directory may change again within that second.
         modified: Modified { s: since_epoch.as_secs(), is_told: false, is_strong: false },
         vary: Some("Accept"),
         extra: lines,

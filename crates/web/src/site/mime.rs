@@ -24,9 +24,9 @@ pub(super) fn extension(path: &str) -> Option<&str> {
     }
 }
 
-/// The coding that a file's name says its bytes are in, where a client could do nothing with them
-/// otherwise: a compressed picture, script, style sheet or module. What is downloaded to be kept
-/// (`.tar.gz`, `.csv.gz`) stays a file of its own type.
+/// The coding that a file's name declares, for files that are useless to a client otherwise: a
+/// compressed picture, script, style sheet or module. Files meant for download (`.tar.gz`,
+/// `.csv.gz`) keep their own type.
 pub(super) fn coding_by_name(path: &str) -> Option<Encoding> {
     let name = path.rsplit('/').next()?;
     if extension(name).is_some_and(|extension| extension.eq_ignore_ascii_case("svgz")) {
@@ -42,7 +42,7 @@ pub(super) fn coding_by_name(path: &str) -> Option<Encoding> {
     is_for_browsers.then_some(encoding)
 }
 
-/// The name without what says how it is compressed.
+/// The name without the suffix of its coding.
 pub(super) fn without_coding(path: &str, encoding: Encoding) -> &str {
     path.strip_suffix(encoding.suffix()).unwrap_or(path)
 }
@@ -86,7 +86,7 @@ static TYPES: LazyLock<HashMap<&[u8], &str>> = LazyLock::new(|| {
 mod tests {
     use super::*;
 
-    /// An extension that is there twice would silently have its last type.
+    /// A repeated extension would silently get its last type.
     #[test]
     fn each_extension_has_one_type() {
         let lines = include_str!("mime.txt").lines().map(|line| line.split_once(" = ").unwrap());

@@ -13,40 +13,40 @@ use session::{FileStamp, SharedFile};
 use super::Moment;
 
 /// The site's root directory: every path is looked up from here, and (unless links may lead out)
-/// nothing outside it can be reached, whatever the path or the links on the way say.
+/// nothing outside it can be reached, whatever the path or its links contain.
 #[derive(Debug)]
 pub(super) struct Root {
     directory: Arc<OpenDirectory>,
     resolver: Resolver,
     links_out: bool,
-    /// Counts the directories that the root path has led to.
+    /// Number of directories that the root path has led to.
     pub(super) generation: u64,
 }
 
 #[derive(Debug)]
 struct OpenDirectory {
     fd: OwnedFd,
-    /// Device and inode, to notice that the path leads to another directory now.
+    /// Device and inode, to notice that the path now leads to another directory.
     inode: (u64, u64),
     resolver: Resolver,
 }
 
-/// Open directories by their path. Hosts with one root have one descriptor for it, and so have
-/// sites before and after a reload.
+/// Open directories by path. Hosts with the same root share one descriptor, and so do sites before
+/// and after a reload.
 #[derive(Debug, Default)]
 pub(super) struct Roots(Mutex<HashMap<PathBuf, Weak<OpenDirectory>>>);
 
-/// Walks along a path.
+/// Method of resolving a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resolver {
     /// `openat2(2)`, since Linux 5.6. `cached`: knows `RESOLVE_CACHED`, since 5.12.
     Kernel { cached: bool },
-    /// This program walks segment by segment, because the kernel is older or a seccomp filter does
-    /// not know the call. Each step may block, so it walks only where blocking is allowed.
+    /// This program walks segment by segment, because the kernel is older or a seccomp filter
+    /// refuses the call. Each step may block, so it walks only where blocking is allowed.
     OurOwn,
 }
 
-/// Permission of a lookup to wait for the disk.
+/// Permission of a lookup to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocking {
     /// Returns [`Miss::WouldBlock`] for anything outside the kernel's caches.
@@ -55,7 +55,7 @@ pub(super) enum Blocking {
     Allowed,
 }
 
-/// Place, time and permissions of a look at the disk.
+/// Root, time and permissions of a lookup on disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
     pub(super) root: &'a Root,
@@ -69,23 +69,23 @@ impl Look<'_> {
     }
 }
 
-/// Reason for which there is nothing to serve.
+/// Reason why there is nothing to serve.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// Nothing there, or nothing that may be shown: both look the same.
+    /// Absent, or not to be shown: both look the same.
     NotFound,
-    /// There, but the server's user may not read it.
+    /// Present, but not readable for the server's user.
     Forbidden,
-    /// At another path, which the client is sent to: a directory without its slash, or with clean
-    /// URLs a page with its ending.
+    /// At another path, to which the client is redirected: a directory without its slash, or with
+    /// clean URLs a page with its extension.
     Moved(String),
     /// A directory without an index file.
     Directory,
-    /// A file that exists in codings only that the client does not take.
+    /// A file that exists only in codings that the client does not accept.
     OnlyCompressed,
-    /// The answer is on the disk.
+    /// The answer needs the disk.
     WouldBlock,
-    /// The file is being written to, or was just now: it must be left alone for so long.
+    /// The file is being written, or was just now: it must stay unmodified for this long.
     BeingWritten(Duration),
     /// No descriptor is free.
     OutOfDescriptors,
@@ -100,18 +100,17 @@ pub(super) enum Kind {
     Directory,
 }
 
-/// Number of repetitions of a lookup disturbed by a rename somewhere in the tree. openat2(2),
-/// EAGAIN
+/// Most repetitions of a lookup disturbed by a rename somewhere in the tree. openat2(2), EAGAIN
 const DISTURBED_MAX: u32 = 16;
 
 /// Maximum number of symbolic links in a path, as in the kernel. path_resolution(7)
 const LINKS_MAX: u32 = 40;
 
-/// A directory to look from: no permission to read it is needed.
+/// Flags of a directory used for lookups only: no read permission is needed.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Roots {
-    /// Opens the directory at `path`, unless it is open.
+    /// Opens the directory at `path`, unless it is open already.
     pub(super) fn open(&self, path: &Path, links_out: bool, generation: u64) -> io::Result<Root> {
         let fd = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
         let inode = FileStamp::of(&rustix::fs::fstat(&fd)?).inode;
@@ -151,8 +150,8 @@ impl Root {
         Ok(FileStamp::of(&stat).inode == self.directory.inode)
     }
 
-    /// Says what lies at a path from the root (no slash first). Sockets, pipes and devices are not
-    /// found. Does not need permission to read it.
+    /// Looks up a path from the root (no slash first). Sockets, pipes and devices are not found.
+    /// Needs no read permission.
     pub(super) fn stat(&self, path: &str, blocking: Blocking) -> Result<(Kind, FileStamp), Miss> {
         let fd = self.resolve(path, OFlags::PATH, blocking)?;
         let stat = rustix::fs::fstat(&fd).map_err(miss_of)?;
@@ -164,18 +163,18 @@ impl Root {
         Ok((kind, FileStamp::of(&stat)))
     }
 
-    /// Opens the file at a path for reading. What was there at the last look may be gone: the
-    /// caller compares the stamp, which tells that it is the same regular file.
+    /// Opens the file at a path for reading. The file may have changed since the last lookup: the
+    /// caller compares the stamp, which proves that it is the same regular file.
     pub(super) fn open_file(&self, path: &str, blocking: Blocking) -> Result<SharedFile, Miss> {
         // A pipe without a writer would block the open. open(2), O_NONBLOCK
         let fd =
             self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, blocking)?;
-        // After the open, the flag would only make io_uring fail reads that it could wait for.
+        // After the open, the flag would only make io_uring fail reads that could wait.
         rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(miss_of)?;
         SharedFile::new(fd).map_err(|error| miss_of_io(&error))
     }
 
-    /// Opens an error page, which is the operator's, so it may be hidden or outside of the root.
+    /// Opens an error page. It is chosen by the operator, so it may be hidden or outside the root.
     pub(super) fn open_page(&self, path: &Path, blocking: Blocking) -> Result<SharedFile, Miss> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = match (self.resolver, blocking) {
@@ -241,12 +240,12 @@ impl Root {
 
     /// Emulates `openat2`: follows links itself, and lets neither `..` nor an absolute link lead
     /// out of the root (unless allowed). Each segment is opened without following (`O_PATH |
-    /// O_NOFOLLOW`) from the descriptor of the one before, so that no process can swap a directory
-    /// for a link meanwhile. A magic link is followed by its text, so it opens nothing that its
-    /// text does not.
+    /// O_NOFOLLOW`) from the descriptor of its parent, so no process can swap a directory for a
+    /// link meanwhile. A magic link is followed by its text, so it opens nothing more than that
+    /// path.
     fn walk(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // The segments still to go, the next one last, and the directories that we stand in.
+        // Remaining segments, the next one last, and the stack of open directories.
         let mut to_go = Vec::new();
         push_segments(&mut to_go, path);
         let mut stood_in: Vec<OwnedFd> = Vec::new();
@@ -308,7 +307,7 @@ impl Resolver {
                 let cached = try_with(ResolveFlags::CACHED);
                 Ok(Resolver::Kernel { cached: !matches!(cached, Err(Errno::INVAL)) })
             }
-            // Docker's seccomp filters before 20.10 returned EPERM for unknown calls.
+            // Docker's seccomp filters before 20.10 return EPERM for unknown calls.
             Err(Errno::NOSYS | Errno::PERM) => {
                 rustix::fs::openat(fd, c".", DIRECTORY, Mode::empty())?;
                 Ok(Resolver::OurOwn)
@@ -322,7 +321,7 @@ fn type_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// `a//b/` as `a . b .`: a dot at the end demands a directory, as a slash does.
+/// Splits `a//b/` as `a . b .`: a dot at the end demands a directory, as a slash does.
 fn push_segments(to_go: &mut Vec<CString>, path: &[u8]) {
     let segment = |segment: &[u8]| {
         if segment.is_empty() { c".".to_owned() } else { c_string(segment) }
@@ -330,7 +329,7 @@ fn push_segments(to_go: &mut Vec<CString>, path: &[u8]) {
     to_go.extend(path.rsplit(|&byte| byte == b'/').map(segment));
 }
 
-/// A NUL cannot come here: paths with one are hidden, and the kernel's links have none.
+/// Segments contain no NUL: paths with one count as hidden, and the kernel's links have none.
 fn c_string(segment: &[u8]) -> CString {
     CString::new(segment).unwrap_or_default()
 }
@@ -387,7 +386,7 @@ mod tests {
         };
         assert_eq!([Errno::NOMEM, Errno::AGAIN].map(status), [503; 2]);
         assert_eq!(status(Errno::IO), 500);
-        // Root may read everything, so a test that asks for a file cannot see this one.
+        // Root may read everything, so requests for a file cannot produce this error.
         assert_eq!(miss_of(Errno::ACCESS), Miss::Forbidden);
     }
 
@@ -404,14 +403,14 @@ mod tests {
             Roots::default().open(path, links_out, generation)
         }
 
-        /// Behaves as on a kernel without `openat2`.
+        /// Acts as on a kernel without `openat2`.
         pub(in crate::site) fn without_openat2(mut self) -> Root {
             self.resolver = Resolver::OurOwn;
             self
         }
     }
 
-    /// A root with links of every kind, beside a file that must never be reached.
+    /// A root with links of every kind, next to a file that must never be reached.
     fn tree() -> (TempDir, Vec<Root>) {
         let dir = TempDir::new().unwrap();
         let root = dir.path().join("root");
@@ -506,7 +505,7 @@ mod tests {
             for path in ["socket", "pipe"] {
                 assert_eq!(look(root, path), Err(Miss::NotFound));
             }
-            // Even when the pipe appears between the look and the open.
+            // Even if the pipe appears between the lookup and the open.
             let opened = root.open_file("pipe", Blocking::Allowed);
             assert!(opened.is_ok_and(|file| file.stamp().len == 0));
         }
@@ -548,7 +547,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
-        /// Whatever a path is made of, the file beside the root is not reached.
+        /// No path reaches the file beside the root.
         #[test]
         fn no_path_escapes_the_root(
             segments in prop::collection::vec(

@@ -9,7 +9,7 @@ use super::open::{Blocking, Miss};
 use super::{Moment, Site, listing};
 use crate::lookup::Lookup;
 
-/// The site's other pages: listings, the fallback.
+/// Generated and fallback pages of the site.
 impl Site {
     pub(super) fn listing(
         &self,
@@ -57,7 +57,7 @@ impl Site {
         let mut path = fallback.trim_start_matches('/').to_owned();
         let look = |path: &str| self.record_at(self.key(path), self.moment(now), Blocking::Allowed);
         let mut looked = look(&path);
-        // With clean URLs its address, so that no route is redirected.
+        // With clean URLs look up its address, so that no route is redirected.
         if let (Err(Miss::Moved(address)), true) = (&looked, self.config.clean_urls) {
             path.clone_from(address);
             looked = look(&path);

@@ -19,27 +19,27 @@ pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
 /// Maximum number of requests that wait at once: each holds a thread that others need for the disk.
 pub(super) const WAITING_MAX: u64 = 16;
 
-/// Quiet period of an empty file that still has blocks. The kernel frees the blocks of a long file
-/// between its new length and its new times; but blocks may also be reserved
+/// Quiet period of an empty file that still has blocks. While truncating a long file, the kernel
+/// frees its blocks between setting the length and the times; but blocks may also be reserved
 /// (`FALLOC_FL_KEEP_SIZE`, fallocate(2)).
 const EMPTY_WITH_BLOCKS_QUIET: Duration = Duration::from_secs(1);
 
-/// Time of continuous writing after which a file is no longer waited for: it is a log.
+/// Time of continuous writing after which requests no longer wait for the file, such as a log.
 const NEVER_QUIET_AFTER: Duration = Duration::from_secs(2);
 
 /// Interval of checks while an older state of a file is served: a tick of the kernel's coarse
 /// clock, by which files are stamped.
 pub(super) const CHECK_AGAIN_MIN: Duration = Duration::from_millis(4);
 
-/// A state of the disk that is not accepted yet, and the time at which it was first seen.
+/// A state of the disk that is not accepted yet, and the time when it was first seen.
 #[derive(Debug)]
 pub(super) struct Pending {
     survey: Survey,
     since_ns: u64,
 }
 
-/// Files that are being written: which states are accepted, which older state is served meanwhile,
-/// and how long a request waits.
+/// Files that are being written: the states to accept, the older state to serve meanwhile, and the
+/// time that a request waits.
 ///
 /// ```text
 ///   open(O_TRUNC)       length 0, the old times, for some ms: ext4, XFS, Btrfs
@@ -48,8 +48,7 @@ pub(super) struct Pending {
 ///   (left alone)        after QUIET_PERIOD it is accepted
 /// ```
 impl Site {
-    /// Time that the file must still stay unmodified before it is accepted. `None`: it is accepted
-    /// now.
+    /// Time for which the file must still stay unmodified. `None`: it is accepted now.
     pub(super) fn quiet_left(
         &self,
         record: &Record,
@@ -72,7 +71,7 @@ impl Site {
         Ok((!left.is_zero()).then_some(left))
     }
 
-    /// Waits for a write to end. `None` if enough requests wait already.
+    /// Waits for a write to end. `None` if too many requests wait already.
     pub(super) fn wait_until_quiet(&self, moment: Moment, left: Duration) -> Option<Moment> {
         let may_wait = self.cache.waiting.fetch_add(1, Relaxed) < WAITING_MAX;
         if may_wait {
@@ -84,7 +83,7 @@ impl Site {
     }
 
     /// True if the known state is served although the disk has another one: the new one is not
-    /// complete yet, and the bytes of the old one are in memory. For the promised time at most.
+    /// complete yet, and the bytes of the old one are in memory. Limited to the promised time.
     pub(super) fn stands(&self, known: &Record, survey: &Survey, moment: Moment) -> bool {
         let check_ns = moment.ns + CHECK_AGAIN_MIN.as_nanos() as u64;
         let is_late = check_ns.saturating_sub(known.checked_ns()) > 2 * self.half_recheck_ns;
@@ -92,10 +91,10 @@ impl Site {
             return false;
         }
         let seen_ns = known.seen_since(survey, moment.ns);
-        // Another thread may have looked a little later.
+        // Another thread may have checked a little later.
         let seen_for = Duration::from_nanos(moment.ns.saturating_sub(seen_ns));
         let is_unfinished = known.entries().any(|(id, entry)| {
-            // What is made of the plain file is of its state.
+            // A variant made from the plain file has its state.
             let file = id.encoding.filter(|_| !known.survey.is_made(id.encoding));
             let before = known.survey.stamp(file);
             let stamps = before.zip(survey.stamp(file));
@@ -115,7 +114,7 @@ impl Site {
     /// True if the file has been written to for so long that requests no longer wait for the end.
     pub(super) fn never_quiet(&self, record: &Record, moment: Moment) -> bool {
         let moving_for = Duration::from_nanos(moment.ns.saturating_sub(record.moving_since_ns()));
-        // An empty one would be of no use to a client.
+        // An empty file would be of no use to a client.
         record.is_moving() && moving_for >= NEVER_QUIET_AFTER && record.survey.plain.len > 0
     }
 }
@@ -129,8 +128,8 @@ pub(super) fn age(stamp: FileStamp, since_epoch: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(age_ns.max(0)).unwrap_or(u64::MAX))
 }
 
-/// True if the later stamp must be seen for a while before it is accepted, whatever its times: a
-/// truncation shows the length before the times.
+/// True if the later stamp must persist for a while before it is accepted, whatever its times: a
+/// truncation changes the length before the times.
 fn is_doubtful(before: FileStamp, now: FileStamp) -> bool {
     now.len == 0 || is_resized(before, now)
 }
@@ -150,7 +149,7 @@ impl Pending {
         Pending { survey: survey.clone(), since_ns }
     }
 
-    /// Time at which this state was first seen, if it is the same.
+    /// Time when this state was first seen, if it is the same.
     pub(super) fn since_ns(&self, survey: &Survey) -> Option<u64> {
         (self.survey == *survey).then_some(self.since_ns)
     }

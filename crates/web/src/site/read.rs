@@ -10,25 +10,25 @@ use super::open::{Blocking, Miss, miss_of, miss_of_io};
 /// The result of reading a whole file.
 #[derive(Debug)]
 pub(super) enum Reading {
-    /// All of it, as it was at its stamp.
+    /// The whole file, in the state of its stamp.
     Whole(Bytes),
-    /// The file was written to since it was opened: the bytes may be a mixture.
+    /// The file was written since it was opened: the bytes may be a mixture.
     Changed,
-    /// Not all of it lies in the page cache.
+    /// Part of the file is not in the page cache.
     WouldBlock,
 }
 
-/// Reads all of a file. The stamp before is the one from its opening; the one after is compared
-/// here, so the bytes belong to that stamp (as far as the file system's clock can tell; see
-/// [`is_settled`](super::head::is_settled) for the rest).
+/// Reads a whole file. Its stamp from the opening is compared with a new one after the read, so the
+/// bytes belong to that stamp (within the granularity of the file system's clock; see
+/// [`is_settled`](super::head::is_settled)).
 pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Reading, Miss> {
     let Ok(len) = usize::try_from(file.stamp().len) else {
         return Ok(Reading::WouldBlock);
     };
     let mut bytes = vec![0; len];
     let mut at = 0;
-    // RWF_NOWAIT: what is not in the page cache is EAGAIN. preadv2(2). The attempt makes the kernel
-    // read ahead (seen on Linux 6.18), so it is only made for files that memory has room for.
+    // RWF_NOWAIT: uncached data gives EAGAIN. preadv2(2). The attempt makes the kernel read ahead
+    // (seen on Linux 6.18), so it is only made for files that memory has space for.
     let flags = match blocking {
         Blocking::Never => ReadWriteFlags::NOWAIT,
         Blocking::Allowed => ReadWriteFlags::empty(),
@@ -36,9 +36,9 @@ pub(super) fn read_whole(file: &SharedFile, blocking: Blocking) -> Result<Readin
     while at < len {
         let mut rest = [IoSliceMut::new(&mut bytes[at..])];
         match rustix::io::preadv2(file.as_fd(), &mut rest, at as u64, flags) {
-            // Linux 5.9 and 5.10 say this where nothing is in the page cache, too. preadv2(2)
+            // Linux 5.9 and 5.10 also return this for uncached data. preadv2(2)
             Ok(0) if blocking == Blocking::Never => return Ok(Reading::WouldBlock),
-            // Shorter than its stamp says: cut off since.
+            // Shorter than its stamp says: truncated since.
             Ok(0) => return Ok(Reading::Changed),
             Ok(read) => at += read,
             Err(Errno::INTR) => {}
@@ -86,9 +86,9 @@ mod tests {
         assert!(matches!(read_whole(&shared, Blocking::Allowed), Ok(Reading::Changed)));
     }
 
-    /// Seen (in review): on Linux 5.9 and 5.10 a file that was not in the page cache was taken for
-    /// one that changes all the time. Cause: a read that must not wait says 0 there, as it does at
-    /// the end of a file. Cure: a read that may wait has the last word.
+    /// Seen (in review): on Linux 5.9 and 5.10 an uncached file was taken for one that changes
+    /// constantly. Cause: a non-blocking read returns 0 there, as at the end of a file. Cure: a
+    /// blocking read decides.
     #[test]
     fn nothing_read_at_once_is_no_change() {
         let (file, shared) = open(b"0123456789");

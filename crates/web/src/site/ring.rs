@@ -2,13 +2,12 @@ use std::collections::HashMap;
 
 use super::table::Id;
 
-/// A set of table entries in a ring, with the sum of what they weigh and a hand that goes round:
-/// what the budget for memory, the one for the page cache, and the limits on open files and paths
-/// are kept with.
+/// A set of table entries in a ring, with the sum of their weights and a hand that goes round. It
+/// underlies the budgets for memory and page cache, and the limits on open files and paths.
 ///
 /// ```text
 ///   items  ┌────┬────┬────┬────┬────┐      places: id -> index
-///          │ a  │ b  │ c  │ d  │ e  │      a removed item's place is taken by the last one
+///          │ a  │ b  │ c  │ d  │ e  │      the last item takes the place of a removed one
 ///          └────┴────┴────┴────┴────┘
 ///                      ▲ hand
 /// ```
@@ -44,7 +43,7 @@ impl Ring {
         self.places.get(&id).map(|&at| self.items[at].1)
     }
 
-    /// Puts an item in; one that is in already gets the new weight.
+    /// Inserts an item, or updates its weight.
     pub(super) fn insert(&mut self, id: Id, weight: u64) {
         self.remove(id);
         self.places.insert(id, self.items.len());
@@ -52,7 +51,7 @@ impl Ring {
         self.weight += weight;
     }
 
-    /// Takes an item out; says whether it was in.
+    /// Removes an item; returns whether it was present.
     pub(super) fn remove(&mut self, id: Id) -> bool {
         let Some(at) = self.places.remove(&id) else {
             return false;
@@ -66,7 +65,7 @@ impl Ring {
         true
     }
 
-    /// The item under the hand; moves the hand on.
+    /// The item at the hand; advances the hand.
     pub(super) fn next(&mut self) -> Option<(Id, u64)> {
         if self.hand >= self.items.len() {
             self.hand = 0;

@@ -5,18 +5,17 @@ use super::cors::{Cors, Readers};
 use super::mime;
 use crate::lookup::Encoding;
 
-/// Rules for headers, caching, types and codings, compiled. Matched once for each entry, when it is
-/// made.
+/// Compiled rules for headers, caching, types and codings. Matched once per entry, when it is made.
 #[derive(Debug)]
 pub(super) struct Rules {
     globs: GlobSet,
     /// The field of each glob, in the same order.
     fields: Vec<(String, String)>,
-    /// The rules for headers of every path, and their lines.
+    /// The header rules for every path, and their lines.
     everywhere: (Vec<usize>, String),
     /// `None` without such rules.
     cors: Option<Cors>,
-    /// Rules for `Content-Encoding`: what files are compressed with, whatever they are called.
+    /// Rules for `Content-Encoding`: the compression of files, regardless of their names.
     coding_globs: GlobSet,
     codings: Vec<Option<Encoding>>,
     type_globs: GlobSet,
@@ -49,7 +48,7 @@ impl Rules {
     /// Compiles the rules.
     ///
     /// # Errors
-    /// The first rule that cannot be used, and why.
+    /// The first invalid rule, and the reason.
     pub(super) fn new(
         headers: &[HeaderRule],
         caches: &[CacheRule],
@@ -90,10 +89,10 @@ impl Rules {
         })
     }
 
-    /// The same, and rules for other origins.
+    /// Adds rules for other origins.
     ///
     /// # Errors
-    /// The first rule that cannot be used, and why.
+    /// The first invalid rule, and the reason.
     pub(super) fn with_cors(mut self, rules: &[CorsRule]) -> Result<Rules, ConfigError> {
         if rules.is_empty() {
             return Ok(self);
@@ -118,12 +117,12 @@ impl Rules {
         self.cors.as_ref()
     }
 
-    /// The rule for the coding of the file at `path`, among those for codings.
+    /// The rule for the coding of the file at `path`, by index among coding rules.
     pub(super) fn coding_rule(&self, path: &str) -> Option<usize> {
         self.coding_globs.matches(path).last().copied()
     }
 
-    /// The coding that the bytes of the file at `path` are in, for every client.
+    /// The coding of the bytes of the file at `path`, for every client.
     pub(super) fn coding(&self, path: &str) -> Option<Encoding> {
         match self.coding_rule(path) {
             Some(rule) => self.codings[rule],
@@ -148,19 +147,18 @@ impl Rules {
         mime::by_name(name).unwrap_or("application/octet-stream")
     }
 
-    /// The header lines, each ending in CRLF, for what is no file or listing.
+    /// The header lines, each ending in CRLF, for replies without a file or listing.
     pub(super) fn everywhere(&self) -> &str {
         &self.everywhere.1
     }
 
-    /// The rules behind them, as in [`Rules::in_force`].
+    /// The rules that produce them, as in [`Rules::in_force`].
     pub(super) fn in_force_everywhere(&self) -> Vec<usize> {
         self.everywhere.0.clone()
     }
 
-    /// The rules whose header lines a reply about the file at `path` has, or without a file
-    /// ([`without_file`]): those for headers, counted without those for codings, and then those
-    /// for caching.
+    /// The rules whose header lines a reply about the file at `path` carries, or a reply [without a
+    /// file](without_file): header rules, numbered without coding rules, then cache rules.
     pub(super) fn in_force(&self, path: &str, has_file: bool) -> Vec<usize> {
         let matching = self.globs.matches(path);
         let mut rules: Vec<_> = in_force(&self.fields, &matching).collect();
@@ -182,11 +180,11 @@ impl Rules {
     }
 }
 
-/// The part of [`Rules::lines`] that a reply carries which is about a path and has no file: an
-/// error, a redirect, the reply to OPTIONS. A cache that keeps an error as long as it may keep the
-/// file hides the file, so `Cache-Control` is there only if it forbids that.
+/// The part of [`Rules::lines`] for a reply about a path without its file: an error, a redirect,
+/// the reply to OPTIONS. A cache that stores an error as long as the file hides the file, so
+/// `Cache-Control` is included only if it forbids that.
 pub(super) fn without_file(lines: &str) -> &str {
-    // Cache rules stand behind header rules, and one of them holds.
+    // Cache rules follow header rules, and only one of them applies.
     let last = lines.split_inclusive('\n').next_back().unwrap_or_default();
     match last.strip_prefix("Cache-Control: ") {
         Some(value) if !forbids_reuse(value) => &lines[..lines.len() - last.len()],
@@ -203,7 +201,7 @@ fn forbids_reuse(value: &str) -> bool {
     forbidding.next().is_some()
 }
 
-/// True if these header lines forbid another coding of the file. RFC 9111 5.2.2.6
+/// True if these header lines forbid recoding the file. RFC 9111 5.2.2.6
 pub(super) fn forbid_transform(lines: &str) -> bool {
     let value = lines.lines().find_map(|line| line.strip_prefix("Cache-Control: "));
     let mut directives = value.unwrap_or_default().split(',').map(str::trim);
@@ -213,12 +211,12 @@ pub(super) fn forbid_transform(lines: &str) -> bool {
 /// The glob of a rule for every path.
 pub(super) const EVERYWHERE: &str = "**";
 
-/// True for a rule that says what files are compressed with.
+/// True for a rule that declares how files are compressed.
 pub(super) fn is_coding(rule: &HeaderRule) -> bool {
     rule.name.eq_ignore_ascii_case("content-encoding")
 }
 
-/// The last rule for each name among those that match.
+/// The last matching rule of each name.
 fn in_force<'a>(
     fields: &'a [(String, String)],
     matching: &'a [usize],
@@ -244,8 +242,8 @@ pub(super) fn built(globs: GlobSetBuilder) -> Result<GlobSet, ConfigError> {
     globs.build().map_err(|error| ConfigError::glob("all globs together", error.kind()))
 }
 
-/// The coding that a `Content-Encoding` rule names; `None` for `identity`, which turns off what the
-/// name would say.
+/// The coding that a `Content-Encoding` rule names; `None` for `identity`, which overrides the
+/// coding implied by the file's name.
 fn coding_of(rule: &HeaderRule) -> Result<Option<Encoding>, ConfigError> {
     let wrong = |why| ConfigError::header_name(&rule.name, why);
     if rule.glob == EVERYWHERE {
@@ -272,7 +270,7 @@ fn check_type(pattern: &str, value: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A word is an extension, or the whole name of a file; anything else is a glob.
+/// A plain word is an extension or a whole file name; anything else is a glob.
 fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), ConfigError> {
     if pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '/', ',', '!']) {
         return add_glob(globs, pattern);
@@ -286,9 +284,9 @@ fn add_type_glob(globs: &mut GlobSetBuilder, pattern: &str) -> Result<(), Config
     Ok(())
 }
 
-/// Reason for which a glob matches no path, if there is one.
+/// Reason why a glob matches no path, if any.
 fn never_matches(glob: &str) -> Option<&'static str> {
-    // The forms of nginx; each sign alone may be of a name, as in `~*` and `*$`.
+    // Location forms of nginx; each character alone may occur in a name, as in `~*` and `*$`.
     let is_location = ["~ ", "~* ", "^~", "^/"].iter().any(|start| glob.starts_with(start));
     let is_anchored = glob.starts_with('^') || glob.ends_with('$');
     if is_location || is_anchored && ["\\.", ".*"].iter().any(|sign| glob.contains(sign)) {
@@ -343,8 +341,8 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// A line break in a value would let the writer of the configuration's variables write whole
-/// replies. RFC 9110 5.5
+/// Checks a field. A line break in a value would let whoever sets the configuration's variables
+/// inject whole replies. RFC 9110 5.5
 fn checked_field(name: &str, value: &str) -> Result<(String, String), ConfigError> {
     if is_value(value) {
         Ok((name.to_owned(), value.trim().to_owned()))
@@ -353,7 +351,7 @@ fn checked_field(name: &str, value: &str) -> Result<(String, String), ConfigErro
     }
 }
 
-/// Visible ASCII, spaces and tabs.
+/// True for visible ASCII, spaces and tabs.
 pub(super) fn is_value(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))
 }
@@ -482,7 +480,7 @@ mod tests {
         }
     }
 
-    /// Seen: `--mime-type .well-known/x=…` was taken, and never had an effect.
+    /// Seen: `--mime-type .well-known/x=…` was accepted, but had no effect.
     #[test]
     fn rule_without_a_match_is_refused() {
         for glob in ["./a.js", "a/../b", "/a//b", "//a", "https://x/a", ".."] {
@@ -497,8 +495,8 @@ mod tests {
         assert!(Rules::new(&[header("/a/", "X", "v")], &[], &[]).is_ok());
     }
 
-    /// Seen: `deny = "~*"` and `"*$"` were refused as regular expressions, though files have such
-    /// names.
+    /// Seen: `deny = "~*"` and `"*$"` were refused as regular expressions, though they are valid
+    /// file names.
     #[test]
     fn names_with_signs_are_no_expressions() {
         for (glob, name) in [

@@ -9,13 +9,13 @@ use super::config::{CacheRule, ConfigError, CorsRule, HeaderRule, SiteConfig};
 use super::error_pages::ErrorPage;
 use super::rules::Rules;
 
-/// Things that many sites of a server have alike, because its hosts inherit them: compiled rules
-/// take tens of KiB. One of each kind for each configuration.
+/// Objects shared by many sites of a server, because its hosts inherit their configuration:
+/// compiled rules take tens of KiB. One of each kind per configuration.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     rules: Mutex<HashMap<RuleLists, Arc<Rules>>>,
     access: Mutex<HashMap<AccessLists, Arc<Access>>>,
-    /// Error pages outside of the root, with their status and type.
+    /// Error pages outside the root, with their status and type.
     pub(super) pages: Mutex<HashMap<(PathBuf, u16, String), Arc<ErrorPage>>>,
 }
 
@@ -26,7 +26,7 @@ impl Shared {
     /// The rules of a configuration.
     ///
     /// # Errors
-    /// The first rule that cannot be used, and why.
+    /// The first invalid rule, and the reason.
     pub(super) fn rules_of(&self, config: &SiteConfig) -> Result<Arc<Rules>, ConfigError> {
         let lists = (
             config.headers.clone(),
@@ -44,10 +44,10 @@ impl Shared {
         Ok(rules)
     }
 
-    /// The rules for access of a configuration, if it has some.
+    /// The access rules of a configuration, if it has any.
     ///
     /// # Errors
-    /// The first rule or password file that cannot be used, and why.
+    /// The first invalid rule or password file, and the reason.
     pub(super) fn access_of(
         &self,
         config: &SiteConfig,

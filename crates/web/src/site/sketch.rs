@@ -1,20 +1,19 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Estimates how often each file was asked for lately, in a fixed amount of memory: a count-min
-/// sketch of 4-bit counters that are halved now and then. Einziger, Friedman, Manes: *TinyLFU*
-/// (2017)
+/// Estimates how often each file was requested recently, in fixed memory: a count-min sketch of
+/// 4-bit counters that are halved periodically. Einziger, Friedman, Manes: *TinyLFU* (2017)
 ///
 /// ```text
-///  a block (64 bytes, one cache line) for each id, in it four rows of 32 counters
+///  one block (64 bytes, one cache line) per id, in it four rows of 32 counters
 ///  ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐
 ///  │ row 0           │ row 1           │ row 2           │ row 3           │
 ///  │ 16 x 4 │ 16 x 4 │ ..     │        │        │        │        │        │
 ///  └────────┴────────┴────────┴────────┴────────┴────────┴────────┴────────┘
 ///    one counter of each row counts the id; the least of the four is the estimate
 /// ```
-/// Counters that stand at 15 are not written, so that a hot file's cache line is only read. Two
-/// processors that touch the same word at the same moment may lose a touch: it is an estimate.
+/// Counters at 15 are not written, so that a hot file's cache line is only read. Two processors
+/// that touch the same word at the same moment may lose a touch, which an estimate tolerates.
 #[derive(Debug)]
 pub(super) struct Sketch {
     blocks: Box<[Block]>,
@@ -31,16 +30,16 @@ struct Block([AtomicU64; 8]);
 /// The highest estimate.
 pub(super) const ESTIMATE_MAX: u8 = 15;
 
-/// Counters are halved at least this often, however quiet the site is: "lately" means this. Without
-/// it, a site whose files have all reached 15 would never again notice which of them still matter.
+/// Longest time between halvings, however idle the site: it defines "recently". Without it, a site
+/// whose files have all reached 15 would never again notice which of them still matter.
 const AGE_EVERY: Duration = Duration::from_secs(30);
 
 impl Sketch {
     /// A sketch for a cache that holds about `items` files. Counters are halved after 10 touches
-    /// for each of them (the paper's sample size).
+    /// per item (the paper's sample size).
     pub(super) fn new(items: u64) -> Sketch {
         let items = items.clamp(1024, 65_536);
-        // Four times as many files may be asked for as fit: 8 files fill a block to a quarter.
+        // Four times as many files may be requested as fit: 8 files fill a quarter of a block.
         let blocks = (items / 2).next_power_of_two().clamp(1024, 8192);
         Sketch {
             blocks: (0..blocks).map(|_| Block::default()).collect(),
@@ -78,7 +77,7 @@ impl Sketch {
         counts.into_iter().min().expect("four rows")
     }
 
-    /// Halves all counters when time has passed; called now and then, whatever is touched.
+    /// Halves all counters when the interval has passed; called periodically, whatever is touched.
     pub(super) fn age_if_late(&self, now_ns: u64) {
         let aged_ns = self.aged_ns.load(Relaxed);
         if now_ns.saturating_sub(aged_ns) >= AGE_EVERY.as_nanos() as u64
@@ -90,7 +89,7 @@ impl Sketch {
 
     #[inline]
     fn counters(&self, id: u64) -> [(&AtomicU64, u32); 4] {
-        // The lanes of the table and the rows here use different bits of the id.
+        // The table's shards and the rows here use different bits of the id.
         let block = &self.blocks[(id >> 40) as usize & (self.blocks.len() - 1)].0;
         std::array::from_fn(|row| {
             let counter = (id >> (5 * row)) as usize & 31;

@@ -11,10 +11,10 @@ use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head, mime};
 use crate::lookup::{Encoding, Encodings};
 
-/// Attempts to open a file that keeps changing; after that it is sent as read.
+/// Attempts to open a file that keeps changing; then it is sent as read.
 const CHANGING_MAX: u32 = 8;
 
-/// From a path to its record: a survey of the files that exist for it.
+/// Makes records from paths: surveys the files that exist for a path.
 impl Site {
     /// The entry that answers for a path, through the table.
     pub(super) fn entry_at(
@@ -37,8 +37,7 @@ impl Site {
                 return Err(Miss::OnlyCompressed);
             }
             let entry = match self.entry_of(&record, id, moment, blocking) {
-                // The original answers instead of a variant that may not be read, or is being
-                // written.
+                // The original answers in place of a variant that is unreadable or being written.
                 Err(Miss::Forbidden | Miss::BeingWritten(_))
                     if id.encoding.is_some() && has_plain =>
                 {
@@ -87,7 +86,7 @@ impl Site {
             let survey = self.with_descriptors(blocking, || self.survey(look, key.path))?;
             return Ok(self.enroll(key, survey, &root, None, moment));
         };
-        // Only from the second request on: files asked for once go first.
+        // Only from the second request on, so that files requested once are evicted first.
         known.refer();
         if !self.is_record_due(&known, moment) {
             return Ok(known);
@@ -103,8 +102,8 @@ impl Site {
                 self.drop_changed(&known);
                 Ok(self.enroll(key, survey, &root, Some(&known), moment))
             }
-            // One of the requests looks where blocking is allowed. For the others, what was true
-            // one interval ago may stand for a second one: two of them are what is promised.
+            // One request checks where blocking is allowed. For the others the record may stand for
+            // a second interval: the promise covers two.
             Err(Miss::WouldBlock)
                 if blocking == Blocking::Never
                     && moment.ns.saturating_sub(known.checked_ns()) <= 2 * self.half_recheck_ns
@@ -112,7 +111,7 @@ impl Site {
             {
                 Ok(known)
             }
-            // The record may be true or not.
+            // Whether the record is still valid is unknown.
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
             Err(miss) => {
                 self.drop_changed(&known);
@@ -121,8 +120,8 @@ impl Site {
         }
     }
 
-    /// Surveys the disk for a path: one look-up for the file, and one for each variant. With clean
-    /// URLs, what has a better address is [`Miss::Moved`] there.
+    /// Surveys the disk for a path: one lookup for the file, and one per variant. With clean URLs,
+    /// a file with a better address gives [`Miss::Moved`] to it.
     fn survey(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
         let surveyed = self.survey_at(look, path);
         if !self.config.clean_urls {
@@ -135,8 +134,8 @@ impl Site {
         address.map_or(surveyed, |address| Err(Miss::Moved(address)))
     }
 
-    /// The clean address of the file that answers for a path, if it is not the path: the directory
-    /// for an index file, `a` for `a.html`, unless another file answers there.
+    /// The clean address of the file that answers for a path, if it differs: the directory for an
+    /// index file, `a` for `a.html`, unless another file answers there.
     fn clean_address(
         &self,
         look: Look<'_>,
@@ -154,7 +153,7 @@ impl Site {
         Ok(None)
     }
 
-    /// `a` for `a/`, if nothing answers for `a/` and `a.html` does for `a`.
+    /// The address `a` for `a/`, if no file answers for `a/` and `a.html` does for `a`.
     fn without_slash(
         &self,
         look: Look<'_>,
@@ -181,7 +180,7 @@ impl Site {
         }
     }
 
-    /// The survey of a path as it is, unless a rule denies the file that answers.
+    /// The survey of a path, unless a rule denies the file that answers.
     fn survey_at(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
         let survey = self.survey_disk(look, path)?;
         if self.denies(&survey.source) {
@@ -207,9 +206,8 @@ impl Site {
         Err(miss)
     }
 
-    /// The files that would answer for a path at which there is none, and may be there in
-    /// compressed form. Names without an extension (routes of applications, what scanners try) are
-    /// not worth the look-ups.
+    /// Files that would answer for a missing path, and may exist in compressed form. Names without
+    /// an extension (application routes, probes of scanners) are not worth the lookups.
     fn only_compressed(&self, path: &str, miss: &Miss) -> Vec<String> {
         let mut sources = match miss {
             Miss::NotFound if mime::extension(path).is_some() => vec![path.to_owned()],
@@ -224,7 +222,7 @@ impl Site {
         sources
     }
 
-    /// The variants of a file; of `plain` itself, if it is there, those that are not older.
+    /// The variants of a file; if `plain` exists, only those that are not older.
     fn variants(
         &self,
         look: Look<'_>,
@@ -232,7 +230,7 @@ impl Site {
         plain: Option<&FileStamp>,
     ) -> Result<[Option<FileStamp>; 3], Miss> {
         let mut variants = [None; 3];
-        // What is compressed already has none.
+        // A file that is itself compressed has no variants.
         if !self.config.precompressed || self.rules.coding(source).is_some() {
             return Ok(variants);
         }
@@ -242,7 +240,7 @@ impl Site {
         for (variant, encoding) in variants.iter_mut().zip(Encoding::ALL) {
             let name = format!("{source}{}", encoding.suffix());
             *variant = match look.stat(&name) {
-                // An older one is of an older state of the original.
+                // An older variant was made from an older state of the original.
                 Ok((Kind::File, stamp)) => Some(stamp)
                     .filter(|variant| plain.is_none_or(|plain| is_as_new(variant, plain))),
                 Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
@@ -252,8 +250,8 @@ impl Site {
         Ok(variants)
     }
 
-    /// The file that answers for a path: the file itself, or for a directory the first of its index
-    /// files.
+    /// The file that answers for a path: the file itself, or the first existing index file of a
+    /// directory.
     fn source(&self, look: Look<'_>, path: &str) -> Result<(String, FileStamp), Miss> {
         if !(path.is_empty() || path.ends_with('/')) {
             let miss = match look.stat(path) {
@@ -283,7 +281,7 @@ impl Site {
         Err(Miss::Directory)
     }
 
-    /// With clean URLs, the page that answers for a path at which there is no file.
+    /// With clean URLs, the page that answers for a path without a file.
     fn page(&self, path: &str) -> Option<String> {
         let may_be = self.config.clean_urls && !path.ends_with('/') && !path.is_empty();
         (may_be && !path.ends_with(PAGE_SUFFIX)).then(|| page_of(path))
@@ -297,7 +295,7 @@ impl Site {
         before: Option<&Record>,
         moment: Moment,
     ) -> Arc<Record> {
-        // An unsettled stamp may hide another change: then the record is made anew, after this
+        // An unsettled stamp may hide another change, so the record is made anew after this
         // interval.
         let unsettled =
             survey.stamps().filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
@@ -324,8 +322,8 @@ impl Site {
         drop(garbage);
     }
 
-    /// The root, looked at again when that is due: when its path leads to another directory (a new
-    /// release), everything known is forgotten.
+    /// The root, checked when due. If its path leads to another directory (a new release),
+    /// everything known is dropped.
     pub(super) fn current_root(
         &self,
         moment: Moment,
@@ -337,7 +335,7 @@ impl Site {
         }
         match self.with_descriptors(blocking, || root.is_at(&self.config.root, blocking)) {
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
-            // While the path leads to nothing readable, the old site is better than none.
+            // If the path leads to nothing readable, the old site stays.
             Ok(true) | Err(_) => {
                 self.root_checked_ns.fetch_max(moment.ns, Relaxed);
                 Ok(root)
@@ -369,11 +367,10 @@ impl Site {
     }
 }
 
-/// Ending that clean URLs leave out.
+/// Extension that clean URLs omit.
 const PAGE_SUFFIX: &str = ".html";
 
-/// The addresses that a page may have with clean URLs, best first: the directory for an index file,
-/// `a` for `a.html`.
+/// Clean URLs of a page, best first: the directory for an index file, `a` for `a.html`.
 pub(crate) fn clean_addresses<'a>(
     source: &'a str,
     index: &[String],
@@ -388,8 +385,8 @@ pub(super) fn page_of(path: &str) -> String {
     format!("{path}{PAGE_SUFFIX}")
 }
 
-/// True if a variant is not older than its original, to the second: compressors copy the time, and
-/// some (`brotli`) cut it to seconds.
+/// True if a variant is not older than its original, in whole seconds: compressors copy the time,
+/// and some (`brotli`) truncate it.
 fn is_as_new(variant: &FileStamp, plain: &FileStamp) -> bool {
     let second = |stamp: &FileStamp| stamp.mtime_ns.div_euclid(1_000_000_000);
     second(variant) >= second(plain)

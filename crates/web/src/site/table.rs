@@ -13,13 +13,13 @@ use super::head;
 use super::quiet::{Pending, is_resized};
 use crate::lookup::{Encoding, Encodings};
 
-/// Every path that was asked for lately and exists, in shards with a lock each: a hit takes one
-/// short read lock and allocates nothing. Only the [`Holdings`](super::holdings::Holdings) writes.
+/// Recently requested, existing paths, in shards with one lock each: a hit takes one short read
+/// lock and allocates nothing. Only the [`Holdings`](super::holdings::Holdings) writes.
 ///
 /// ```text
-///  path ─hash─▶ shard ─hash─▶ Record { survey: what lies on disk: x, x.br, x.zst, x.gz
+///  path ─hash─▶ shard ─hash─▶ Record { survey: files on disk: x, x.br, x.zst, x.gz
 ///                                      entries: those of them that are open or in memory
-///                                      checked: when it was last known to be true }
+///                                      checked: time when it was last confirmed }
 /// ```
 #[derive(Debug)]
 pub(super) struct Table {
@@ -28,21 +28,21 @@ pub(super) struct Table {
 }
 
 /// Aligned so that two processors that read different shards do not share a cache line (or the
-/// neighbour that the prefetcher takes along).
+/// adjacent one, which the prefetcher loads as well).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct TableShard {
     records: RwLock<Records>,
-    /// Beside the lock, whose cache line the hit owns anyway.
+    /// Next to the lock, whose cache line a hit owns anyway.
     hits: AtomicU64,
 }
 
-/// By hash only: of two paths with one 64-bit hash, the later one takes the place.
+/// Records by hash only: of two paths with the same 64-bit hash, the later one stays.
 type Records = HashMap<u64, Arc<Record>, BuildHasherDefault<Hashed>>;
 
 const SHARDS: usize = 32;
 
-/// Spreads small numbers over 64 bits: 2^64 by the golden ratio. Knuth, TAOCP 6.4
+/// Spreads small numbers over 64 bits: 2^64 divided by the golden ratio. Knuth, TAOCP 6.4
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A path of a site (no slash first) and its hash.
@@ -53,12 +53,12 @@ pub(super) struct Key<'a> {
     pub(super) hash: u64,
 }
 
-/// One representation of what a path stands for.
+/// One representation of the file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     /// The hash of the path.
     pub(super) path: u64,
-    /// `None`: as it is.
+    /// `None`: uncompressed.
     pub(super) encoding: Option<Encoding>,
 }
 
@@ -67,16 +67,16 @@ pub(super) struct Id {
 pub(super) struct Survey {
     /// The file that answers, from the root, without its variants' suffixes.
     pub(super) source: Box<str>,
-    /// True if the source itself exists, and not only variants of it.
+    /// True if the source itself exists, not only variants of it.
     pub(super) has_plain: bool,
-    /// If the source itself is not there, the stamp of one of the variants.
+    /// Stamp of the source; if it does not exist, of one of the variants.
     pub(super) plain: FileStamp,
-    /// In the order of [`Encoding::ALL`].
+    /// Indexed as [`Encoding::ALL`].
     pub(super) variants: [Option<FileStamp>; 3],
 }
 
-/// A path, what it stands for, and what is open or in memory of it. Replaced as a whole when an
-/// entry comes or goes; the survey is shared by all records that follow each other.
+/// A path, its survey, and its entries that are open or in memory. Replaced as a whole when an
+/// entry changes; successive records share the survey.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) hash: u64,
@@ -85,28 +85,28 @@ pub(super) struct Record {
     pub(super) survey: Arc<Survey>,
     /// Generation of the root in which it was found.
     pub(super) generation: u64,
-    /// True if no file changed just before the survey. Otherwise another change may hide behind the
-    /// same time stamp, so at the next check the record is made anew.
+    /// True if no file changed just before the survey. Otherwise a later change may have the same
+    /// time stamp, so the next check makes the record anew.
     pub(super) settled: bool,
     /// Nanoseconds until it is made anew; unlimited if it is settled.
     pub(super) stands_ns: u64,
     /// Time at which this survey was first seen, in nanoseconds since the site opened.
     pub(super) seen_ns: u64,
-    /// True if only the length of a file differed at the check before.
+    /// True if only the length of a file differed at the previous check.
     pub(super) is_resized: bool,
     /// True if another known state of the path had the same date.
     pub(super) is_date_shared: bool,
-    /// Time since which requests have got a file that was being written; 0 if none has.
+    /// Time since when requests have received the file while it was being written; 0: none has.
     moving_since_ns: AtomicU64,
-    /// State now on disk, if it is not accepted yet.
+    /// Current state on disk, if it is not accepted yet.
     pending: Mutex<Option<Pending>>,
-    /// Not looked at again before.
+    /// Earliest time of the next check.
     postponed_ns: AtomicU64,
     /// Time at which the survey was last confirmed, in nanoseconds since the site opened.
     checked_ns: AtomicU64,
     /// Time at which a request last claimed the next blocking check.
     claimed_ns: AtomicU64,
-    /// Asked for since the clock's hand last came by.
+    /// Requested since the clock hand last passed.
     pub(super) referenced: AtomicBool,
     /// Variants that can be made; `None` if none can.
     pub(super) makeable: Option<Arc<Makeable>>,
@@ -124,14 +124,14 @@ impl Table {
         Key { site, path, hash: self.hash(site, path.as_bytes()) }
     }
 
-    /// Mixed further where it is used; no client knows the hash of a path.
+    /// Mixed further where needed; no client knows the hash of a path.
     #[inline]
     fn hash(&self, site: u32, path: &[u8]) -> u64 {
         self.hasher.hash_one(path) ^ u64::from(site).wrapping_mul(GOLDEN_RATIO)
     }
 
-    /// The entry that answers for a path at once, if there is one and its record was checked
-    /// lately. No record has a path that is no text.
+    /// The entry that answers for a path without a lookup, if it exists and its record was checked
+    /// recently. A path that is not UTF-8 has no record.
     #[inline]
     pub(super) fn hit(
         &self,
@@ -165,7 +165,7 @@ impl Table {
         records.get(&hash).cloned()
     }
 
-    /// Puts a record in; returns the one that it replaces.
+    /// Inserts a record; returns the one that it replaces.
     pub(super) fn put(&self, record: Arc<Record>) -> Option<Arc<Record>> {
         let mut records =
             self.shard(record.hash).records.write().unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +199,7 @@ impl Table {
 }
 
 impl Id {
-    /// For the sketch: well mixed, and another one for each representation.
+    /// Hash for the sketch: well mixed, different for each representation.
     #[inline]
     pub(super) fn hash(self) -> u64 {
         let nth = self.encoding.map_or(0, |encoding| encoding as u64);
@@ -220,7 +220,7 @@ impl Survey {
         self.variants.iter().any(Option::is_some)
     }
 
-    /// True if this variant is no file, so that only one made from the plain file can be there.
+    /// True if this variant is no file on disk, so it can only be one made from the plain file.
     pub(super) fn is_made(&self, encoding: Option<Encoding>) -> bool {
         self.stamp(encoding).is_none()
     }
@@ -232,7 +232,7 @@ impl Survey {
 }
 
 impl Record {
-    /// `before` is what was known of the path until now.
+    /// Makes a record; `before` is the previous one of the path.
     pub(super) fn new(
         key: Key<'_>,
         survey: Survey,
@@ -275,8 +275,8 @@ impl Record {
         Id { path: self.hash, encoding: accepts.iter().find(there) }
     }
 
-    /// The variant to be made for a client that accepts these codings. A file beside the plain one
-    /// that the client takes is good enough.
+    /// The variant to make for a client that accepts these codings. None if an acceptable file
+    /// exists beside the plain one.
     #[inline]
     pub(super) fn wish(&self, accepts: Encodings) -> Option<Encoding> {
         let makeable = self.makeable.as_ref()?;
@@ -290,7 +290,7 @@ impl Record {
         self.entries[slot(encoding)].as_ref()
     }
 
-    /// The entry whose bytes are in memory, if they are.
+    /// The entry, if its bytes are in memory.
     #[inline]
     pub(super) fn in_memory(&self, encoding: Option<Encoding>) -> Option<&Arc<Entry>> {
         self.entry(encoding).filter(|entry| entry.is_in_memory())
@@ -333,7 +333,7 @@ impl Record {
     }
 
     /// True if clients that know the date of this state, or of an earlier one with the same date,
-    /// would take the files of `survey` for it.
+    /// would mistake the files of `survey` for it.
     fn has_date_of(&self, survey: &Survey) -> bool {
         let same = [None].into_iter().chain(Encoding::ALL.map(Some));
         let mut pairs =
@@ -356,7 +356,7 @@ impl Record {
         Arc::ptr_eq(&self.survey, &other.survey)
     }
 
-    /// True if both are equal for one path, and no change may hide behind them.
+    /// True if both are equal for one path, and both are settled.
     pub(super) fn agrees(&self, other: &Record) -> bool {
         self.settled
             && other.settled
@@ -378,7 +378,7 @@ impl Record {
         self.postponed_ns.fetch_max(until_ns, Relaxed);
     }
 
-    /// Time since which the disk is known to be as `survey`. Notes it, if it is new.
+    /// Time since when the disk is known to be in the state `survey`. Records it, if it is new.
     pub(super) fn seen_since(&self, survey: &Survey, now_ns: u64) -> u64 {
         if *survey == *self.survey {
             return self.seen_ns;
@@ -392,7 +392,7 @@ impl Record {
     }
 
     fn is_resized_to(&self, survey: &Survey) -> bool {
-        // What is still doubted stays so until it has been seen for long enough.
+        // A doubtful state stays so until it has been seen for long enough.
         (self.is_resized && *self.survey == *survey)
             || [None].into_iter().chain(Encoding::ALL.map(Some)).any(|of| {
                 let stamps = self.survey.stamp(of).zip(survey.stamp(of));
@@ -400,7 +400,7 @@ impl Record {
             })
     }
 
-    /// True if a request has got the file while it was being written.
+    /// True if a request has received the file while it was being written.
     pub(super) fn is_moving(&self) -> bool {
         self.moving_since_ns() != 0
     }
@@ -413,8 +413,8 @@ impl Record {
         _ = self.moving_since_ns.compare_exchange(0, now_ns.max(1), Relaxed, Relaxed);
     }
 
-    /// Claims the next check for the caller, unless another did less than `patience_ns` ago: one
-    /// check of a slow disk is enough for all requests meanwhile.
+    /// Claims the next check for the caller, unless another request did less than `patience_ns`
+    /// ago: one check of a slow disk suffices for all requests meanwhile.
     pub(super) fn claim(&self, now_ns: u64, patience_ns: u64) -> bool {
         let claimed = self.claimed_ns.load(Relaxed);
         let is_free = claimed == 0 || now_ns.saturating_sub(claimed) > patience_ns;
@@ -428,7 +428,7 @@ impl Record {
         }
     }
 
-    /// Notes that the record was asked for; a line that others read is only written when it
+    /// Notes that the record was requested; its shared cache line is only written when the value
     /// changes.
     #[inline]
     pub(super) fn refer(&self) {

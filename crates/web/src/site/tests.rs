@@ -35,7 +35,7 @@ struct World {
     dir: TempDir,
     site: Site,
     start: Now,
-    /// Seconds since the files were written; ten, so that they have settled.
+    /// Seconds since the files were written; ten, so that they are settled.
     at_s: f64,
 }
 
@@ -49,7 +49,7 @@ impl World {
         files.iter().for_each(|(path, text)| write(&dir, path, text));
         let mut config = SiteConfig {
             root: dir.path().to_owned(),
-            // Otherwise the site looks at the machine's memory now and then, where it may wait.
+            // By default the site checks the machine's memory now and then, which may block.
             page_cache_budget: Some(8 << 30),
             ..SiteConfig::default()
         };
@@ -58,7 +58,7 @@ impl World {
         World { site: Site::open(config).unwrap(), dir, start, at_s: 10.0 }
     }
 
-    /// Behaves as on a kernel without `openat2`.
+    /// Acts as on a kernel without `openat2`.
     fn without_openat2(self) -> World {
         let root = Root::open(self.dir.path(), false, 0).unwrap();
         *self.site.root.write().unwrap() = Arc::new(root.without_openat2());
@@ -69,7 +69,7 @@ impl World {
         write(&self.dir, path, text);
     }
 
-    /// Has the clock begin now, however long it took to write the files.
+    /// Restarts the clock now, however long it took to write the files.
     fn settle(&mut self) {
         self.start = Now::read();
     }
@@ -78,7 +78,7 @@ impl World {
         self.dir.path().join(path)
     }
 
-    /// Makes it so long after the file's last change, however long the test took to come here.
+    /// Sets the clock so long after the file's last change, however slow the test was.
     fn set_age(&mut self, path: &str, age: Duration) {
         let file = fs::metadata(self.path(path)).unwrap();
         let changed = Duration::new(file.ctime() as u64, file.ctime_nsec() as u32);

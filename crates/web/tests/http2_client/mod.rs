@@ -1,4 +1,4 @@
-//! A client of HTTP/2 over a session, without sockets.
+//! An HTTP/2 client over a session, without sockets.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub(crate) struct Client {
     pub(crate) now: Now,
     held: Vec<u8>,
     replies: Replies,
-    /// Windows are opened as bytes come.
+    /// Windows are opened as bytes arrive.
     pub(crate) opens_windows: bool,
     pub(crate) runs_work: bool,
     pub(crate) works: Vec<Work>,
     pub(crate) is_closed: bool,
 }
 
-/// What has come on one stream.
+/// Events received on one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) informed: Vec<u16>,
@@ -32,7 +32,7 @@ pub(crate) struct Reply {
     pub(crate) has_ended: bool,
 }
 
-/// Frames of a server, taken apart.
+/// Frames of a server, parsed.
 struct Replies {
     decoder: Decoder,
     list: FieldList,
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, and returns what has come of it.
+    /// Sends a request; returns its result so far.
     pub(crate) fn request(
         &mut self,
         id: u32,
@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Lines of the log whose replies have ended.
+    /// Log lines of ended replies.
     pub(crate) fn logged(&mut self) -> Vec<String> {
         let mut text = String::new();
         let read = |lines: &[u8]| text.push_str(str::from_utf8(lines).unwrap());
@@ -113,7 +113,7 @@ impl Client {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Bytes that the session holds.
+    /// Bytes held by the session.
     pub(crate) fn held_len(&self) -> usize {
         self.session.held_len()
     }
@@ -132,7 +132,7 @@ impl Client {
         self.take();
     }
 
-    /// Brings work back that was run.
+    /// Returns finished work to the session.
     pub(crate) fn bring_back(&mut self, at: usize) {
         let mut work = self.works.remove(at);
         work.run(self.now);
@@ -259,14 +259,14 @@ impl Replies {
     }
 }
 
-/// Streams in the bytes of a server.
+/// Parses the bytes of a server into streams.
 pub(crate) fn parsed(bytes: &[u8]) -> BTreeMap<u32, Reply> {
     let mut replies = Replies::new();
     replies.bytes.extend_from_slice(bytes);
     replies.take();
     assert!(replies.bytes.is_empty(), "half a frame is left");
     for stream in replies.streams.values_mut() {
-        // Another one for each reply without a validator.
+        // The boundary differs in each reply without a validator.
         stream.fields.retain(|(_, value)| !value.contains("boundary"));
     }
     replies.streams
@@ -285,7 +285,7 @@ pub(crate) fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// HEADERS, and CONTINUATION as they are needed.
+/// HEADERS, followed by CONTINUATION as needed.
 pub(crate) fn headers(
     id: u32,
     method: &str,

@@ -1,5 +1,5 @@
-//! Conversations as text, and the small site over which they are held: for tests and examples of
-//! several crates, here against a session, in crate `weft` against live servers.
+//! Conversations as text, and the small site that they use: for tests and examples of several
+//! crates, here against a session, in crate `weft` against live servers.
 //!
 //! ```text
 //! == a_head_request_gets_no_body                  its name
@@ -17,12 +17,12 @@
 //! ```
 //!
 //! Every line ends with CRLF, unless its last character is a `\`. Escapes: `\r`, `\n`, `\t`, `\0`,
-//! `\\`, `\{`, `\xHH`. In what is sent, `{ab*100}` repeats and `{etag:/path}` or `{etag:/path br}`
-//! is the ETag that the server gives a file. In what is expected, `{date}`, `{etag}`, `{number}`,
-//! and `{boundary}` stand for any such text (the boundary for the same each time), and `{page}` for
-//! a whole body. The lines of a header may come in any order.
+//! `\\`, `\{`, `\xHH`. In requests, `{ab*100}` repeats, and `{etag:/path}` or `{etag:/path br}` is
+//! the ETag that the server gives a file. In replies, `{date}`, `{etag}`, `{number}` and
+//! `{boundary}` stand for any such text (the same boundary each time), and `{page}` for a whole
+//! body. Header lines may come in any order.
 
-// Each of its users needs a part of it.
+// Each user needs a part of it.
 #![allow(dead_code)]
 
 use std::error::Error;
@@ -50,7 +50,7 @@ pub(crate) struct Transcript {
 /// End of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// All requests are answered, and the connection goes on until [`PROBE`] ends it.
+    /// All requests are answered, and the connection persists until [`PROBE`] ends it.
     Open,
     /// The server closes.
     Closed,
@@ -58,7 +58,7 @@ pub(crate) enum Ending {
     Waits,
 }
 
-/// A request that tells whether a connection is [`Ending::Open`]: it is answered, and then closed.
+/// A request that tests for [`Ending::Open`]: it is answered, then the connection closes.
 pub(crate) const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
 
 /// Start of the reply to [`PROBE`].
@@ -67,7 +67,7 @@ const PROBE_REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n";
 /// Modification time of every file of the site: Sun, 02 Feb 2020 02:02:02 GMT.
 pub(crate) const MODIFIED_S: u64 = 1_580_608_922;
 
-/// A reply that is expected: its header line by line, and its body.
+/// An expected reply: its header line by line, and its body.
 #[derive(Clone, Debug, Default)]
 struct Reply {
     head: Vec<Vec<Piece>>,
@@ -196,8 +196,8 @@ pub(crate) fn open(root: &Path, config: ServiceConfig) -> Result<Arc<Handle>, Bo
     Ok(Arc::new(Handle::new(site, config)?))
 }
 
-/// True if `made.css` comes in each coding, as the transcripts expect: a request has it made, and
-/// it takes a moment. `exchange` sends a request and returns the reply.
+/// True if `made.css` is available in each coding, as the transcripts expect: a request queues the
+/// variant, and making it takes a moment. `exchange` sends a request and returns the reply.
 pub(crate) fn has_variants(mut exchange: impl FnMut(&[u8]) -> Vec<u8>) -> bool {
     let is_made = |coding: &str| {
         let reply = exchange(&etag_request("/made.css", Some(coding)));
@@ -228,11 +228,11 @@ impl Transcript {
         sent
     }
 
-    /// Compares what the server replied: the expected replies; the one to [`PROBE`] if that was
-    /// sent, because the transcript ends [`Ending::Open`]; and no byte more.
+    /// Compares the server's output: the expected replies, the reply to [`PROBE`] if the transcript
+    /// ends [`Ending::Open`], and not a byte more.
     ///
     /// # Errors
-    /// Says what differs.
+    /// The first difference.
     pub(crate) fn check(&self, replied: &[u8]) -> Result<(), String> {
         let rest = self.check_replies(replied)?;
         let is_end = match self.ending {
@@ -267,7 +267,7 @@ pub(crate) fn etag_in(reply: &[u8]) -> Option<String> {
 }
 
 impl Reply {
-    /// Returns what follows the reply.
+    /// Checks one reply; returns the bytes after it.
     fn check<'r>(
         &self,
         replied: &'r [u8],
@@ -281,7 +281,7 @@ impl Reply {
         for (at, pattern) in self.head.iter().enumerate() {
             let found = lines.iter().position(|line| matches(pattern, line, boundary));
             match found {
-                // The status line has its place.
+                // The status line must come first.
                 Some(found) if at > 0 || found == 0 => drop(lines.remove(found)),
                 _ => return Err(format!("no header line like {pattern:?}")),
             }
@@ -358,7 +358,7 @@ fn matches(pattern: &[Piece], mut text: &[u8], boundary: &mut Option<Vec<u8>>) -
 
 /// Reads a file of transcripts.
 ///
-/// # Panics
+/// If it is malformed: it is a part of this crate.
 /// If it is not one: it is a part of this crate.
 pub(crate) fn parse_file(file: &str, text: &str) -> Vec<Transcript> {
     let mut transcripts = Vec::new();
@@ -474,7 +474,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Takes what follows a backslash; returns what follows that.
+/// Parses an escape after its backslash; returns the text after it.
 fn push_escape<'t>(rest: &'t str, to: &mut Vec<u8>) -> &'t str {
     let byte = match rest.as_bytes().first() {
         Some(b'r') => b'\r',

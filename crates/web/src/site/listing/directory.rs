@@ -10,8 +10,8 @@ use super::show::percent_encoded;
 use crate::lookup::{ListingSort, SortKey};
 use crate::site::open::{Blocking, Kind, Miss, Root, miss_of};
 
-/// A directory with more entries is listed as far as they were read, with a note: a listing is for
-/// people, and its page for ten thousand files already weighs 3 MB.
+/// Most entries of a listing; a longer directory is listed in part, with a note. A listing is for
+/// people, and a page of ten thousand files already weighs 3 MB.
 pub(super) const ENTRIES_MAX: usize = 10_000;
 
 /// Contents of a directory that may be shown.
@@ -23,7 +23,7 @@ pub(super) struct Listing {
 
 #[derive(Debug)]
 pub(super) struct Item {
-    /// For people; what is not UTF-8 in it is replaced by U+FFFD.
+    /// For display; invalid UTF-8 is replaced by U+FFFD.
     pub(super) name: String,
     /// True if the name is UTF-8. Other names cannot be requested, so they are shown without a
     /// link.
@@ -57,10 +57,10 @@ pub(super) fn read(
         };
         match root.stat(&format!("{path}{reachable}"), Blocking::Allowed) {
             Ok((kind, stamp)) => listing.items.push(Item::new(reachable, kind, stamp)),
-            // Otherwise the listing would be empty.
+            // Without descriptors the listing would be empty.
             Err(miss @ Miss::OutOfDescriptors) => return Err(miss),
-            // The same look-up as for a request: what it does not find (a link that leads out, a
-            // pipe) is not listed either.
+            // The same lookup as for a request: a name that it does not find (a link out of the
+            // root, a pipe) is not listed either.
             Err(_) => {}
         }
     }
@@ -83,15 +83,15 @@ impl Item {
         Item { name, is_reachable: false, is_directory: false, len: 0, modified_s: 0 }
     }
 
-    /// Relative to the directory. `./` first, or `a:b` would be a URL with the scheme `a`. RFC 3986
-    /// 4.2
+    /// Relative to the directory. Begins with `./`, since `a:b` would be a URL with the scheme `a`.
+    /// RFC 3986 4.2
     pub(super) fn link(&self) -> Option<String> {
         let slash = if self.is_directory { "/" } else { "" };
         self.is_reachable.then(|| format!("./{}{slash}", percent_encoded(&self.name)))
     }
 }
 
-/// Directories first, whichever way the rest goes; equal ones by name.
+/// Directories first, in either direction; equal items by name.
 pub(super) fn order(a: &Item, b: &Item, sort: ListingSort) -> Ordering {
     let by_name = || natural(&a.name, &b.name);
     let order = match sort.by {
@@ -123,7 +123,7 @@ fn natural(a: &str, b: &str) -> Ordering {
     left.len().cmp(&right.len()).then_with(|| a.cmp(b))
 }
 
-/// Cuts the digits off the front; returns them without zeros before them.
+/// Cuts the leading digits off; returns them without leading zeros.
 fn take_number<'a>(text: &mut &'a str) -> &'a str {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);

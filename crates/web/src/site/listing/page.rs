@@ -30,7 +30,7 @@ struct JsonItem<'a> {
     /// Bytes; `null` for directories.
     size: Option<u64>,
     modified: Option<String>,
-    /// Relative to the directory; `null` for a name that is not UTF-8 and so cannot be asked for.
+    /// Relative to the directory; `null` for a name that is not UTF-8 and cannot be requested.
     url: Option<String>,
 }
 
@@ -116,7 +116,7 @@ fn write_table(page: &mut String, listing: &Listing, path: &str, sort: ListingSo
     page.push_str("</tbody>\n</table>\n");
 }
 
-/// A column's head: a link that sorts by it, or the other way round if it already is.
+/// Writes a column's head: a link that sorts by it, or reverses the order if it already does.
 fn write_column(page: &mut String, label: &str, key: SortKey, name: &str, sort: ListingSort) {
     let is_by = sort.by == key;
     let (aria, arrow) = match (is_by, sort.descending) {
@@ -135,8 +135,7 @@ fn write_column(page: &mut String, label: &str, key: SortKey, name: &str, sort: 
 fn write_row(page: &mut String, item: &Item) {
     let icon = if item.is_directory { "folder" } else { icon(&item.name) };
     let slash = if item.is_directory { "/" } else { "" };
-    // Isolated: a name may turn the direction of writing, and must not turn that of what stands
-    // beside it.
+    // Isolated: a name with bidirectional controls must not affect the text beside it.
     let label = format!(
         "<svg class=\"{icon}\" aria-hidden=\"true\"><use href=\"#{icon}\"/></svg>\
          <span><bdi>{}</bdi>{slash}</span>",

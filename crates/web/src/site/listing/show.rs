@@ -1,8 +1,8 @@
-//! Sizes, dates, text and paths, as pages show them.
+//! Display of sizes, dates, text and paths on pages.
 
 use std::fmt::{self, Write};
 
-/// Three digits and a unit: `0 B`, `999 B`, `1.2 KB`, `34 MB`. Powers of 1000, as SI has them.
+/// Three digits and a unit: `0 B`, `999 B`, `1.2 KB`, `34 MB`. Powers of 1000, as in SI.
 pub(super) fn size(len: u64) -> String {
     if len < 1000 {
         return format!("{len} B");
@@ -10,7 +10,7 @@ pub(super) fn size(len: u64) -> String {
     let mut value = len as f64;
     let mut unit = "B";
     for larger in ["KB", "MB", "GB", "TB", "PB", "EB"] {
-        // 999.95 would be shown as 1000.0.
+        // 999.95 would round to 1000.0.
         if value < 999.5 {
             break;
         }
@@ -57,9 +57,9 @@ impl fmt::Display for Date {
     }
 }
 
-/// Text that is shown as it is, in elements and in quoted attributes. Control characters, which
-/// have no place in HTML, are shown by their pictures (`␊`), and those that turn the direction of
-/// writing by their numbers: `gpj.exe` behind U+202E would look like `exe.jpg`.
+/// Escaped text for elements and quoted attributes. Control characters, which HTML forbids, are
+/// shown as their pictures (`␊`), and bidirectional controls as their numbers: `gpj.exe` after
+/// U+202E would look like `exe.jpg`.
 pub(super) struct Text<'a>(pub(super) &'a str);
 
 impl fmt::Display for Text<'_> {
@@ -82,24 +82,24 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Unicode 23.7: for a program's own use, never for interchange.
+/// True for Unicode noncharacters (23.7): for internal use, never for interchange.
 fn is_noncharacter(c: char) -> bool {
     matches!(c, '\u{fdd0}'..='\u{fdef}') || c as u32 & 0xfffe == 0xfffe
 }
 
-/// The characters that embed, override and isolate a direction of writing, and the marks. UAX #9, 2
+/// True for characters that embed, override or isolate a direction, and for its marks. UAX #9, 2
 fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A path for any part of a URL: everything but unreserved characters and slashes as `%XX`. RFC
-/// 3986 2.3
+/// Encodes a path for any part of a URL: everything but unreserved characters and slashes as `%XX`.
+/// RFC 3986 2.3
 pub(crate) fn percent_encoded(path: &str) -> String {
     encoded_but(path, b"-._~/")
 }
 
-/// A path for the path of a URL: what may stand there stays, since a reserved character that is
-/// encoded makes another address. RFC 3986 2.2, 3.3
+/// Encodes a path for the path of a URL: characters allowed there stay, since encoding a reserved
+/// one changes the address. RFC 3986 2.2, 3.3
 pub(crate) fn path_encoded(path: &str) -> String {
     encoded_but(path, b"-._~/!$&'()*+,;=:@")
 }

@@ -1,4 +1,4 @@
-//! Pages as clients get them.
+//! Pages as clients receive them.
 
 use super::directory::ENTRIES_MAX;
 use super::page::icon;
@@ -52,9 +52,9 @@ fn unreachable_names_are_not_listed() {
     assert_eq!(names(&dir, ListingSort::default()), ["inside", "shown"]);
 }
 
-/// Seen: the sizes stood outside the table and the dates under "Size", since a cell had lost
-/// its tags; rows of directories lacked one. Every test asked whether a text was on the page,
-/// none where.
+/// Seen: sizes stood outside the table and dates under "Size", because a cell had lost its tags;
+/// rows of directories lacked a cell. Every test checked whether a text was on the page, none
+/// checked its place.
 #[test]
 fn cells_stand_in_their_columns() {
     let dir = TempDir::new().unwrap();
@@ -84,7 +84,7 @@ fn rows(page: &str) -> Vec<[String; 3]> {
     let html = html_test::check(page);
     let heads: Vec<_> = html_test::select(&html, "thead th").map(html_test::text).collect();
     assert_eq!(heads, ["Name\u{2191}", "Size", "Modified"]);
-    // What is out of place in a table is moved in front of it.
+    // A parser moves misplaced content in front of the table.
     assert_eq!(html_test::select(&html, "main > *").count(), 3, "nav, table, footer");
     let main = html_test::select(&html, "main").next().unwrap();
     let stray = main.children().filter_map(|child| child.value().as_text());
@@ -105,8 +105,8 @@ fn rows(page: &str) -> Vec<[String; 3]> {
 
 #[test]
 fn bidi_name_turns_nothing() {
-    // Seen: `\u{202e}` (right-to-left override) in a name turned the rest of its row, and of
-    // the path above.
+    // Seen: `\u{202e}` (right-to-left override) in a name reversed the rest of its row and of the
+    // path above.
     let dir = TempDir::new().unwrap();
     let name = "photo\u{202e}gpj.exe";
     fs::create_dir(dir.path().join(name)).unwrap();
@@ -115,7 +115,7 @@ fn bidi_name_turns_nothing() {
     let page = render_in(&dir, &path, ListingFormat::Html, ListingSort::default());
     let html = html_test::check(&page);
     let isolated: Vec<_> = html_test::select(&html, "bdi").map(html_test::text).collect();
-    // Seen: isolated, but turned, the name read `photoexe.jpg`.
+    // Seen: isolated but still reversed, the name read `photoexe.jpg`.
     let shown = "photo[U+202E]gpj.exe";
     assert_eq!(isolated, [shown, shown], "in the path and in the row");
     let title = html_test::select(&html, "title").next().unwrap();

@@ -1,4 +1,4 @@
-//! Paths that are denied, and areas that ask for a password.
+//! Denied paths, and areas that require a password.
 
 use super::*;
 use crate::site::access::{MATCHED_LEN, PathGlobs};
@@ -63,8 +63,8 @@ fn denied_file_answers_no_other_path() {
     assert_eq!(all.text("/x.css"), "css");
 }
 
-/// Seen in review: beyond some 6,000 globs, what stands in for the automaton had memory for each of
-/// them at each of its states.
+/// Seen in review: above some 6,000 globs, the automaton's fallback took memory for each of them at
+/// each of its states.
 #[test]
 fn thousands_of_globs_are_matched() {
     let globs: Vec<String> = (0..8_000).map(|nth| format!("/customers/{nth:05}/**")).collect();
@@ -186,8 +186,8 @@ fn hidden_and_denied_names_are_not_shown() {
     }
 }
 
-/// Seen: globs were matched with each directory on the way of a path, so a path of 4,000 segments
-/// cost 0.7 s. Cure: one pass over the path finds where a glob ends.
+/// Seen: globs were matched with each parent directory of a path, so a path of 4,000 segments took
+/// 0.7 s. Cure: one pass over the path finds where a glob ends.
 #[test]
 fn globs_cost_the_length_of_the_path() {
     let passwords = TempDir::new().unwrap();
@@ -209,8 +209,8 @@ fn globs_cost_the_length_of_the_path() {
 }
 
 proptest! {
-    /// The reference: globs are matched with each name on the way. To a set of globs, a name that
-    /// ends with a dot has no last part.
+    /// Compares with a reference that matches globs with each name on the way. For a set of globs,
+    /// a name that ends with a dot has no last part.
     #[test]
     fn globs_match_each_name_on_the_way(
         globs in prop::collection::vec("/?([*]{2}/)?[ab.*?]{1,3}(/([ab*]|[*]{2}|[{]a,b/[}]|[!a])){0,2}/?", 1..4),

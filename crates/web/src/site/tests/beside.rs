@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Sites of a directory each, with a file of 100 bytes that says its number.
+/// Sites of one directory each, with a file of 100 bytes that contains the site's number.
 fn sites(count: usize, configure: impl Fn(usize, &mut SiteConfig)) -> (TempDir, Vec<Site>) {
     let dir = TempDir::new().unwrap();
     let mut sites: Vec<Site> = Vec::new();
@@ -62,7 +62,7 @@ fn sites_share_their_limits_and_no_file() {
     assert_eq!(count(&sites[7], "site_misses_total"), 120);
 }
 
-/// Also for listings, whose paths are the same in every site.
+/// The same for listings, whose paths are equal in every site.
 #[test]
 fn a_switched_root_is_of_one_site() {
     let (dir, sites) = sites(2, |_, config| config.index.clear());
@@ -84,7 +84,7 @@ fn a_switched_root_is_of_one_site() {
     assert_eq!(text_after(&sites[1], "/new.txt", 30).unwrap(), "new");
 }
 
-/// Rules that hosts inherit are held once; those of one of them are its own.
+/// Rules that hosts inherit are held once; rules of one host are its own.
 #[test]
 fn equal_rules_are_shared() {
     let pages = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Clean URLs: which file answers for a path, and where a client is sent.
+//! Clean URLs: the file that answers for a path, and the redirects of a client.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn clean(files: &[(&str, &str)]) -> World {
     World::with(files, |config| config.clean_urls = true)
 }
 
-/// The text of the file that answers, the address that the client is sent to, or the failure.
+/// The text of the file that answers, the address of the redirect, or the failure.
 fn answer(world: &World, path: &str) -> String {
     match world.ask(path, &[]) {
         Found::Entry(entry) | Found::Fallback(entry) => text_of(&entry),
@@ -30,7 +30,7 @@ const FILES: &[(&str, &str)] = &[
     ("about.html", "about"),
     ("docs/index.html", "docs"),
     ("docs/v1.2.html", "v1.2"),
-    // As Next exports it: a page beside the directory of its subpages.
+    // As Next exports it: a page next to the directory of its subpages.
     ("blog.html", "blog"),
     ("blog/first.html", "first"),
     ("both.html", "page"),
@@ -183,7 +183,7 @@ fn page_keeps_rules_and_validators() {
     assert!(Arc::ptr_eq(&entry, &entry_of(world.find("/about", &[]))));
     assert_eq!(world.site.lines_without_file("/about.html").0, "Cache-Control: no-cache\r\n");
 
-    // A file without the ending takes over when it appears, and a page that goes is gone.
+    // A file without extension takes precedence once it exists; a deleted page is gone.
     world.write("about", "bare");
     fs::remove_file(world.path("docs/v1.2.html")).unwrap();
     world.at_s += 2.0;

@@ -26,7 +26,7 @@ fn compressing(config: &mut SiteConfig) {
     config.compress = ALL.to_vec();
 }
 
-/// Grants all wishes; says how many.
+/// Serves all queued wishes; returns their number.
 fn compress(world: &World) -> usize {
     let (compressor, _) = world.site.compressor.get().unwrap();
     let wishes = std::iter::from_fn(|| compressor.pop());
@@ -83,7 +83,7 @@ fn second_request_gets_each_coding() {
     }
 }
 
-/// Requests that come before it is made ask for it once.
+/// Several requests queue a variant only once.
 #[test]
 fn crowd_asks_once() {
     let world = world(&[("a.js", &page())]);
@@ -201,7 +201,7 @@ fn useless_result_is_remembered() {
     assert_eq!(coding(&world, "/a.js", &[Encoding::Gzip]), Some(Encoding::Gzip));
 }
 
-/// Bytes without a pattern (SplitMix64).
+/// Incompressible bytes (SplitMix64).
 fn random(len: usize) -> Vec<u8> {
     let byte = |n: usize| {
         let z = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -228,7 +228,7 @@ fn changed_file_loses_its_variants() {
     assert_ne!(old.etag, new.etag);
 }
 
-/// A file changes while it is in line, and while it is compressed: neither result is served.
+/// A file changes while it is queued, and while it is compressed: neither result is served.
 #[test]
 fn variant_of_an_older_state_is_dropped() {
     let mut world = world(&[("a.js", &page())]);
@@ -296,7 +296,7 @@ fn line_has_an_end_and_goes_on() {
 fn evicted_variant_is_made_again() {
     let mut world = world_with(&[("a.js", &page()), ("b.js", &page().repeat(2))], |config| {
         compressing(config);
-        // The second, or the first and its variant.
+        // Space for the second file, or for the first and its variant.
         config.memory_budget = 9_500;
     });
     coding(&world, "/a.js", &ALL);
@@ -307,7 +307,7 @@ fn evicted_variant_is_made_again() {
     assert_eq!(coding(&world, "/a.js", &ALL), None, "evicted");
     let refused = world.count("site_compressions_refused_total");
     assert!(refused > 0 && compress(&world) == 0, "others are more popular");
-    // Until the other one is forgotten.
+    // Until the other file is evicted.
     (0..120).for_each(|_| {
         world.at_s += 0.6;
         coding(&world, "/a.js", &ALL);

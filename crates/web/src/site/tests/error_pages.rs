@@ -11,7 +11,7 @@ fn with_page(files: &[(&str, &str)], configure: impl FnOnce(&mut SiteConfig)) ->
     })
 }
 
-/// Body of the reply to a path that does not exist; `None` is the built-in page.
+/// Body of the reply to a missing path; `None` is the built-in page.
 fn lost(world: &World) -> Option<String> {
     assert!(matches!(world.ask("/nosuch", &[]), Found::NotFound));
     let page = world.site.error_page(404, world.now())?;
@@ -36,8 +36,8 @@ fn error_pages_are_held_in_memory() {
     assert!(world.site.error_page(500, world.now()).is_none());
 }
 
-/// Seen: after a new release was switched in, its 404 page was the old release's for ever. Cause:
-/// error pages were read once. Cure: they are looked at again, like every file.
+/// Seen: after a switch to a new release, its 404 page remained the old one forever. Cause:
+/// error pages were read once. Cure: they are checked again, like every file.
 #[test]
 fn error_pages_follow_the_release() {
     let files = ["one", "two"].map(|release| {
@@ -69,7 +69,7 @@ fn error_pages_follow_the_release() {
         switch("two");
         world.at_s += 0.6;
         assert_eq!(lost(&world), is("two 404.html"));
-        // Looked at with it, where blocking is allowed; else now.
+        // Checked together with it, where blocking is allowed; else now.
         let other = world.site.error_page(500, world.now()).unwrap();
         assert_eq!(other.body, "two 404.html");
         switch("one");
@@ -90,7 +90,7 @@ fn replaced_page_is_seen() {
     fs::rename(world.path("next"), world.path("404.html")).unwrap();
     world.at_s += 0.6;
     assert_eq!(lost(&world), is("edited"));
-    // The same length and a time set back.
+    // The same length and the old time.
     world.write("404.html", "EDITED");
     set_mtime(&world.path("404.html"), 1);
     world.at_s += 0.6;
@@ -157,7 +157,7 @@ fn old_page_stands_during_a_write() {
     assert_eq!(lost(&world), is(""));
 }
 
-/// A request that may not wait sends what is known, and one that may looks.
+/// A request that may not block sends the known page; one that may block checks it.
 #[test]
 fn pages_are_never_read_in_receive() {
     let mut world = with_page(&[("404.html", "old")], |_| ()).without_openat2();

@@ -1,8 +1,8 @@
-//! Validators and changes that times do not show.
+//! Validators, and changes that times do not show.
 
 use super::*;
 
-/// Two releases of equal length in which every file has one time, as Nix makes them.
+/// Two releases of equal length in which all files have the same time, as Nix makes them.
 fn releases(files: &[&str], mtime_s: u64, configure: impl FnOnce(&mut SiteConfig)) -> World {
     let world = World::with(&[("one/x", ""), ("two/x", "")], |config| {
         config.root.push("current");
@@ -25,8 +25,8 @@ fn switch(world: &mut World, release: &str) {
 }
 
 /// Seen: in the Nix store every file is of 1 January 1970, so two releases of equal length had one
-/// ETag: 304 for ever, and `If-Range` joined two versions. Cause: it was made of length and
-/// modification time. Cure: inode and change time are in it.
+/// ETag: 304 forever, and `If-Range` joined two versions. Cause: it was made of length and
+/// modification time. Cure: it includes inode and change time.
 #[test]
 fn releases_of_one_time_differ() {
     for mtime_s in [0, 1, 315_532_800, 499_162_500, 1_700_000_000] {
@@ -61,7 +61,7 @@ fn etag_survives_a_restart() {
     assert_eq!(restarted.entry("/a.txt").etag, etag);
 }
 
-/// Copies as `cp -p` does: the same inode, the same length, the same time.
+/// Copies as `cp -p` does: same inode, same length, same time.
 #[test]
 fn copy_over_changes_the_etag() {
     for len_max in [4, 1000] {

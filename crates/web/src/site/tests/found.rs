@@ -66,7 +66,7 @@ fn directory_serves_its_index() {
     assert_eq!(world.text("/"), "home");
     assert_eq!(world.text("/a/"), "a");
     assert!(head_of(&world.entry("/a/")).contains("text/html"));
-    // One that comes first in the list takes over when it appears.
+    // An index file earlier in the list takes precedence once it exists.
     world.write("a/index.html", "better");
     let mut world = world;
     world.at_s += 1.0;
@@ -105,8 +105,7 @@ fn no_index_is_403_or_listed() {
 
 #[test]
 fn link_to_a_hidden_file_is_served() {
-    // A decision that the manual states: the name in the request decides, and the link was made on
-    // purpose.
+    // Stated in the manual: the requested name decides, since the link was made on purpose.
     let world = World::new(&[(".hidden/page", "shown")]);
     symlink(".hidden", world.path("link")).unwrap();
     symlink(".hidden/page", world.path("page")).unwrap();
@@ -215,7 +214,7 @@ fn configuration_errors_are_described() {
         config.root = dir.join("file");
     });
     assert!(error.ends_with("file is not a directory"), "{error}");
-    // Root may enter every directory, so this error is not provoked.
+    // Root may enter every directory, so this error cannot be provoked.
     let denied = io::Error::from(io::ErrorKind::PermissionDenied);
     let error = root_error(Path::new("/srv"), denied).to_string();
     assert!(error.contains("/srv may not be entered"), "{error}");

@@ -1,4 +1,4 @@
-//! Freshness: when a change is served.
+//! Freshness: when changes are served.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn change_is_served_in_time() {
 
 #[test]
 fn unchanged_file_is_only_checked() {
-    // Twice, and at least one look: a file system in memory (tmpfs) reads no file at the first
-    // request, and looks again with leave to wait, since it remembers no absence of variants.
+    // Twice, and at least one check: on tmpfs the first request reads no file, and the second one
+    // checks again with permission to block, since no absence of variants is remembered.
     let mut world = World::new(&[("a.txt", "same")]);
     world.entry("/a.txt");
     let first = world.entry("/a.txt");
@@ -91,7 +91,7 @@ fn switched_root_is_followed() {
     assert_eq!(world.text("/a.txt"), "two", "the old site is better than none");
 }
 
-/// An old root would use up the budgets, and answer beside the new one until it is due itself.
+/// An old root would use up the budgets, and answer beside the new one until its own check.
 #[test]
 fn old_root_is_released() {
     let files = [
@@ -118,7 +118,7 @@ fn old_root_is_released() {
     assert_eq!(held(&world), [2, 1, 1, 1]);
     fs::rename(world.path("current"), world.path("old")).unwrap();
     fs::rename(world.path("next"), world.path("current")).unwrap();
-    // The root is due, and what was looked at later is not.
+    // The root is due; a record that was checked later is not.
     world.at_s += 0.2;
     let found = world.find("/other", &[]);
     assert!(matches!(found, Found::WouldBlock), "opening may: {found:?}");
@@ -128,13 +128,13 @@ fn old_root_is_released() {
     assert_eq!(held(&world), [1, 1, 0, 0]);
 }
 
-/// On a slow disk one look is enough for all requests meanwhile, and no file is served for longer
+/// On a slow disk one check suffices for all requests meanwhile, and no file is served for longer
 /// than promised.
 #[test]
 fn one_request_checks_the_disk() {
     let mut world = World::new(&[("a.txt", "old")]).without_openat2();
     world.entry("/a.txt");
-    // A record is due after half of `recheck_every`; the root is not what this is about.
+    // A record is due after half of `recheck_every`; the root is not tested here.
     let pass = |world: &mut World, seconds| {
         world.at_s += seconds;
         let moment = world.site.moment(world.now());

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use super::*;
 
-/// Files of 100 bytes, and room for `files` of them in memory and in the page cache together.
+/// Files of 100 bytes, and space for some of them in memory and in the page cache.
 fn world_of_many(count: usize, files_in_memory: u64, files_in_pages: u64) -> World {
     let mut world = World::with(&[], |config| {
         config.memory_budget = files_in_memory * (100 + holdings::MEMORY_OVERHEAD);
@@ -57,8 +57,8 @@ fn memory_budget_includes_tables_of_the_driver() {
 
 /// In a memory group that others fill, and leave again.
 ///
-/// Seen (at load 20): fewer bytes at the end. Cause: it took 16 s to write the files, so some were
-/// young in the last walk.
+/// Seen (at load 20): fewer bytes at the end. Cause: writing the files took 16 s, so some were
+/// still young in the last walk.
 #[test]
 fn page_cache_follows_memory() {
     let group = "sys/fs/cgroup/memory/g/memory";
@@ -92,10 +92,10 @@ fn page_cache_follows_memory() {
     assert_eq!(walk(&mut world, 0), all);
 }
 
-/// Seen (in CI): files that fit in a memory group were read from the disk again and again. Cause:
-/// each was read twice, because it was young; glibc kept what the first readings left, up to half
-/// of the memory budget, in the arenas of the threads that had read them. Cure: the allocator
-/// returns its free memory before the available memory is checked.
+/// Seen (in CI): files that fit in a memory cgroup were read from the disk again and again. Cause:
+/// each was read twice, because it was young; glibc kept the memory freed after the first reads, up
+/// to half of the memory budget, in the arenas of the threads that had read them. Cure: the
+/// allocator returns its free memory before the available memory is checked.
 #[test]
 fn holes_in_memory_are_returned_once() {
     static RETURNED: AtomicU64 = AtomicU64::new(0);
@@ -125,10 +125,10 @@ fn holes_in_memory_are_returned_once() {
     assert_eq!(walk(&mut world, "b"), 1);
 }
 
-/// Seen: with a full page cache, a file that was asked for the first time was read from the disk
-/// twice. Cause: memory had room, so it was tried whether the file could be read without waiting,
-/// which makes the kernel read ahead; but a first request was not worth a trip to a worker, and the
-/// reply was read past the page cache. Cure: what memory has room for is read into it.
+/// Seen: with a full page cache, a file requested for the first time was read from the disk twice.
+/// Cause: memory had space, so a non-blocking read was tried, which makes the kernel read ahead;
+/// but a first request did not justify a worker, so the reply bypassed the page cache. Cure: a file
+/// is read into memory if there is space.
 #[test]
 fn first_request_reads_into_memory() {
     let world = World::with(&[], |config| config.page_cache_budget = Some(0));
@@ -141,15 +141,15 @@ fn first_request_reads_into_memory() {
     assert_eq!(world.count("site_memory_admitted_total"), 1);
 }
 
-/// Seen: with `--memory-file-max 128M`, the first request for 100 MB kept all connections of its
-/// loop waiting for 0.2 s. Cause: what lies in the page cache was read at once, whatever its
-/// length. Cure: a long file is read where a request may wait.
+/// Seen: with `--memory-file-max 128M`, the first request for 100 MB blocked all connections of its
+/// loop for 0.2 s. Cause: cached data was read at once, whatever its length. Cure: a long file is
+/// read where a request may block.
 #[test]
 fn long_file_is_read_in_load() {
     const LEN_MAX: u64 = 4 << 20;
     let world = World::with(&[], |config| {
         config.memory_file_len_max = LEN_MAX;
-        // Nothing else is looked for on the disk.
+        // No other file is looked up on the disk.
         config.precompressed = false;
     });
     world.write("long", &"x".repeat(LEN_MAX as usize));
@@ -158,8 +158,8 @@ fn long_file_is_read_in_load() {
     assert!(is_in_memory(&entry_of(world.find("/long", &[]))));
 }
 
-/// Seen: 32 clients that asked for the same 100 MB at once had 32 threads read them, 3.2 GB in all.
-/// Cause: each request that went to work read the file for itself. Cure: one reads, and the others
+/// Seen: 32 concurrent requests for the same 100 MB made 32 threads read them, 3.2 GB in total.
+/// Cause: each request that went to a worker read the file itself. Cure: one reads, and the others
 /// are answered from the open file meanwhile.
 #[test]
 fn one_long_read_at_a_time() {
@@ -177,8 +177,8 @@ fn one_long_read_at_a_time() {
     assert!(is_in_memory(&world.entry("/long")));
 }
 
-/// Seen and cause: as above. Cure: a request that has read what another one read too answers with
-/// the bytes that are in the table.
+/// Seen and cause: as above. Cure: if two requests have read the same file, both answer with the
+/// bytes in the table.
 #[test]
 fn concurrent_requests_share_one_copy() {
     for len in [100_000, 4 << 20] {
@@ -205,9 +205,9 @@ fn concurrent_requests_share_one_copy() {
     }
 }
 
-/// Seen: a file that was asked for once was as popular as one that was asked for twice. Cause: a
-/// request that had to wait for the disk counted again when it came back. Cure: a request counts
-/// when it is answered.
+/// Seen: a file requested once was as popular as one requested twice. Cause: a request that had to
+/// wait for the disk was counted again when it was repeated. Cure: a request counts when it is
+/// answered.
 #[test]
 fn blocked_request_counts_once() {
     const LEN: u64 = 2 << 20;
@@ -250,18 +250,18 @@ fn new_hot_file_enters_memory_soon() {
 
 #[test]
 fn cold_file_enters_memory_on_repeat() {
-    // Without variants, whose absence only the disk knows as well.
+    // Without variants, whose absence is also known to the disk only.
     let world = World::with(&[("cold.txt", "cold")], |config| config.precompressed = false);
     let file = File::open(world.path("cold.txt")).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let once = match world.find("/cold.txt", &[]) {
-        // A kernel that cannot say what it would have to wait for.
+        // A kernel that cannot tell whether it would block.
         Found::WouldBlock => return,
         found => entry_of(found),
     };
-    // Not the first time (but a file system in memory has nothing cold), yet at the second: found
-    // if the kernel has read ahead since, else loaded.
+    // Not the first time (but tmpfs has no cold data), yet the second time: found if the kernel has
+    // read ahead since, else loaded.
     assert!(is_in_memory(&once) || is_in_memory(&world.entry("/cold.txt")));
     assert_eq!(text_of(&entry_of(world.find("/cold.txt", &[]))), "cold");
 }
@@ -279,7 +279,7 @@ fn unadmitted_file_is_not_kept() {
     assert_eq!(kept.iter().filter(|keep| **keep == Some(false)).count(), 70);
     let refused = ["site_memory_refused_total", "site_page_cache_refused_total"];
     assert_eq!(refused.map(|name| world.count(name)), [90, 70]);
-    // One that is asked for often takes the place of one that is not.
+    // A popular file displaces one that is not.
     assert!((0..8).any(|_| keeps(99) != Some(false)));
 }
 
@@ -318,7 +318,7 @@ fn no_descriptors_closes_files_first() {
         missing.set(missing.get().max(1) - 1);
         if is_missing { Err(Miss::OutOfDescriptors) } else { Ok(()) }
     };
-    // Closed files are enough, or others must end first, or they do not.
+    // Closing files suffices, or other requests must end first, or neither helps.
     for (count, of_loop, of_worker) in [(1, true, true), (5, false, true), (50, false, false)] {
         for (blocking, is_open) in [(Blocking::Never, of_loop), (Blocking::Allowed, of_worker)] {
             missing.set(count);
@@ -330,11 +330,11 @@ fn no_descriptors_closes_files_first() {
             );
         }
     }
-    // A second one in need does not wait as long.
+    // A second request in need does not wait as long.
     missing.set(50);
     assert!(world.site.with_descriptors(Blocking::Allowed, open).is_err());
     assert_eq!((missing.get(), world.count("site_out_of_descriptors_total")), (48, 2));
-    // It does once a file was opened.
+    // It waits again once a file was opened.
     for count in [0, 5] {
         missing.set(count);
         assert!(world.site.with_descriptors(Blocking::Allowed, open).is_ok());
@@ -375,9 +375,9 @@ fn with_listings() -> World {
     World::with(&[("folder/a", "a")], |config| config.listing = true)
 }
 
-/// Seen (in review): clients that asked for a listing of 10,000 files and did not receive it held 3
-/// MB each. Cause: what was longer than 256 KiB was made anew for each. Cure: it is kept, and one
-/// in which nothing has changed is the one before.
+/// Seen (in review): clients that requested a listing of 10,000 files and did not read it held 3 MB
+/// each. Cause: a listing above 256 KiB was made anew for each. Cure: it is kept, and replaced only
+/// when something has changed.
 #[test]
 fn listing_bytes_are_shared() {
     let mut world = with_listings();

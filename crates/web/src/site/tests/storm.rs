@@ -1,8 +1,8 @@
-//! Readers and writers at once.
+//! Concurrent readers and writers.
 
 use super::*;
 
-/// A body that says its own version and length, and is filled with the version's letter:
+/// A body that contains its own version and length, and is filled with the version's letter:
 /// `27:100:bbbb...`, 100 bytes in all.
 fn speaking(version: u64, len: usize) -> String {
     let text = format!("{version}:{len}:");
@@ -11,7 +11,7 @@ fn speaking(version: u64, len: usize) -> String {
     text + &letter.to_string().repeat(fill)
 }
 
-/// The version whose beginning (or whole) this is, and whether it is whole.
+/// The version that these bytes belong to, and whether they are complete.
 fn version_of(bytes: &[u8]) -> Option<(u64, bool)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut parts = text.split(':');
@@ -20,10 +20,10 @@ fn version_of(bytes: &[u8]) -> Option<(u64, bool)> {
     speaking(version, len).starts_with(text).then_some((version, bytes.len() == len))
 }
 
-/// Seen: a reply with the old `Content-Length` and the new bytes is the classic fault of a server
-/// that caches descriptors. Here writers rename new files over old ones and write into the same
-/// inode while readers find and load; every entry's bytes must be of one version and of the length
-/// that its header says.
+/// Replies with the old `Content-Length` and the new bytes are a classic fault of servers that
+/// cache descriptors. Here writers rename new files over old ones and write into the same inode
+/// while readers find and load; the bytes of every entry must be of one version and of the length
+/// in its header.
 #[test]
 fn bytes_match_their_header() {
     let world = World::with(&[], |config| {
@@ -60,7 +60,7 @@ fn bytes_match_their_header() {
         }
         let started = Instant::now();
         let mut version = 0;
-        // So much has to happen; how long that takes is the machine's affair.
+        // A minimum of events, without a time limit: machines differ in speed.
         let is_enough = || served.load(Relaxed) > 20 && world.count("site_changed_total") > 10;
         let waits = |is_enough: bool| match started.elapsed() {
             elapsed if is_enough => elapsed < Duration::from_millis(700),
@@ -85,7 +85,7 @@ fn bytes_match_their_header() {
     assert!(world.count("site_memory_bytes") <= budget);
 }
 
-/// Writes into the same inode: cut to nothing, then written in two pieces.
+/// Rewrites the same inode: truncates it, then writes two pieces.
 fn rewrite(path: &Path, bytes: &[u8]) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(0).unwrap();
@@ -94,14 +94,14 @@ fn rewrite(path: &Path, bytes: &[u8]) {
     file.write_all_at(&bytes[half..], half as u64).unwrap();
 }
 
-/// Says whether the entry was a whole version. The beginning of one is what the file was at that
-/// moment, and goes out under that length; a mixture of two never may.
+/// Tells whether the entry was a whole version. A prefix of one is allowed, since the file was in
+/// that state and the length is right; a mixture of two is not.
 fn check_entry(entry: &Entry) -> bool {
     let head = head_of(entry);
     assert!(head.contains(&format!("Content-Length: {}\r\n", entry.len)), "{head}");
     let bytes = match &entry.body {
         Body::Memory(bytes) => bytes.clone(),
-        // As drivers do: bytes that changed while they were read do not count.
+        // As drivers do: bytes that changed during the read do not count.
         Body::File { file, .. } if file.is_moving() => {
             assert!(entry.etag.starts_with("W/"), "{}", entry.etag);
             return false;
@@ -120,8 +120,8 @@ fn check_entry(entry: &Entry) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever is asked for: no panic, nothing from outside the root, nothing hidden, and
-    /// redirects stay on this host.
+    /// For any path: no panic, nothing from outside the root, nothing hidden, and redirects stay on
+    /// this host.
     #[test]
     fn no_path_leaves_the_site(path in "/([a-c./]|\\.\\.|%2e|out|secret|\\PC){0,12}") {
         thread_local!(static WORLD: World = {

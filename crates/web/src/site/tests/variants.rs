@@ -1,4 +1,4 @@
-//! Compressed files beside the plain ones.
+//! Compressed files next to the plain ones.
 
 use super::*;
 
@@ -64,8 +64,8 @@ fn variants_can_be_turned_off() {
     assert!(!head_of(&entry).contains("Vary"));
 }
 
-/// Seen: builds that keep `game.js.br` and `game.js.gz` alone, as engines for games write them,
-/// were a 404.
+/// Seen: builds that contain only `game.js.br` and `game.js.gz`, as game engines write them, got
+/// a 404.
 #[test]
 fn compressed_form_only() {
     let files = [
@@ -94,7 +94,7 @@ fn compressed_form_only() {
     }
     assert_eq!(text_of(&entry_of(world.ask("/d/", &ALL))), "index");
     assert!(matches!(world.ask("/d/", &[]), Found::OnlyCompressed));
-    // It may get its original, and lose it.
+    // Its original may appear and disappear.
     world.write("a.js", "plain");
     world.at_s += 1.0;
     assert_eq!(text_of(&entry_of(world.ask("/a.js", &[]))), "plain");
@@ -138,8 +138,7 @@ fn compressed_name_has_its_coding() {
     assert_eq!(text_of(&entry_of(world.ask("/logo.svgz", &ALL))), "svgz");
 }
 
-/// Names that come to a directory are told by its time, which must differ from that of the names
-/// before them, however fast the test is.
+/// Sets the directory's time back, so that a new name changes it, however fast the test is.
 fn age(world: &World, directory: &str) {
     let directory = File::open(world.path(directory)).unwrap();
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);

@@ -1,5 +1,5 @@
 //! Files that are overwritten in place. The clock of these worlds is ten seconds ahead of the
-//! files, so a file that is truncated here has old times, as it has on ext4 for some milliseconds.
+//! files, so a file truncated here has old times, as on ext4 for some milliseconds.
 
 use super::*;
 
@@ -14,8 +14,8 @@ fn waits(world: &World) -> u64 {
 
 /// Seen: a file of 30 MB that was overwritten by `cat > file` was served with `Content-Length: 0`
 /// and a strong ETag for half a second. Cause: ext4 shows the new length some milliseconds before
-/// the new times, so it looked like an empty file that was left alone for long. Cure: an empty
-/// file is believed when it has been seen so for a while.
+/// the new times, so the file looked empty and long unmodified. Cure: an empty file is accepted
+/// only after a while.
 #[test]
 fn empty_old_file_is_checked_twice() {
     let mut world = World::with(&[("a.bin", "whole and long")], |config| {
@@ -109,7 +109,7 @@ fn old_bytes_stand_until_quiet() {
     assert_eq!(waits(&world), 0);
 }
 
-/// Such as a finished file that is renamed over the old one: nothing writes to it any more.
+/// For example a finished file that is renamed over the old one: no process writes to it any more.
 #[test]
 fn old_write_needs_no_quiet_period() {
     let mut world = World::new(&[("a.txt", "old")]);
@@ -131,7 +131,7 @@ fn never_quiet_is_no_store() {
     assert!(head_of(&world.entry("/live.m3u8")).contains("\r\nCache-Control: max-age=9\r\n"));
     world.write("live.m3u8", "#EXTM3U 2");
     world.at_s += 0.9;
-    // At every look the last write lies ahead.
+    // At every check the last write lies in the future.
     world.set_age("live.m3u8", Duration::ZERO);
     world.start.since_epoch -= Duration::from_secs(1);
     assert_eq!(world.text("/live.m3u8"), "#EXTM3U 1");
@@ -164,13 +164,13 @@ fn written_variant_falls_back() {
     world.at_s += 0.6;
     assert_eq!(ask(&world), "old br");
     assert_eq!(world.text("/a.js"), "plain");
-    // Not known: the original answers.
+    // No known state: the original answers.
     let world = World::new(&[("a.js", "plain"), ("a.js.br", "")]);
     assert_eq!(ask(&world), "plain");
     assert_eq!(waits(&world), 0);
 }
 
-/// The blocks of a long file are taken away between its new length and its new times.
+/// The kernel frees the blocks of a long file between setting its new length and its new times.
 #[test]
 fn empty_with_blocks_waits_longer() {
     let world = World::new(&[("a.log", "")]);

@@ -1,10 +1,10 @@
-//! Files that were written just now, or are written all the time.
+//! Files that were written just now, or are written constantly.
 
 use super::*;
 
 /// Seen: of 3,054 complete replies with a file that was rewritten in place, 105 had bytes of two
-/// versions. Cause: it was opened in the middle of a write, which leaves no trace in the stamp.
-/// Cure: it has to be left alone first.
+/// versions. Cause: it was opened during a write, which leaves no trace in the stamp. Cure: it must
+/// stay unmodified first.
 #[test]
 fn large_file_waits_to_be_quiet() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
@@ -25,14 +25,14 @@ fn large_file_waits_to_be_quiet() {
     assert!(is_settled(&world.entry("/a.bin")));
 }
 
-/// Seen: a log that grew all the time, and was too large for memory, got 503. Cause: it never came
-/// to rest. Cure: it is served as it comes, under a validator that does not promise one state.
+/// Seen: a log that grew constantly and was too large for memory got 503. Cause: it was never
+/// quiet. Cure: it is served in its current state, with a weak validator.
 #[test]
 fn never_quiet_large_file_is_served() {
     let mut world = World::with(&[("a.log", "large")], |config| {
         config.memory_file_len_max = 4;
     });
-    // As if the file were written again and again: at every look the last write lies ahead.
+    // As if the file were written constantly: at every check the last write lies in the future.
     world.set_age("a.log", Duration::ZERO);
     world.start.since_epoch -= Duration::from_secs(1);
     let Found::Entry(entry) = world.ask("/a.log", &[]) else {
@@ -50,9 +50,9 @@ fn never_quiet_large_file_is_served() {
     assert_eq!(world.site.cache.waiting.load(Relaxed), 0);
 }
 
-/// Seen: of more than 16 clients that asked for a large file in its first 50 ms, the others got
-/// 503. Cause: they may not all hold a thread while they wait. Cure: one that may not wait gets the
-/// file as it comes.
+/// Seen: of more than 16 clients that requested a large file in its first 50 ms, the others got
+/// 503. Cause: they may not all hold a thread while they wait. Cure: a request that may not wait
+/// gets the file in its current state.
 #[test]
 fn crowd_gets_a_young_large_file() {
     let mut world = World::with(&[("a.bin", "large")], |config| {
@@ -77,8 +77,7 @@ fn crowd_gets_a_young_large_file() {
     assert_eq!(world.entry("/a.bin").etag.matches('-').count(), 1);
 }
 
-/// Seen: a file that was caught between its truncation and its write was served empty for half a
-/// second.
+/// Seen: a file checked between its truncation and its write was served empty for half a second.
 #[test]
 fn truncated_file_is_doubted() {
     let mut world = World::new(&[("a.txt", "")]);

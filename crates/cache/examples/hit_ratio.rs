@@ -6,12 +6,12 @@
 //! ```
 //!
 //! The argument is the program; each trace gets a fresh one, with the same `-m`. Without it that
-//! column stays empty. A second argument chooses the traces whose names hold it.
+//! column stays empty. A second argument selects the traces whose names contain it.
 //!
-//! The working set is ten times what the memory holds. Every miss is followed by a set, as a client
-//! that looks things up elsewhere does. The first third of each trace warms up and is not counted.
-//! SIEVE and LRU are simulated over as many items as the store held at its end, so they pay nothing
-//! for slab classes.
+//! The working set is ten times the memory. Every miss is followed by a set, as by a client that
+//! then fetches the value from its database. The first third of each trace warms up and is not
+//! counted. SIEVE and LRU are simulated with as many items as the store held at its end, so slab
+//! classes cost them nothing.
 
 extern crate weftwork_cache as cache;
 
@@ -32,7 +32,7 @@ const WARM: usize = REQUESTS / 3;
 /// Keys from here on have values 64 times as long.
 const LARGE_FROM: u32 = 10 * KEYS as u32;
 
-/// 1 MB is the limit of an item, key and header included, in memcached as well.
+/// Longest value: 1 MB is the limit of an item, key and header included, in memcached as well.
 const VALUE_LEN_MAX: usize = 1_000_000;
 
 fn main() -> io::Result<()> {
@@ -53,14 +53,14 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The lengths of the values, by key.
+/// Lengths of the values, by key.
 #[derive(Clone, Copy)]
 enum Sizes {
     /// 200 bytes.
     Same,
-    /// 40 to 2,560 bytes, each double the one before.
+    /// 40 to 2,560 bytes, each length double the previous one.
     Doubling,
-    /// 1 byte to 1 MB, each power of ten as often as another.
+    /// 1 byte to 1 MB, each power of ten equally often.
     LogUniform,
     /// 100 bytes, or 10 KB.
     Two,
@@ -70,7 +70,7 @@ struct Trace {
     name: String,
     keys: Vec<u32>,
     sizes: Sizes,
-    /// Requests before this one are not counted.
+    /// Number of the first counted request.
     counted_from: usize,
     memory_mb: u64,
 }
@@ -152,7 +152,7 @@ impl Random {
     }
 }
 
-/// Ranks by inversion of the cumulative distribution.
+/// Ranks, by inversion of the cumulative distribution.
 fn zipf(skew: f64, seed: u64) -> Vec<u32> {
     let mut sum = 0.0;
     let cumulative: Vec<f64> = (1..=KEYS)
@@ -166,7 +166,7 @@ fn zipf(skew: f64, seed: u64) -> Vec<u32> {
     (0..REQUESTS).map(|_| rank(random.unit() * sum)).collect()
 }
 
-/// One request in `share` belongs to scans: keys that come once, in runs of `run`.
+/// One request in `share` belongs to scans: keys requested once, in runs of `run`.
 fn scanned(share: usize, run: usize) -> Vec<u32> {
     let mut keys = Vec::with_capacity(REQUESTS + run);
     let mut scan_key = KEYS as u32;
@@ -180,7 +180,7 @@ fn scanned(share: usize, run: usize) -> Vec<u32> {
     keys
 }
 
-/// Trace whose popular keys drift: by a tenth of the key space over the whole trace.
+/// A trace whose popular keys drift by a tenth of the key space.
 fn drifting() -> Vec<u32> {
     let shift = |at: usize| (at * (KEYS / 10) / REQUESTS) as u32;
     zipf(1.0, 4)
@@ -190,7 +190,7 @@ fn drifting() -> Vec<u32> {
         .collect()
 }
 
-/// In the second third, keys of large values are asked for, and no others.
+/// A trace whose second third requests only keys of large values.
 fn shifted() -> Vec<u32> {
     let mut keys = zipf(1.0, 6);
     keys[WARM..2 * WARM].iter_mut().for_each(|key| *key += LARGE_FROM);
@@ -216,7 +216,7 @@ impl Trace {
     }
 }
 
-/// Asks `get_or_set` for every key; the share of hits of what is counted.
+/// Calls `get_or_set` for every key; returns the hit ratio of the counted requests.
 fn replay(trace: &Trace, mut get_or_set: impl FnMut(u32) -> io::Result<bool>) -> io::Result<f64> {
     let warm = trace.counted_from;
     let mut hits = 0;
@@ -270,8 +270,8 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     }
 }
 
-/// Gets of a batch go together, then the sets of its misses: 32 of millions change nothing in the
-/// ratio.
+/// Sends the gets of a batch together, then the sets of its misses: batches of 32 do not affect the
+/// ratio of millions.
 fn ask(trace: &Trace, stream: TcpStream) -> io::Result<f64> {
     const BATCH: usize = 32;
     stream.set_nodelay(true)?;
@@ -397,7 +397,7 @@ impl Simulated for Sieve {
     }
 }
 
-/// Exact LRU: a queue of uses, of which an item's last one counts.
+/// Exact LRU: a queue of uses, in which only the last use of an item counts.
 struct Lru {
     items_max: usize,
     last_use: HashMap<u32, u64>,

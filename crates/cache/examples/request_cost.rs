@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Keys of 30 bytes, values of 200. First over 1,000 items, which fit in a processor's cache, then
-//! over 100,000, which do not: the difference is waiting for memory. Each line is the fastest of
+//! over 100,000, which do not: the difference is memory latency. Each line is the fastest of
 //! several rounds; the others were disturbed.
 
 extern crate weftwork_cache as cache;
@@ -54,7 +54,7 @@ fn binary_get(key: &str) -> String {
     let mut request = vec![0x80, 0, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
     request.resize(24, 0);
     request.extend_from_slice(key.as_bytes());
-    // One character for each byte, taken back below.
+    // One character per byte, converted back below.
     request.iter().map(|&byte| char::from(byte)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The binary protocol: deprecated for years, and still spoken by several client libraries.
+//! The binary protocol: long deprecated, but still used by several client libraries.
 
 mod admin;
 pub(crate) mod storage;
@@ -18,13 +18,13 @@ use wire::{
     u32_at, u64_at,
 };
 
-/// An expiry time that stands for "do not make it" in arithmetic.
+/// An expiry time that means "do not create the item" in arithmetic.
 const NO_INITIAL: u32 = u32::MAX;
 
-/// The longest answer to a SASL challenge that is read.
+/// Longest accepted answer to a SASL challenge.
 const SASL_LEN_MAX: usize = 2048;
 
-/// Takes one request, if it is whole, or a store request, if its value is all that is missing.
+/// Takes one complete request, or a store request that lacks only its value.
 pub(crate) fn step(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -85,7 +85,7 @@ pub(crate) fn step(
     Progress::used(HEADER_LEN + header.body_len)
 }
 
-/// Replies with the error and closes: after an invalid header the next one cannot be found.
+/// Replies with the error and closes: after an invalid header the next one cannot be located.
 #[cold]
 fn refuse(cx: &mut Context<'_>, state: &mut State, header: &Header, status: Status) -> Progress {
     reply_status(cx.out, header, status);
@@ -110,13 +110,13 @@ fn get(
     match &found {
         Ok(item) => put_item(cx.out, header, key_back, item),
         Err(_) if is_quiet => {}
-        // The key stands where errors have their text.
+        // The key takes the place of an error's text.
         Err(_) if with_key => reply(cx.out, header, Status::NotFound, &[], key, &[], 0),
         Err(_) => reply_status(cx.out, header, Status::NotFound),
     }
 }
 
-/// Flags, perhaps the key, and the value.
+/// Writes flags, the key if requested, and the value.
 fn put_item(out: &mut Outbox, header: &Header, key: &[u8], item: &Item<'_>) {
     let len = item.len();
     let is_shared = len >= SHARED_LEN_MIN;
@@ -162,7 +162,7 @@ fn delete(cx: &mut Context<'_>, header: &Header, key: &[u8], is_quiet: bool) {
     }
 }
 
-/// Extras: the delta, the initial number, and the expiry time of an item that is made.
+/// Extras: the delta, the initial number, and the expiry time of a new item.
 fn count(
     cx: &mut Context<'_>,
     header: &Header,
@@ -212,7 +212,7 @@ fn begin_count(
     let rule = Rule::from(Mode::Add);
     Ok(match cx.items.store(key, text, 0, exptime, rule)? {
         StoreOutcome::Stored { cas } => Counted::Stored { number: initial, cas },
-        // Another client made the item in between.
+        // Another client created the item meanwhile.
         _ => Counted::Exists,
     })
 }

@@ -1,5 +1,5 @@
-//! One conversation, whatever its protocol: the context of a command ([`Context`]), the state of
-//! the conversation ([`State`]), the result of a step ([`Progress`]), listings, and reports to
+//! One conversation in any protocol: the context of a command ([`Context`]), the state of the
+//! conversation ([`State`]), the result of a step ([`Progress`]), listings, and reports to
 //! watchers.
 
 mod context;

@@ -4,12 +4,12 @@
 //! connections, the watchers. A [`Session`] is one conversation. Its first byte decides the
 //! protocol: 0x80 is binary, any other is text.
 //!
-//! The modules, from the ground up. Each knows only those above it in this list:
+//! The modules, bottom up. Each knows only those above it in this list:
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `number` | numbers, as memcached reads and writes them |
-//! | [`store`] | the items, under a hard memory limit. It knows no protocol |
+//! | [`store`] | the items, under a hard memory limit, without any protocol |
 //! | `words` | the limits and error lines of the protocols; words and keys of a line |
 //! | `service` | state shared by conversations: settings, counters, `watch`, figures of `stats`, [`auth`] |
 //! | `conversation` | context of a command (`Context`), state of a conversation (`State`), listings |
@@ -17,12 +17,12 @@
 //! | `text` | classic text: `get`, `set` …; the meta commands are commands of it |
 //! | `session` | the [`Session`], which hands each command to its protocol |
 //!
-//! [`udp`] is the framing of all of them over datagrams.
+//! [`udp`] frames all of them in datagrams.
 //!
-//! Replies are memcached's, byte by byte, by its doc/protocol.txt. Where that is silent, memcached
-//! 1.6 is the model; `tests/system/cache_oracle.py` compares with the real one.
+//! Replies equal memcached's, byte by byte, as in its doc/protocol.txt. Where that is silent,
+//! memcached 1.6 is the model; `tests/system/cache_oracle.py` compares with the real one.
 //!
-//! The protocols and the store do not know each other's internals. Between them stands a
+//! The protocols and the store do not know each other's internals. Their interface is the
 //! [`store::Guard`]: access to the store for one call of a session.
 
 #![deny(unsafe_code)]

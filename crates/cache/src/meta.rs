@@ -1,6 +1,6 @@
-//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`. A key, and flags of one letter, some with
-//! a token behind it; the reply carries what the flags asked for, in their order. memcached's
-//! doc/protocol.txt, "Meta Commands".
+//! The meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`. Each has a key, and flags of one letter,
+//! some followed by a token; the reply returns the requested data in the order of the flags.
+//! memcached's doc/protocol.txt, "Meta Commands".
 
 pub(crate) mod arithmetic;
 pub(crate) mod debug;
@@ -22,13 +22,13 @@ const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 /// Maximum number of words in a meta command, including its name and key.
 pub(crate) const WORDS_MAX: usize = 20;
 
-/// The longest opaque, its letter included.
+/// Longest opaque, including its letter.
 const OPAQUE_LEN_MAX: usize = 32;
 
-/// The flags of a command, read.
+/// Parsed flags of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flags {
-    /// A bit for each letter that occurs, `A` to `z`.
+    /// One bit per letter that occurs, `A` to `z`.
     seen: u64,
     /// `T`
     pub(crate) exptime: Option<Seconds>,
@@ -48,14 +48,14 @@ pub(crate) struct Flags {
     pub(crate) delta: u64,
     /// `M`
     pub(crate) mode: Option<u8>,
-    /// `O` has more than [`OPAQUE_LEN_MAX`] bytes. This error comes after all others.
+    /// `O` has more than [`OPAQUE_LEN_MAX`] bytes. This error is reported last.
     is_opaque_too_long: bool,
     are_client_flags_good: bool,
 }
 
 impl Flags {
-    /// Reads flags. A flag that is unknown or repeated ends the reading; of several bad tokens the
-    /// last is named. A byte that is no letter is an unknown flag.
+    /// Parses flags. Parsing stops at an unknown or repeated flag; of several bad tokens the last
+    /// is reported. A byte that is no letter is an unknown flag.
     #[inline]
     pub(crate) fn read(words: &[&[u8]], cx: &Context<'_>) -> Result<Flags, &'static [u8]> {
         let mut flags = Flags {
@@ -85,7 +85,7 @@ impl Flags {
                 return Err(b"CLIENT_ERROR duplicate flag\r\n");
             }
             flags.seen |= 1 << bit;
-            // Most flags have no token.
+            // Only flags in capitals have a token.
             if letter.is_ascii_uppercase() {
                 if let Err(reply) = flags.read_token(letter, word, cx) {
                     bad = Some(reply);
@@ -97,7 +97,7 @@ impl Flags {
                 return Err(b"CLIENT_ERROR invalid flag\r\n");
             }
         }
-        // A bad `F` is named only when no other token is bad.
+        // A bad `F` is reported only if no other token is bad.
         let bad = bad.or((!flags.are_client_flags_good).then_some(BAD_FORMAT));
         bad.map_or(Ok(flags), Err)
     }
@@ -133,9 +133,9 @@ impl Flags {
                 None => self.are_client_flags_good = false,
             },
             b'O' => self.is_opaque_too_long = word.len() > OPAQUE_LEN_MAX,
-            // The first letter counts. Without one it is a mode that is none.
+            // The first letter counts. Without a letter the mode is invalid.
             b'M' => self.mode = Some(token.first().copied().unwrap_or(b' ')),
-            // `P` and `L` are for proxies on the way; protocol.txt
+            // `P` and `L` are for proxies in between; protocol.txt
             b'I' | b'P' | b'L' => {}
             _ => return Err(UNKNOWN),
         }
@@ -147,7 +147,7 @@ impl Flags {
         self.seen & 1 << (letter - b'A') != 0
     }
 
-    /// The error of the opaque.
+    /// The error for a too long opaque.
     pub(crate) fn check_opaque(&self) -> Result<(), &'static [u8]> {
         if self.is_opaque_too_long {
             Err(b"CLIENT_ERROR opaque token too long\r\n")
@@ -156,8 +156,8 @@ impl Flags {
         }
     }
 
-    /// The expiry time that a flag sets: `T` of any item, `N` of a new one. Flags work in their
-    /// order, so `t` returns the time set before it.
+    /// The expiry time that a flag sets: `T` of any item, `N` of a new one. Flags take effect in
+    /// their order, so `t` returns the time set before it.
     pub(crate) fn given_exptime(&self, letter: u8, is_new: bool) -> Option<Seconds> {
         match letter {
             b'T' => self.exptime,
@@ -173,11 +173,11 @@ impl Flags {
     }
 }
 
-/// Stands for an unknown flag between two functions.
+/// Marker for an unknown flag, between two functions.
 const UNKNOWN: &[u8] = b"";
 
-/// The word of the key and those of the flags. Counts the command, and answers what has too few
-/// words or too many.
+/// The word of the key and those of the flags. Counts the command; replies if there are too few or
+/// too many words.
 #[inline]
 pub(crate) fn words_of<'t, 'a>(
     cx: &mut Context<'_>,
@@ -194,7 +194,7 @@ pub(crate) fn words_of<'t, 'a>(
     None
 }
 
-/// The key: the word itself, or with `b` the bytes that it encodes.
+/// The key: the word itself, or with `b` its decoded bytes.
 #[inline]
 pub(crate) fn key<'a>(
     word: &'a [u8],
@@ -210,7 +210,7 @@ pub(crate) fn key<'a>(
     }
 }
 
-/// Appends the parts of the request that a reply repeats: the opaque and the key.
+/// Appends the parts of the request that a reply repeats: opaque and key.
 #[inline]
 pub(crate) fn push_echo(word: &[u8], key_word: &[u8], flags: &Flags, to: &mut Vec<u8>) {
     match word[0] {
@@ -229,7 +229,7 @@ pub(crate) fn push_echo(word: &[u8], key_word: &[u8], flags: &Flags, to: &mut Ve
     }
 }
 
-/// Appends a code of two letters, with the parts of the request that the flags ask for.
+/// Appends a code of two letters, with the parts of the request that the flags select.
 pub(crate) fn reply_code(
     cx: &mut Context<'_>,
     code: &[u8; 2],
@@ -253,7 +253,7 @@ pub(crate) fn push_flag(letter: u8, number: u64, to: &mut Vec<u8>) {
     push_decimal(number, to);
 }
 
-/// Appends the time that an item has left: `-1` for ever.
+/// Appends the remaining lifetime of an item: `-1` if it never expires.
 pub(crate) fn push_ttl(exptime: Seconds, now: Seconds, to: &mut Vec<u8>) {
     if exptime == NEVER {
         to.extend_from_slice(b" t-1");

@@ -1,21 +1,21 @@
 //! Numbers as memcached reads and writes them in text.
 //!
-//! Most are digits and nothing else, a minus sign before the signed ones. Flags and expiry times of
-//! a store, and the value that is counted, are read as by C's `strtol`: there ` +12` and `12\tx`
-//! are numbers.
+//! Most consist of digits only, signed ones with an optional minus sign. Flags and expiry times of
+//! a store, and the value to count, are parsed as by C's `strtol`, which accepts ` +12` and
+//! `12\tx`.
 
-/// A number in `0..=u64::MAX`, of digits alone.
+/// Parses a number in `0..=u64::MAX`, digits only.
 pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
     let are_digits = text.iter().all(u8::is_ascii_digit);
     parse_digits(text).filter(|_| are_digits)
 }
 
-/// A number of 32 bits, of digits alone.
+/// Parses a number of 32 bits, digits only.
 pub(crate) fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text).and_then(|value| u32::try_from(value).ok())
 }
 
-/// A signed number of 32 bits, of digits alone behind its sign.
+/// Parses a signed number of 32 bits, digits only after its sign.
 pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
     let (is_negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -25,7 +25,7 @@ pub(crate) fn parse_i32(text: &[u8]) -> Option<i32> {
     i32::try_from(if is_negative { -value } else { value }).ok()
 }
 
-/// The number that a value holds, as `strtoull` reads it.
+/// Parses the number in a value, as `strtoull` does.
 pub(crate) fn parse_value(text: &[u8]) -> Option<u64> {
     match split_sign(text) {
         (false, digits) => parse_digits(digits),
@@ -33,20 +33,20 @@ pub(crate) fn parse_value(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Flags of a store: the low 32 bits of a number.
+/// Parses the flags of a store: the low 32 bits of a number.
 pub(crate) fn parse_flags(text: &[u8]) -> Option<u32> {
     parse_value(text).map(|value| value as u32)
 }
 
-/// An expiry time. memcached cuts it to 32 bits, so times beyond 2038 have expired; here they have
-/// not.
+/// Parses an expiry time. memcached truncates it to 32 bits, so times beyond 2038 have expired;
+/// here they have not.
 pub(crate) fn parse_exptime(text: &[u8]) -> Option<i64> {
     let (is_negative, digits) = split_sign(text);
     let value = i64::try_from(parse_digits(digits)?).ok()?;
     Some(if is_negative { -value } else { value })
 }
 
-/// A non-negative or negative decimal fraction, as `lru tune` takes it.
+/// Parses a signed decimal fraction, as `lru tune` takes it.
 pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
@@ -67,7 +67,7 @@ fn parse_digits(text: &[u8]) -> Option<u64> {
     for &byte in text {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            // strtoul reads a string of C, which ends at a NUL.
+            // strtoul reads a C string, which ends at a NUL.
             return (count > 0 && (is_space(byte) || byte == 0)).then_some(value);
         }
         value = value.checked_mul(10)?.checked_add(digit.into())?;
@@ -81,7 +81,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// The longest decimal that [`decimal`] writes.
+/// Longest decimal that [`decimal`] writes.
 pub(crate) const DECIMAL_LEN_MAX: usize = 20;
 
 /// Writes `value` at the end of `buffer`, and returns the digits.

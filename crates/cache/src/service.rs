@@ -32,7 +32,7 @@ pub struct Service {
     pub(crate) settings: Settings,
     pub(crate) host: Box<dyn Host>,
     pub(crate) started: Instant,
-    /// Seconds since 1970 at the store's time 0, by the system clock of today.
+    /// Seconds since 1970 at the store's time 0, by the current system clock.
     epoch: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) connections: Connections,
@@ -53,16 +53,16 @@ pub(crate) struct Tuning {
     pub(crate) has_client_crawl: AtomicBool,
 }
 
-/// The store's time when the server starts: below are [`NEVER`] and [`EXPIRED`].
+/// The store's time at server start; smaller values are [`NEVER`] and [`EXPIRED`].
 const START_SECONDS: Seconds = 2;
 
-/// Difference between the monotonic and the system clock that is no step: both are rounded.
+/// Difference between monotonic and system clock that is rounding, not a step.
 const CLOCKS_APART_MAX_S: u64 = 1;
 
-/// Longer expiry times than this are seconds since 1970; protocol.txt, "Expiration times".
+/// Longest relative expiry time; others are seconds since 1970. protocol.txt, "Expiration times".
 const RELATIVE_EXPTIME_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// `lru_crawler sleep` at the start, in microseconds.
+/// `lru_crawler sleep` at start, in microseconds.
 const CRAWL_PAUSE_US: u32 = 100;
 
 impl Service {
@@ -98,18 +98,18 @@ impl Service {
         &self.store
     }
 
-    /// Settings at the start.
+    /// Settings from the start.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Says where it listens, for `stats conns`: `tcp:127.0.0.1:11211`, `unix:/run/cache.sock`.
+    /// Adds a listening address, for `stats conns`: `tcp:127.0.0.1:11211`, `unix:/run/cache.sock`.
     pub fn listens_at(&self, address: impl Into<String>) {
         self.connections.listen(address.into());
     }
 
-    /// Calls `each` with the names and values of a group of `stats`: the general ones are the group
-    /// without a name.
+    /// Calls `each` with the names and values of a group of `stats`; the general group has the
+    /// empty name.
     pub fn figures(&self, group: &str, now: Now, mut each: impl FnMut(&str, &str)) {
         stats::group_of(self, group.as_bytes(), self.seconds(now), &mut each);
     }
@@ -121,7 +121,7 @@ impl Service {
         self.tuning.crawls.load(Ordering::Relaxed).then(|| Duration::from_micros(pause.into()))
     }
 
-    /// Ends all conversations that only watch: called when the server drains.
+    /// Ends all watchers' conversations: called when the server drains.
     pub fn end_watchers(&self) {
         self.watchers.end();
     }
@@ -138,26 +138,26 @@ impl Service {
         START_SECONDS.saturating_add(since.as_secs() as Seconds)
     }
 
-    /// The store's time for an expiry time of the protocol.
+    /// Converts an expiry time of the protocol to the store's time.
     pub(crate) fn deadline(&self, exptime: i64, now: Seconds) -> Seconds {
         match exptime {
             0 => NEVER,
             ..0 => EXPIRED,
             1..=RELATIVE_EXPTIME_MAX => now.saturating_add(exptime as Seconds),
-            // A time that has passed is in the past, however long ago.
+            // A past time has expired, however long ago.
             absolute => (absolute as u64)
                 .saturating_sub(self.epoch.load(Ordering::Relaxed))
                 .clamp(EXPIRED.into(), u32::MAX.into()) as Seconds,
         }
     }
 
-    /// Seconds since 1970 for a time of the store.
+    /// Converts a time of the store to seconds since 1970.
     pub(crate) fn unix_seconds(&self, at: Seconds) -> u64 {
         self.epoch.load(Ordering::Relaxed) + u64::from(at)
     }
 
-    /// Follows a step of the system clock, so that expiry times in seconds since 1970 go on being
-    /// that; to be called now and then. Items that are there keep the time that they have left.
+    /// Follows a step of the system clock, so that expiry times in seconds since 1970 stay right;
+    /// to be called periodically. Existing items keep their remaining lifetime.
     pub fn follow_clock(&self, now: Now) {
         let store_seconds = u64::from(self.seconds(now));
         let epoch = now.since_epoch.as_secs().saturating_sub(store_seconds);
@@ -171,7 +171,7 @@ impl Service {
         self.watchers.kinds() != Kinds::NONE || self.detail.is_on()
     }
 
-    /// Logs that a connection opened or closed, if a client watches.
+    /// Logs an opened or closed connection, if a client watches.
     pub(crate) fn log_connection(&self, what: ConnEvent, peer: Peer, id: u64, now: Now) {
         use std::fmt::Write as _;
         if self.watchers.kinds().overlap(Kinds::CONNEVENTS) {
@@ -207,20 +207,20 @@ impl Service {
     }
 }
 
-/// Connection event in the log.
+/// Connection event, for the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ConnEvent {
     New,
-    /// With memcached's word for the reason.
+    /// Closed, with memcached's word for the reason.
     Close(&'static str),
 }
 
-/// Evicted item in the log.
+/// Evicted item, for the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Evicted {
     /// True if it was ever fetched.
     pub was_fetched: bool,
-    /// Seconds that it still had; -1 if it would not have expired.
+    /// Remaining lifetime in seconds; -1 if it would not have expired.
     pub ttl_s: i64,
     /// Seconds since its last use.
     pub idle_s: u32,
@@ -262,9 +262,9 @@ mod tests {
     }
 
     /// Seen: after the system clock had been set back by an hour, an item with an expiry time in
-    /// seconds since 1970, 100 s ahead, had expired when it was stored; set forward, one lived for
-    /// an hour more, and `stats` said another time. Cause: both clocks were compared at the start
-    /// only. Cure: a step of the system clock is followed.
+    /// seconds since 1970, 100 s ahead, was stored as expired; set forward, an item lived an hour
+    /// longer, and `stats` showed another time. Cause: both clocks were compared at the start only.
+    /// Cure: a step of the system clock is followed.
     #[test]
     fn exptime_follows_the_system_clock() {
         let service = service();
@@ -277,7 +277,7 @@ mod tests {
                 let now = Now { monotonic, since_epoch: shown };
                 service.follow_clock(now);
                 let seconds = service.seconds(now);
-                // The clocks tick at different moments: a second is no step.
+                // The clocks tick at different moments: one second is no step.
                 assert_eq!(service.unix_seconds(seconds), since_epoch);
                 let in_a_minute = since_epoch as i64 + 60;
                 assert_eq!(service.deadline(in_a_minute, seconds), seconds + 60);

@@ -27,9 +27,9 @@ use crate::{binary, text};
 ///   quit, a line that is no command line, wrong password ──▶ Closed
 /// ```
 ///
-/// All complete commands of one input are answered in one call, until the outbox is full. The usual
-/// one allocates nothing: it is parsed where it lies, looked up, and its reply written into the
-/// outbox.
+/// All complete commands of one input are answered in one call, until the outbox is full. The
+/// common command allocates nothing: it is parsed in place, looked up, and its reply written into
+/// the outbox.
 #[derive(Debug)]
 pub struct Session {
     service: Arc<Service>,
@@ -50,14 +50,14 @@ enum Dialect {
     Binary,
 }
 
-// Ten thousand idle connections should cost little memory.
+// Ten thousand idle connections must cost little memory.
 const _: () = assert!(size_of::<Session>() <= 128);
 
-/// Length from which a value is received into its item. Below it, receiving with the input costs
-/// less CPU.
+/// Length from which a value is received straight into its item. Below it, receiving with the
+/// input costs less CPU.
 const BODY_BUFFER_LEN_MIN: usize = 16 * 1024;
 
-/// Time that a watcher with a thread of its own waits for a line before it checks for the end.
+/// Time for which a watcher with a thread of its own waits before it checks for the end.
 const WATCH_WAIT: Duration = Duration::from_millis(500);
 
 /// Items visited in one step of a crawl.
@@ -69,8 +69,8 @@ impl Session {
         Session::begin(service, peer, None, now)
     }
 
-    /// A new conversation with `peer`, whom the listener accepted that was told to
-    /// [`listens_at`](Service::listens_at) as number `listener`, the first being 0.
+    /// A new conversation with `peer`, accepted by listener number `listener`: the index of its
+    /// [`listens_at`](Service::listens_at) call, from 0.
     pub fn accepted(service: Arc<Service>, peer: Peer, listener: usize, now: Now) -> Session {
         Session::begin(service, peer, Some(listener), now)
     }
@@ -106,7 +106,7 @@ impl session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut cx = Context::new(&self.service, &self.connection, now, out);
         let mut used = 0;
-        // End of the input that was searched for the next command.
+        // End of the input already searched for the next command.
         let mut seen = 0;
         loop {
             let rest = &input[used..];
@@ -166,7 +166,7 @@ impl session::Session for Session {
     fn handle_refused(&mut self, work: Work, now: Now, out: &mut Outbox) -> Next {
         match work.0 {
             Errand::Crawl(..) => self.handle_worked(work, now, out),
-            // Half of a listing must not look like all of it.
+            // An incomplete listing must not look complete.
             Errand::Watch(_) | Errand::Dump(..) => Next::Close,
         }
     }
@@ -174,7 +174,7 @@ impl session::Session for Session {
     fn body_buffer(&mut self) -> &mut [u8] {
         match &mut self.state {
             State::Value(pending) if pending.reservation.missing() >= BODY_BUFFER_LEN_MIN => {
-                // No memory for the rest: the next bytes come as input, and fail in the same way.
+                // Without memory for the rest, the next bytes arrive as input and fail likewise.
                 pending.reservation.space().unwrap_or_default()
             }
             _ => &mut [],
@@ -217,17 +217,17 @@ impl session::Session for Session {
     }
 }
 
-/// Work of a conversation that would keep a processor busy for long, or waits.
+/// Work of a conversation that would occupy a processor for long, or that waits.
 #[derive(Debug)]
 pub struct Work(Errand);
 
 #[derive(Debug)]
 enum Errand {
-    /// Lines of what happens are waited for.
+    /// Waiting for event lines.
     Watch(Arc<Watcher>),
-    /// A listing is walked on for a piece.
+    /// The next piece of a listing.
     Dump(Arc<Service>, Box<Dump>),
-    /// A crawl, and the reply.
+    /// A crawl, with its reply.
     Crawl(Arc<Service>, &'static [u8]),
 }
 
@@ -259,17 +259,17 @@ impl session::Work for Work {
     }
 }
 
-/// Reply to a client while another has a crawl.
+/// Reply to a client that requests a crawl during another one.
 const BUSY: &[u8] = b"BUSY currently processing crawler request\r\n";
 
-/// A crawl over all items, for a client. One at a time, as in memcached: each keeps a processor
-/// busy, and the items it removes are gone for the next one.
+/// A crawl over all items, for a client. Only one runs at a time, as in memcached: each keeps a
+/// processor busy, and a second one finds nothing left to remove.
 struct Crawl<'a> {
     service: &'a Service,
 }
 
 impl<'a> Crawl<'a> {
-    /// `None` while there is another.
+    /// `None` while another one runs.
     fn begin(service: &'a Service) -> Option<Crawl<'a>> {
         let is_busy = service.tuning.has_client_crawl.swap(true, Ordering::AcqRel);
         (!is_busy).then(|| Crawl { service })
@@ -294,7 +294,7 @@ impl Drop for Crawl<'_> {
     }
 }
 
-/// State of one conversation, without what it shares with others.
+/// State of one conversation, without the parts shared with others.
 struct Conversation<'a> {
     state: &'a mut State,
     dialect: &'a mut Dialect,
@@ -351,7 +351,7 @@ impl Conversation<'_> {
                 } else {
                     Next::Duplex { phase: Phase::Idle, has_more: false }
                 };
-                // A watcher only watches: only the end of its input says something.
+                // A watcher's further input is ignored, except for its end.
                 Progress { used: input.len(), next: Some(next) }
             }
             State::Closed => Progress::then(Next::Close),
@@ -410,8 +410,8 @@ mod tests {
     use crate::store::{Config, Store};
     use crate::{NoHost, Settings};
 
-    /// Seen: 32 clients that asked for crawls kept 32 threads busy, and others waited. memcached
-    /// has one crawl at a time, and says so.
+    /// Seen: 32 clients that requested crawls kept 32 threads busy, and others waited. memcached
+    /// runs one crawl at a time, and refuses others.
     #[test]
     fn clients_crawl_one_at_a_time() {
         let store = Store::new(Config::default()).expect("a store");

@@ -17,14 +17,13 @@
 //! * **Reading** gives an [`Item`]: one immutable version, borrowed from the guard. Small values
 //!   are copied into the outbox from [`Item::slices`]; large ones are sent in place through
 //!   [`Item::shared`], and keep their memory until the last byte is sent.
-//! * **Writing** a value that has arrived whole is [`Guard::store`]. A longer one gets a
-//!   [`Reservation`] first, whose [`space`](Reservation::space) is the item's own memory, so that
-//!   the driver receives straight into it; then [`Guard::commit`]. Dropping a reservation frees its
-//!   memory.
-//! * A guard must be short: memory freed while it lives is reused only after it. It is not `Send`,
-//!   so it cannot outlive the call.
+//! * **Writing** a complete value is [`Guard::store`]. A longer one first gets a [`Reservation`],
+//!   whose [`space`](Reservation::space) is the item's own memory, so that the driver receives
+//!   straight into it; then [`Guard::commit`]. Dropping a reservation frees its memory.
+//! * A guard must be short: memory freed during its life is reused only afterwards. It is not
+//!   `Send`, so it cannot outlive the call.
 
-// From the ground up: each knows only those above it.
+// Bottom up: each module knows only those above it.
 mod config;
 mod figures;
 mod rule;

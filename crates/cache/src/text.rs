@@ -1,5 +1,5 @@
-//! The classic text protocol, as memcached's doc/protocol.txt has it. Where that says nothing,
-//! memcached 1.6 is the model.
+//! The classic text protocol of memcached's doc/protocol.txt. Where that is silent, memcached 1.6
+//! is the model.
 
 mod admin;
 mod arithmetic;
@@ -20,11 +20,11 @@ use crate::store::{DeleteRule, Deleted};
 use crate::words::{BAD_EXPTIME, BAD_FORMAT, KEY_LEN_MAX, LINE_LEN_MAX, Tokens, without_cr};
 use storage::Verb;
 
-/// The longest `user password` that is read.
+/// Longest accepted `user password`.
 const PASSWORD_LEN_MAX: usize = 2048;
 
-/// The length of the shortest line that may be a command, with its end; what is shorter has
-/// another error.
+/// Length of the shortest line that may be a command, including its end; shorter lines get another
+/// error.
 const LINE_LEN_MIN: usize = 4;
 
 const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
@@ -32,7 +32,7 @@ const STORED: &[u8] = b"STORED\r\n";
 const BAD_PASSWORD_FORMAT: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated\r\n";
 
-/// Takes one command, if its line is whole. The commands of most traffic are recognised by their
+/// Takes one command, if its line is complete. The most frequent commands are recognised by their
 /// first bytes, so that a line of `get` need not be split into words.
 #[inline]
 pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
@@ -61,8 +61,8 @@ pub(crate) fn step(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pro
     }
 }
 
-/// Asks for the items of the retrievals that the input begins with, before they are served one by
-/// one. Returns where the last of their lines begins.
+/// Prefetches the items of the retrievals at the start of the input, before they are served one by
+/// one. Returns the start of the last of their lines.
 #[inline]
 pub(crate) fn prefetch(cx: &Context<'_>, input: &[u8]) -> usize {
     let mut start = 0;
@@ -77,8 +77,8 @@ pub(crate) fn prefetch(cx: &Context<'_>, input: &[u8]) -> usize {
     start
 }
 
-/// The first key of a retrieval that the input begins with, and the length of its line. A line of
-/// many keys is not looked through to its end here: `retrieval` does that.
+/// The first key of a retrieval at the start of the input, and the length of its line. A line of
+/// many keys is not scanned to its end here: `retrieval` does that.
 #[inline]
 fn next_retrieval(input: &[u8]) -> Option<(&[u8], usize)> {
     let key_at = match input {
@@ -93,7 +93,7 @@ fn next_retrieval(input: &[u8]) -> Option<(&[u8], usize)> {
     Some((&words[..key_len], key_at + len + 1))
 }
 
-/// A line whose end has not come.
+/// Handles a line whose end has not arrived.
 #[cold]
 fn unfinished(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     if input.len() <= LINE_LEN_MAX {
@@ -106,7 +106,7 @@ fn unfinished(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress
     }
 }
 
-/// A whole line longer than the limit: a retrieval of many keys, or an error.
+/// Handles a complete line longer than the limit: a retrieval of many keys, or an error.
 #[cold]
 fn long_line(
     cx: &mut Context<'_>,
@@ -128,7 +128,7 @@ fn too_long(cx: &mut Context<'_>, state: &mut State) -> Progress {
     Progress::used(0)
 }
 
-/// All commands that [`step`] does not recognise by their first bytes.
+/// Handles all commands that [`step`] does not recognise by their first bytes.
 fn dispatch(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -156,7 +156,7 @@ fn dispatch(
             *state = State::Closed;
             return Progress::then(Next::Close);
         }
-        // The client took this for a web server: the connection is closed without a reply.
+        // The client took this for a web server: close the connection without a reply.
         _ if tokens.last().starts_with(b"HTTP/") => {
             *state = State::Closed;
             return Progress::then(Next::Close);
@@ -167,7 +167,7 @@ fn dispatch(
     Progress::used(after)
 }
 
-/// Before anything else, a client behind `-Y` stores `user password`.
+/// Authenticates a client under `-Y`, which must first store `user password`.
 pub(crate) fn authenticate(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -206,7 +206,7 @@ pub(crate) fn authenticate(
     Progress::used(end + 1 + len + 2)
 }
 
-/// A refused client may try again: memcached does not close.
+/// Checks a password. A refused client may try again: memcached does not close.
 fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
     if line_end != b"\r\n" {
         return UNAUTHENTICATED;
@@ -223,7 +223,7 @@ fn log_in(cx: &Context<'_>, password: &[u8], line_end: &[u8]) -> &'static [u8] {
     }
 }
 
-/// `delete <key> [noreply]`. Other words behind the key are not looked at: old clients send a time.
+/// `delete <key> [noreply]`. Other words after the key are ignored: old clients send a time.
 fn delete(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let [_, key, ..] = tokens.parts() else {
         return cx.out.put(BAD_FORMAT);

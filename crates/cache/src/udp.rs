@@ -1,4 +1,4 @@
-//! The framing of memcached over UDP: pure functions, no sockets.
+//! Framing of memcached over UDP: pure functions, no sockets.
 //!
 //! ```text
 //!  0            2                 4                       6          8
@@ -7,54 +7,54 @@
 //!  └────────────┴─────────────────┴───────────────────────┴──────────┴──────────────
 //! ```
 //!
-//! All numbers are big-endian. A request lies in one datagram. A reply is cut into as many as it
-//! needs, which carry the request's id and count from 0. memcached's doc/protocol.txt, "UDP
+//! All numbers are big-endian. A request occupies one datagram. A reply is split into as many as it
+//! needs, which carry the request's id and are numbered from 0. memcached's doc/protocol.txt, "UDP
 //! protocol"
 
-/// The length of the header before each datagram's payload.
+/// Length of the header before each datagram's payload.
 pub const HEADER_LEN: usize = 8;
 
-/// The longest datagram that a reply is cut into, header included: what memcached sends, and what
-/// fits a path with a 1,500-byte MTU.
+/// Longest datagram of a reply, header included: as in memcached, and within a path MTU of 1,500
+/// bytes.
 pub const DATAGRAM_LEN_MAX: usize = 1400;
 
-/// The longest reply: what 65,535 datagrams carry.
+/// Longest reply: the payload of 65,535 datagrams.
 pub const REPLY_LEN_MAX: usize = (DATAGRAM_LEN_MAX - HEADER_LEN) * u16::MAX as usize;
 
-/// A request, as it came in a datagram.
+/// A request, as received in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The client's number for it, which every datagram of the reply carries.
+    /// The client's number for it, repeated in every datagram of the reply.
     pub id: u16,
-    /// Commands, as they would come over TCP.
+    /// Commands, in the same form as over TCP.
     pub payload: &'a [u8],
 }
 
-/// Reason for which a datagram is no request.
+/// Reason why a datagram is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Shorter than its header. It is dropped: there is no id to answer with.
+    /// Shorter than its header. Dropped: there is no id to reply with.
     Short,
-    /// One of several datagrams. It is answered with [`MULTI_PACKET`].
+    /// One of several datagrams. Answered with [`MULTI_PACKET`].
     Fragment {
         /// The client's number for the request.
         id: u16,
     },
-    /// The error reply of a server. It is dropped: two servers that answer each other's errors
-    /// would never stop, and one datagram with a forged address would start them.
+    /// The error reply of a server. Dropped: two servers that answer each other's errors would
+    /// never stop, and one datagram with a forged address would start them.
     Error,
 }
 
-/// Prefixes of errors. A reply to a reply begins with one: no command has the name of a reply.
+/// Prefixes of errors. Any reply to a stray reply begins with one: replies are no commands.
 const ERRORS: [&[u8]; 3] = [b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"];
 
 /// memcached's reply to a request of several datagrams.
 pub const MULTI_PACKET: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
 
-/// Reads a datagram.
+/// Parses a datagram.
 ///
 /// # Errors
-/// [`Malformed`], when it is too short, a part of a longer request, or an error.
+/// [`Malformed`], if it is too short, a part of a longer request, or an error reply.
 pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
     let Some((header, payload)) = datagram.split_first_chunk::<HEADER_LEN>() else {
         return Err(Malformed::Short);
@@ -69,13 +69,13 @@ pub fn request(datagram: &[u8]) -> Result<Request<'_>, Malformed> {
 }
 
 /// Number of datagrams for a reply of `len` bytes; `None` above [`REPLY_LEN_MAX`]. An empty reply
-/// takes none.
+/// needs none.
 fn datagram_count(len: usize) -> Option<u16> {
     u16::try_from(len.div_ceil(DATAGRAM_LEN_MAX - HEADER_LEN)).ok()
 }
 
-/// Calls `send` with each datagram of the reply, in order. Does nothing when the reply is empty or
-/// above [`REPLY_LEN_MAX`]; returns how many there were.
+/// Calls `send` with each datagram of the reply, in order. Does nothing if the reply is empty or
+/// above [`REPLY_LEN_MAX`]; returns the number of datagrams.
 pub fn reply(id: u16, reply: &[u8], mut send: impl FnMut(&[u8])) -> u16 {
     let Some(total) = datagram_count(reply.len()) else {
         return 0;

@@ -1,5 +1,5 @@
-//! Limits and error lines of the text protocol, and the reading and showing of words and keys. The
-//! binary protocol shares the limits.
+//! Limits and error lines of the text protocol, parsing and display of words and keys. The binary
+//! protocol shares the limits.
 
 pub(crate) mod base64;
 mod shown;
@@ -9,24 +9,24 @@ use crate::number::parse_i32;
 pub(crate) use shown::{push_encoded, push_plain};
 pub(crate) use tokens::{Tokens, without_cr};
 
-/// The longest key, in bytes; protocol.txt, "Keys".
+/// Longest key, in bytes; protocol.txt, "Keys".
 pub(crate) const KEY_LEN_MAX: usize = 250;
 
-/// The longest command line; only retrievals of many keys may be longer. memcached holds 2 KiB to
-/// 16 KiB, depending on how the line arrives; ours must not depend on that.
+/// Longest command line; only retrievals of many keys may be longer. memcached's limit is 2 KiB to
+/// 16 KiB, depending on how the line arrives; this one must not depend on that.
 pub(crate) const LINE_LEN_MAX: usize = 8192;
 
-/// The longest value that a line can announce: what is left of 31 bits for the line's end.
+/// Longest value that a line can announce: 31 bits, less the line end.
 const VALUE_LEN_MAX: i32 = i32::MAX - 2;
 
-/// The length that a line announces for its value. Without it the value cannot be skipped.
+/// The length of a value, as announced by its line. Without it the value cannot be skipped.
 #[inline]
 pub(crate) fn parse_value_len(text: &[u8]) -> Option<usize> {
     let len = parse_i32(text)?;
     (0..=VALUE_LEN_MAX).contains(&len).then_some(len as usize)
 }
 
-/// From here on a value is sent where it lies; below, copying it behind its header is cheaper.
+/// Length from which a value is sent in place; below, copying it behind its header costs less CPU.
 pub(crate) const SHARED_LEN_MIN: usize = 16 * 1024;
 
 pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
@@ -37,5 +37,5 @@ pub(crate) const NOT_A_NUMBER: &[u8] =
     b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(crate) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-/// Tens of thousands of replies send this very item: one more is refused. memcached's words.
+/// Refusal while tens of thousands of replies send the same item, in memcached's words.
 pub(crate) const TOO_MANY_READERS: &[u8] = b"SERVER_ERROR refcount overflow during fetch\r\n";

@@ -20,7 +20,7 @@ fn open(service: &Arc<Service>) -> Session {
     Session::new(Arc::clone(service), Peer::Unix, test_now())
 }
 
-/// All that is in the outbox.
+/// Takes the contents of the outbox.
 fn take(out: &mut Outbox) -> String {
     let bytes = queued(out);
     out.clear();
@@ -113,7 +113,7 @@ fn long_value_goes_into_its_item() {
     while left > 0 {
         let buffer = session.body_buffer();
         if buffer.is_empty() {
-            // The rest is short: it comes as input.
+            // The rest is short, so it arrives as input.
             session.receive(&vec![b'y'; left], test_now(), &mut out);
             break;
         }
@@ -250,8 +250,8 @@ fn host_figures_and_shutdown() {
     assert_eq!(*asked.lock().unwrap(), [StopMode::Graceful]);
 }
 
-/// Seen: without cas (`-C`), a loop of gets and cas lost what others had stored, as each item had
-/// the 0 that it compared with.
+/// Seen: without cas (`-C`), a loop of gets and cas lost values stored by others, because each item
+/// had the cas 0 that it compared with.
 #[test]
 fn without_cas_nothing_compares() {
     let config = Config { counts_cas: false, ..Config::default() };
@@ -275,14 +275,14 @@ fn without_cas_nothing_compares() {
 fn a_datagram_cannot_watch() {
     let from = "127.0.0.1:9".parse().unwrap();
     let mut session = Session::new(service(), Peer::Udp(from), test_now());
-    // A datagram's answer would wait for the end of a log that has none.
+    // A datagram's reply would wait for the end of an endless log.
     let reply = ask(&mut session, "watch mutations\r\n");
     assert!(reply.starts_with("CLIENT_ERROR "), "{reply:?}");
 }
 
-/// Seen: `stats cachedump` wrote a key with a line end as it is, and a reader of its lines took
-/// what followed for a line of its own. Cause: the binary protocol's keys hold any byte. Cure: such
-/// a key is encoded, as in `metadump`.
+/// Seen: `stats cachedump` wrote a key with a line end unchanged, and a reader took the rest for a
+/// line of its own. Cause: keys of the binary protocol may contain any byte. Cure: such a key is
+/// encoded, as in `metadump`.
 #[test]
 fn key_with_line_end_is_escaped() {
     let service = service();
@@ -304,9 +304,9 @@ fn key_with_line_end_is_escaped() {
     assert_eq!(dump, "PREFIX p%0D%0AEND get 0 hit 0 set 1 del 0\r\nEND\r\n");
 }
 
-/// Seen: `conn_yields` was always 0 and `lru_crawler_running` always 1. Cause: the one was asked of
-/// the host, which cannot know, and the other told whether the crawler may run. Cure: both are
-/// counted where they happen.
+/// Seen: `conn_yields` was always 0 and `lru_crawler_running` always 1. Cause: the first was read
+/// from the host, which cannot know it, and the second showed whether the crawler may run. Cure:
+/// both are counted where they happen.
 #[test]
 fn stats_count_yields_and_crawls() {
     let service = service();

@@ -1,5 +1,5 @@
-//! The binary protocol and who may speak at all: each conversation replayed whole, byte by byte,
-//! and at random cuts.
+//! The binary protocol and authentication: each conversation replayed whole, byte by byte, and at
+//! random cuts.
 
 extern crate weftwork_cache as cache;
 
@@ -13,7 +13,7 @@ use session::replay::{Replayed, Script, replay, test_now};
 
 const OPAQUE: u32 = 0xdead_beef;
 
-/// A request. See the page of `binary` for the layout.
+/// A request. See module `binary` for the layout.
 #[derive(Clone, Default)]
 struct Request {
     opcode: u8,

@@ -1,6 +1,6 @@
-//! The numbers that a client may send, at their limits, one beside them and three times above:
+//! Numbers that a client may send, at their limits, next to them and at three times the limit:
 //! lengths, counts, keys, flags, expiry times, opaques, deltas. Nothing panics, and a conversation
-//! that goes on is still in step.
+//! that continues is still in sync.
 
 extern crate weftwork_cache as cache;
 
@@ -39,9 +39,8 @@ fn talk(service: &Arc<Service>, sent: &[u8]) -> (Vec<u8>, Next) {
 fn empty_listing_yields() {
     // Seen: `stats cachedump` of a class without items walked over all items in one call, and all
     // other clients of the processor waited. Cause: only a full outbox ended the call. Seen again:
-    // up to 0.4 s, though a call walked for 100 µs. Cause: a job that has nothing to do is over
-    // before its fiber waits for it, and a fiber that need not wait does not give way. Cure: the
-    // walk is the job.
+    // up to 0.4 s, though a call walked for 100 µs. Cause: a job with nothing to do ends before its
+    // fiber waits for it, and a fiber that need not wait does not yield. Cure: the walk is the job.
     let service = service();
     let set = |at: u32| format!("set k{at} 0 0 1 noreply\r\nv\r\n");
     talk(&service, (0..20_000).map(set).collect::<String>().as_bytes());
@@ -86,7 +85,7 @@ const LIMITS: [u128; 18] = [
     u64::MAX as u128 + 1,
 ];
 
-/// A limit, its neighbours, its triple; with signs and zeros before it.
+/// A limit, its neighbours, three times the limit; with signs and leading zeros.
 fn number() -> impl Strategy<Value = String> {
     let near =
         |limit: u128| vec![limit.saturating_sub(1), limit, limit + 1, limit.saturating_mul(3)];
@@ -95,7 +94,7 @@ fn number() -> impl Strategy<Value = String> {
         .prop_map(|(number, before)| format!("{before}{number}"))
 }
 
-/// A word that is as long as a limit, one less, one more, or three times as long.
+/// A word of the length of a limit, one less, one more, or three times the limit.
 fn word(limit: usize) -> impl Strategy<Value = String> {
     select(vec![1, limit - 1, limit, limit + 1, 3 * limit]).prop_map(|len| "k".repeat(len))
 }
@@ -115,7 +114,7 @@ fn meta_flag() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A line that no value follows.
+/// A line without a value.
 fn line() -> impl Strategy<Value = String> {
     let meta =
         (select(vec!["mg", "md", "ma", "me"]), key(), prop::collection::vec(meta_flag(), 0..20));
@@ -149,7 +148,7 @@ fn line() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A line that a value follows, which is there if it is short.
+/// A line with a value, which is included if it is short.
 fn storage() -> impl Strategy<Value = Vec<u8>> {
     let classic = (
         select(vec!["set", "add", "replace", "append", "prepend", "cas"]),
@@ -183,7 +182,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A header whose lengths need not fit together, and as much of a body as is sent at most.
+/// A header whose lengths may be inconsistent, and part of a body.
 fn binary() -> impl Strategy<Value = Vec<u8>> {
     let edges = |max: u64| {
         let all = LIMITS.map(|limit| (limit.min(max.into())) as u64);
@@ -221,7 +220,7 @@ proptest! {
     fn text_at_its_limits(commands in prop::collection::vec(text(), 1..8)) {
         let service = service();
         let mut sent = commands.concat();
-        // A refused value is read as lines; the last of them ends here.
+        // A refused value is parsed as lines; this ends the last of them.
         sent.extend_from_slice(b"\r\nmn\r\n");
         let (replied, next) = talk(&service, &sent);
         let is_in_step = replied.ends_with(b"MN\r\n");
@@ -244,8 +243,8 @@ proptest! {
     }
 }
 
-/// Seen: a number with 70,000 spaces behind it, then `incr`: a panic, and over UDP the end of the
-/// service. Cause: a width in `format!` ends at 65,535. Cure: the spaces are filled in by hand.
+/// Seen: `incr` of a number followed by 70,000 spaces was a panic, and over UDP the end of the
+/// service. Cause: a width in `format!` is at most 65,535. Cure: the spaces are appended directly.
 #[test]
 fn counting_in_a_long_value() {
     let service = service();
@@ -311,7 +310,7 @@ fn lines_have_8192_bytes_at_most() {
         ("version", "VERSION"),
         ("delete a", "DELETED\r\n"),
     ] {
-        // The spaces behind the command; the last byte of the line is the carriage return.
+        // The spaces after the command; the last byte of the line is the carriage return.
         let line =
             |len: usize| format!("{command}{}\r\nx\r\n", " ".repeat(len - command.len() - 1));
         let taken = says(&service, &line(8192));
@@ -319,7 +318,7 @@ fn lines_have_8192_bytes_at_most() {
         let (refused, next) = talk(&service, line(8193).as_bytes());
         assert_eq!((refused, next), (too_long.into(), Next::Linger), "{command}");
     }
-    // Before its end has come.
+    // Before its end has arrived.
     let (waits, next) = talk(&service, &[b'x'; 8192]);
     assert!(waits.is_empty() && matches!(next, Next::Receive(_)));
     let (refused, next) = talk(&service, &[b'x'; 8193]);
@@ -359,15 +358,15 @@ fn passwords_have_2048_bytes_at_most() {
         let then = sent.clone() + &log_in("user secret") + "version\r\n";
         let expected = format!("{reply}STORED\r\nVERSION TEST\r\n");
         let expected = match reply {
-            // Then `set` stores an item, and says so as well.
+            // Then `set` stores an item, and replies as usual.
             "STORED\r\n" => "STORED\r\nSTORED\r\nVERSION TEST\r\n".to_owned(),
             _ => expected,
         };
         assert_eq!(says(&service, &then), expected, "{sent:.40}");
     }
     let stats = says(&service, &(log_in("user secret") + "stats\r\n"));
-    // 12 conversations and this one logged in; six attempts failed, of which two were too long to
-    // be tried.
+    // 12 conversations and this one logged in; six attempts failed, two of them because of their
+    // length.
     for line in ["STAT auth_cmds 17", "STAT auth_errors 4"] {
         assert!(stats.lines().any(|found| found == line), "{line}: {stats}");
     }
@@ -380,7 +379,7 @@ fn passwords_have_2048_bytes_at_most() {
 #[test]
 fn meta_limits_on_words_and_opaque() {
     let service = service();
-    // Two spaces apart: only words count.
+    // Separated by two spaces: only words count.
     let words = |count: usize| {
         let flags =
             ["b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I", "Oa", "T0", "Pa"];

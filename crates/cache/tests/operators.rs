@@ -51,7 +51,7 @@ fn ask(session: &mut Session, line: &str) -> String {
     ask_after(session, 0, line)
 }
 
-/// Asks all on one connection. The replies are without their last line's end.
+/// Sends all on one connection. Replies are compared without their last line end.
 fn check(settings: Settings, table: &[(&str, &str)]) {
     let service = service(settings);
     let mut session = open(&service);
@@ -110,7 +110,7 @@ fn delayed_flush_takes_what_is_there() {
     assert!(ask_after(&mut session, 9, "get a").starts_with("VALUE"));
     assert_eq!(ask_after(&mut session, 10, "get a"), "END\r\n");
     ask_after(&mut session, 11, "set a 0 0 1\r\nx");
-    // A time that is over is now.
+    // A past time means now.
     assert_eq!(ask_after(&mut session, 12, "flush_all -5"), "OK\r\n");
     assert_eq!(ask_after(&mut session, 12, "get a"), "END\r\n");
 }
@@ -128,7 +128,7 @@ fn memory_limit_is_8_mb_at_least() {
         ("9", "OK\r\n", 9),
         ("1000000000", no_room, 9),
         ("1000000001", not_bytes, 9),
-        // 2^32 and 10: memcached reads 32 bits.
+        // 2^32 + 10: memcached parses 32 bits.
         ("4294967306", "OK\r\n", 10),
         ("x", "ERROR\r\n", 10),
         ("11 noreply", "", 11),
@@ -291,8 +291,8 @@ fn listing_needs_permission() {
     );
 }
 
-/// Seen: `weft cache -W` let clients watch. Cause: the flag was read, and nothing read what it had
-/// set. Cure: the setting is asked, and answered as memcached answers it.
+/// Seen: `weft cache -W` let clients watch. Cause: the flag was parsed but never used. Cure: the
+/// setting is checked, with memcached's reply.
 #[test]
 fn who_may_not_watch_is_told_so() {
     let no_watch = Settings { allows_watch: false, ..Settings::default() };
@@ -408,7 +408,7 @@ fn class_figures_have_names() {
     }
     ask(&mut session, "delete a");
     ask(&mut session, "delete b");
-    // A class without items, of which none was evicted, says nothing.
+    // A class without items and evictions is not listed.
     assert_eq!(ask(&mut session, "stats items"), "END\r\n");
 }
 

@@ -1,4 +1,4 @@
-//! Items that are read stay, whatever else is stored or begun.
+//! Items that are read stay, whatever else is stored or uploaded.
 
 extern crate weftwork_cache as cache;
 
@@ -19,7 +19,7 @@ fn has(store: &Store, key: &str) -> bool {
     store.access(2).get(key.as_bytes()).is_ok()
 }
 
-/// The same numbers in each run: xorshift64.
+/// Pseudo-random numbers, the same in each run: xorshift64.
 struct Draws(u64);
 
 impl Draws {
@@ -30,7 +30,7 @@ impl Draws {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// 1 B to 1 MB, each power of ten as often as another.
+    /// 1 B to 1 MB, each power of ten equally often.
     fn len(&mut self) -> usize {
         10_f64.powf(6.0 * self.next()) as usize
     }
@@ -44,8 +44,8 @@ fn begin(store: &Store, key: &str, len: usize, filled: usize) -> Result<Reservat
 }
 
 /// Seen: 100 clients each sent 900,000 of 1,000,000 bytes and stopped, and of 1,000 items that were
-/// read all the time none was left. Cause: unfinished values took page after page, the last ones
-/// too. Cure: they have a share of the memory, and the newest is refused.
+/// read all the time none was left. Cause: unfinished values took page after page, including the
+/// last ones. Cure: they have a share of the memory, and the newest is refused.
 #[test]
 fn uploads_leave_items_in_use() {
     for (item_len, upload_len, clients) in [(100, 1_000_000, 100), (5_000, 20_000, 4_000)] {
@@ -69,7 +69,7 @@ fn uploads_leave_items_in_use() {
         assert!(refused > 0 && !held.is_empty(), "{refused} refused");
         assert_eq!(stats.uploads_refused, refused);
         assert!(stats.upload_bytes <= 32 << 20, "{}", stats.upload_bytes);
-        // Whole values are stored meanwhile, and when some give up, others may begin.
+        // Complete values are stored meanwhile, and when some uploads end, others may begin.
         put(&store, "whole", 1_000_000);
         held.truncate(held.len() / 2);
         let mut next = begin(&store, "next", 900_000, 900_000).unwrap();
@@ -93,8 +93,8 @@ fn one_upload_fits_the_smallest_store() {
 }
 
 /// Seen: a key that was read three times between any two stores was lost 17 times in 40,000 stores
-/// of 1 B to 1 MB. Cause: its page went to another class while its own had no free chunk, and then
-/// it could not be copied. Cure: an item that was not used makes room.
+/// of 1 B to 1 MB. Cause: its page moved to another class while its own had no free chunk, so it
+/// could not be copied. Cure: an unused item makes space.
 #[test]
 fn hottest_key_stays() {
     for (mib, hot_len, stores) in [(64, 400, 9_000), (16, 30, 5_000), (16, 20_000, 5_000)] {

@@ -1,5 +1,5 @@
-//! The store at its numeric limits: few large or very many of anything that a client can make more
-//! of.
+//! The store at its numeric limits: a few large ones or very many of anything that clients can
+//! create.
 
 extern crate weftwork_cache as cache;
 
@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 const MIB: u64 = 1 << 20;
 const NOW: Seconds = 100;
 
-/// Replies of one item at a time: README and the manual name it.
+/// Most concurrent replies of one item, as stated in README and manual.
 const READERS_MAX: usize = 61_440;
 
 fn store_of(memory_max: u64, item_len_max: u32) -> Store {
@@ -39,7 +39,7 @@ fn used_chunks(store: &Store) -> u64 {
     classes.iter().map(|class| class.used_chunks).sum()
 }
 
-/// Takes out everything: what is used after that was lost.
+/// Removes all items: memory still in use afterwards has leaked.
 fn flush_and_maintain(store: &Store) {
     store.flush(NOW, NOW);
     while store.maintain(10_000, NOW) {}
@@ -48,9 +48,9 @@ fn flush_and_maintain(store: &Store) {
 #[test]
 fn slow_readers_see_their_own_bytes() {
     // Seen: 300 slow readers of a value of 60 MB under -I 64m received 28 MB of other keys' values.
-    // Cause: each of its 115 pieces took a reference; the one that was refused at 32,768 gave back
-    // what it had not taken, and so freed the memory that the others were sending. Cure: one
-    // reference a reply, and what was not taken is not given back.
+    // Cause: each of its 115 pieces took a reference; the one refused at 32,768 gave back a
+    // reference it had not taken, which freed the memory that the others were sending. Cure: one
+    // reference per reply, and only taken references are given back.
     let store = store_of(160 * MIB, 64 << 20);
     let sent = vec![b's'; 60_000_000];
     set(&store, b"sent", &sent).unwrap();
@@ -73,8 +73,8 @@ fn slow_readers_see_their_own_bytes() {
 
 #[test]
 fn reference_limit_refuses_readers() {
-    // Seen: with 32,768 references on an item, `md KEY x` looked at it again and again for ever,
-    // and what could have given the references back waited for its thread.
+    // Seen: with 32,768 references on an item, `md KEY x` retried forever, and the code that could
+    // have given the references back waited for its thread.
     let store = store_of(16 * MIB, 1 << 20);
     let value = vec![b'7'; 19];
     set(&store, b"k", &value).unwrap();
@@ -84,7 +84,7 @@ fn reference_limit_refuses_readers() {
     let plus_one =
         Arithmetic { direction: Direction::Up, delta: 0, cas: None, new_cas: None, exptime: None };
     assert!(matches!(guard.count(b"k", plus_one), Ok(Counted::Stored { .. })));
-    // A new version has references of its own.
+    // A new version has its own references.
     drop(guard);
     assert!(send(&store, b"k").is_some());
     assert!(readers.iter().all(|pieces| pieces.concat() == value));
@@ -102,7 +102,7 @@ fn writes_end_whatever_readers_hold() {
         set(&store, b"k", &[b'v'; 600_000]).unwrap();
         let readers: Vec<_> = (0..READERS_MAX)
             .map(|_| {
-                // One piece is enough to hold the reply's reference.
+                // One piece suffices to hold the reply's reference.
                 let guard = store.access(NOW);
                 let item = guard.get(b"k").unwrap();
                 item.shared().unwrap().next().unwrap()
@@ -124,7 +124,7 @@ fn writes_end_whatever_readers_hold() {
             _ => store.flush(NOW, NOW),
         }
         drop(guard);
-        // Whatever became of the item, what is on its way out stays as it was.
+        // Whatever happens to the item, a reply in progress keeps its bytes.
         (0..40).for_each(|at| {
             assert!(set(&store, format!("o{at}").as_bytes(), &[b'o'; 400_000]).is_ok())
         });
@@ -139,14 +139,14 @@ fn writes_end_whatever_readers_hold() {
 #[test]
 fn generation_wrap_revives_nothing() {
     // Seen: every 200th flush swept the whole table while others waited; 1,000 flushes stalled them
-    // for seconds. Cause: 8 bits of generations. Cure: 15 bits, flushes of nothing are none, and
-    // shares of the walk.
+    // for seconds. Cause: 8 bits of generations. Cure: 15 bits, no effect of flushes without stores
+    // in between, and shares of the walk.
     const GENERATIONS: u32 = 1 << 15;
     let store = store_of(64 * MIB, 1 << 20);
     let key = |round: u32| format!("k{round}").into_bytes();
     let mut seen = 0;
     for round in 0..5 * GENERATIONS / 4 {
-        // Few of a class of their own, so that no allocation takes them out.
+        // Few items in a class of their own, so that no allocation removes them.
         let len = if round % 1024 == 0 { 3_000 } else { 1 };
         set(&store, &key(round), &vec![1; len]).unwrap();
         store.flush(NOW, NOW);
@@ -156,8 +156,8 @@ fn generation_wrap_revives_nothing() {
             assert!(walked <= 64 * 16, "64 flushes walked over {walked} items");
             seen = checked;
         }
-        // The generation now is the one in which this was stored, and nothing has looked at it
-        // since.
+        // The generation number is now the one in which this was stored, and nothing has touched
+        // the item since.
         let old = round.wrapping_sub(GENERATIONS - 1);
         assert!(!has(&store, &key(old)), "{old} in {round}");
     }
@@ -181,8 +181,8 @@ fn burst_of_flushes_walks_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Values around the edges of chunks and pages come back whole, are counted to the byte, and
-    /// leave nothing.
+    /// Values with lengths around the edges of chunks and pages come back complete, are counted to
+    /// the byte, and leave no memory in use.
     #[test]
     fn values_at_chunk_edges(
         edge in prop::sample::select(vec![88_usize, 112, 1 << 14, 1 << 19, 1 << 20, 3 << 19, 4 << 20]),
@@ -204,8 +204,7 @@ proptest! {
         prop_assert_eq!(store.sizes(), []);
     }
 
-    /// An item is refused by the length that `-I` says, to the byte, whatever the lengths of key
-    /// and value.
+    /// The item limit `-I` is exact to the byte, whatever the lengths of key and value.
     #[test]
     fn longest_item_and_one_more_byte(
         max in prop::sample::select(vec![1024_u32, 1 << 16, (1 << 19) - 1, 1 << 19, 1 << 20, 5 << 20]),
@@ -225,7 +224,7 @@ proptest! {
         prop_assert_eq!(used_chunks(&store), 0);
     }
 
-    /// Times and cas at the ends of their ranges neither overflow nor come back.
+    /// Times and cas at the ends of their ranges neither overflow nor wrap.
     #[test]
     fn extreme_times_and_cas(
         exptime in prop::sample::select(vec![0, 1, 2, NOW, NOW + 1, u32::MAX - 1, u32::MAX]),
@@ -253,8 +252,8 @@ proptest! {
         prop_assert_eq!(has_at(&store, u32::MAX), false);
     }
 
-    /// Memory of a handful of pages: whatever is stored into it, the pages in use stay within the
-    /// limit and add up.
+    /// With a few pages of memory: whatever is stored, the pages in use stay within the limit and
+    /// add up.
     #[test]
     fn pages_add_up_at_every_size(
         pages in 1_u64..6,

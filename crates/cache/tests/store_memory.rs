@@ -1,4 +1,4 @@
-//! Promises of the store on memory, time and growth, without a protocol.
+//! Guarantees of the store on memory, time and growth, without a protocol.
 
 extern crate weftwork_cache as cache;
 
@@ -100,9 +100,9 @@ fn no_eviction_reuses_expired() {
     assert!(again >= fits * 9 / 10, "{again} of {fits}");
 }
 
-/// Seen: `weft cache -M -m 2` kept two items of 900,000 bytes, both were deleted, and from then on
+/// Seen: `weft cache -M -m 2` held two items of 900,000 bytes, both were deleted, and from then on
 /// items of 10 bytes were refused. Cause: only a class that may evict took pages of others. Cure:
-/// without evictions it takes those on which nothing is left.
+/// without evictions a class takes empty pages.
 #[test]
 fn no_eviction_reuses_pages_of_other_sizes() {
     let config = Config { memory_max: 4 * MIB, evicts: false, ..Config::default() };
@@ -175,8 +175,8 @@ fn dropped_reservation_frees_all() {
     assert_eq!(guard.reserve(b"k", config_max, 0, NEVER).unwrap_err(), StoreError::TooLarge);
 }
 
-/// Seen (in review): a get of a long item read wherever old bytes led it. Cause: a reservation
-/// accepted more bytes than it had space for, and the names of the chunks behind its first were
+/// Seen (in review): a get of a long item read wherever stale bytes pointed. Cause: a reservation
+/// accepted more bytes than it had space for, and the names of the chunks after its first were
 /// never written. Cure: it panics.
 #[test]
 #[should_panic(expected = "filled 900000 of a space of")]
@@ -432,8 +432,8 @@ fn observer_sees_evictions() {
     assert!(!store.observe_evictions(|_| {}));
 }
 
-/// Fills a store of `memory_max` with values of one length, until it has evicted a tenth of what
-/// fits.
+/// Fills a store of `memory_max` with values of one length, until it has evicted a tenth of its
+/// capacity.
 fn full_store(memory_max: u64, len: usize) -> Store {
     let store = store_of(memory_max);
     let value = vec![1; len];
@@ -448,7 +448,7 @@ fn full_store(memory_max: u64, len: usize) -> Store {
 #[test]
 fn append_in_full_memory() {
     // Seen: 123 of 5,000 appends answered NOT_STORED, and the value was gone. Cause: the memory of
-    // the new version was the old one's, evicted in between. Cure: what a write holds is not
+    // the new version was the old one's, evicted meanwhile. Cure: an item held by a write is not
     // evicted.
     for len in [100, 3_000] {
         let store = full_store(16 * MIB, len);
@@ -458,7 +458,7 @@ fn append_in_full_memory() {
             let outcome = guard.store(b"log", &[b'x'; 100], 0, NEVER, Mode::Append.into());
             drop(guard);
             assert!(matches!(outcome, Ok(StoreOutcome::Stored { .. })), "{at}: {outcome:?}");
-            // Others come and go meanwhile.
+            // Other items are stored and evicted meanwhile.
             set(&store, &format!("new-{at}"), &vec![2; len]).unwrap();
         }
         assert_eq!(value(&store, "log").unwrap().len(), 500_000);
@@ -467,9 +467,9 @@ fn append_in_full_memory() {
 
 #[test]
 fn overwrite_in_full_memory() {
-    // Seen: one key stored over and over drove out 39 of 49 idle ones of its class. Cause: the
-    // older version's memory waited for readers, though there were none, and meanwhile another item
-    // was evicted. Cure: look at the readers first.
+    // Seen: one key stored over and over displaced 39 of 49 idle ones of its class. Cause: the old
+    // version's memory waited for readers, though there were none, and meanwhile another item was
+    // evicted. Cure: check the readers first.
     for len in [100, 1_000, 20_000, 300_000, 700_000, 1_000_000] {
         let store = full_store(32 * MIB, len);
         set(&store, "one", &vec![2; len]).unwrap();
@@ -477,7 +477,7 @@ fn overwrite_in_full_memory() {
         for _ in 0..500 {
             set(&store, "one", &vec![2; len]).unwrap();
         }
-        // The new version comes before the old one goes.
+        // The new version is allocated before the old one is freed.
         let evicted = store.stats().evictions - before;
         assert!(evicted <= 16 && (len < 4096 || evicted <= 2), "{len}: {evicted}");
     }
@@ -485,7 +485,7 @@ fn overwrite_in_full_memory() {
 
 #[test]
 fn evictable_memory_refuses_nothing() {
-    // Seen: 44 of 10,716 stores of mixed lengths were refused for want of memory.
+    // Seen: 44 of 10,716 stores of mixed lengths were refused for lack of memory.
     let store = store_of(24 * MIB);
     let lens = [30, 200, 900, 4_000, 20_000, 60_000, 200_000, 400_000, 800_000, 1_000_000];
     std::thread::scope(|scope| {
@@ -505,16 +505,15 @@ fn evictable_memory_refuses_nothing() {
             });
         }
     });
-    // A thread that the kernel took off its processor while it read may keep memory for longer than
-    // others wait.
+    // A reader that was preempted may hold memory for longer than stores wait.
     let stats = store.stats();
     assert_eq!(stats.out_of_memory, stats.refused_behind_readers, "{stats:?}");
 }
 
 #[test]
 fn staying_reader_refuses_stores() {
-    // Seen: each store that found all memory held by a reader off its processor slept up to 0.1 s,
-    // and so did all connections of its processor. Cure: a wait of 2 ms at most, then a refusal.
+    // Seen: each store that found all memory held by a preempted reader slept up to 0.1 s, and so
+    // did all connections of its processor. Cure: a wait of at most 2 ms, then a refusal.
     let store = full_store(8 * MIB, 1_000);
     let guard = store.access(NOW);
     set(&store, "read", b"v").unwrap();
@@ -529,24 +528,24 @@ fn staying_reader_refuses_stores() {
 
 #[test]
 fn stores_behind_readers_wait_2_ms() {
-    // Seen: each reader off its processor cost another wait of 2 ms, and the stores of all
-    // connections of a processor wait in a row. Cause: that a wait was in vain was noted of the one
-    // reader. Cure: all waits together have 2 ms of each tenth of a second.
+    // Seen: each preempted reader caused another wait of 2 ms, and the stores of all connections of
+    // a processor wait one after another. Cause: a failed wait was remembered for that reader only.
+    // Cure: all waits together have 2 ms of each tenth of a second.
     const PERIOD_MS: u128 = 100;
     let store = full_store(8 * MIB, 1_000);
     set(&store, "read", b"v").unwrap();
     let began = std::time::Instant::now();
     for round in 0..100 {
         let reader = store.access(NOW);
-        // What is evicted from now on is held back by it.
+        // The reader holds back everything evicted from now on.
         reader.get(b"read").unwrap();
         let store_one = |at| set(&store, &format!("{round}-{at}"), &[1; 1_000]);
         assert!((0..100_000).any(|at| store_one(at).is_err()), "{round}");
         drop(reader);
         set(&store, "read", b"v").unwrap();
     }
-    // A wait is mostly in vain and takes all of its period's time. It may also end sooner, with
-    // memory; so a period may have several. Before, each of the 100 readers cost one.
+    // A failed wait takes all time of its period. A successful one is shorter, so a period may
+    // have several. Before the cure, each of the 100 readers cost one.
     let periods = began.elapsed().as_millis() / PERIOD_MS + 1;
     let stats = store.stats();
     assert!(stats.refused_behind_readers >= 100, "{stats:?}");
@@ -556,8 +555,8 @@ fn stores_behind_readers_wait_2_ms() {
 #[test]
 fn memory_returns_to_small_items() {
     // Seen: after the sizes went from small to large and back, 38 of 64 pages stayed with the large
-    // classes. Cause: of all classes that had stopped to evict only the first was asked for a page,
-    // none for its last one, and a page of small items was emptied 16 chunks at a time.
+    // classes. Cause: of all classes that no longer evicted, only the first was asked for a page
+    // and none for its last one, and a page of small items was emptied 16 chunks at a time.
     let store = store_of(32 * MIB);
     let small_pages = |now| {
         let classes = store.class_stats(now).into_iter();
@@ -587,7 +586,7 @@ fn memory_returns_to_small_items() {
         now = end;
         let pages = small_pages(now);
         match phase {
-            // 0 to 5 of 150 runs with other hash seeds; 19 before.
+            // Failures in 0 to 5 of 150 runs with other hash seeds; 19 before the cure.
             "large" => assert!(pages <= 8, "{pages} pages of 32 stayed small"),
             _ => {
                 assert!(pages >= 29, "{pages} of 32 pages are small: {:?}", store.class_stats(now))
@@ -598,7 +597,7 @@ fn memory_returns_to_small_items() {
 
 #[test]
 fn dead_items_before_fresh_memory() {
-    // Seen: with everything expired, new items took new pages until the memory was full.
+    // Seen: with all items expired, new items took new pages until the memory was full.
     for len in [100, 5_000, 900_000] {
         let store = store_of(64 * MIB);
         let fill = |now, name: &str| {

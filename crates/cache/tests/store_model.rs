@@ -1,8 +1,8 @@
-//! The store against a map: whatever it returns is what was stored last, whole, with its flags, cas
-//! and time.
+//! The store against a map: each result is the value stored last, complete, with its flags, cas and
+//! time.
 //!
-//! A store gives up items when it is full, so a miss is always allowed there; where memory is
-//! ample, a miss is a failure too.
+//! A full store evicts items, so a miss is always allowed there; where memory is ample, a miss is a
+//! failure too.
 
 extern crate weftwork_cache as cache;
 
@@ -100,8 +100,8 @@ fn value_of(item: &Item<'_>) -> Vec<u8> {
     item.slices().collect::<Vec<_>>().concat()
 }
 
-/// The number that strtoull(3) finds: spaces and a sign may stand before it, and what follows its
-/// first space or NUL does not count.
+/// The number that strtoull(3) parses: spaces and a sign may precede it, and everything after the
+/// first space or NUL is ignored.
 fn number_of(value: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let begin = value.iter().position(|byte| !is_space(byte))?;
@@ -159,7 +159,7 @@ impl World {
         self.model.retain(|_, entry| entry.exptime == NEVER || entry.exptime > now);
     }
 
-    /// The model's entry, updated if the store has evicted it.
+    /// The model's entry; removed if the store has evicted it.
     fn expected(&mut self, key: u8) -> Option<Entry> {
         let guard = self.store.access(self.now);
         if self.is_tight && guard.peek(&key_bytes(key)).is_none() {
@@ -197,7 +197,7 @@ impl World {
             Err(_) => wanted,
         };
         if self.is_tight && says != wanted {
-            // The memory of the new version may have been the old one's.
+            // The memory of the new version may have been that of the old one.
             (wanted, entry) = model_store(None, value, flags, exptime, rule);
             self.model.remove(&key);
         }
@@ -258,7 +258,7 @@ impl World {
         match (counted, old) {
             (Ok(Counted::NotFound), None) => {}
             (Ok(Counted::NotFound), Some(_)) if self.is_tight => {}
-            // Nor is there a number in an item of several parts.
+            // An item of several parts is no number either.
             (Ok(Counted::NotANumber), Some(entry)) => {
                 assert!(number.is_none() || entry.value.len() > 500_000);
             }
@@ -267,7 +267,7 @@ impl World {
                 let wanted =
                     if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
                 assert_eq!(counted, wanted);
-                // Not format!: a width above 65,535 panics there.
+                // Not format!: it panics at a width above 65,535.
                 let mut value = wanted.to_string().into_bytes();
                 value.resize(value.len().max(entry.value.len()), b' ');
                 entry.value = value;

@@ -1,4 +1,4 @@
-//! A restarted store is warm, and what is damaged is refused whole.
+//! A restarted store is warm, and a damaged snapshot is refused as a whole.
 
 extern crate weftwork_cache as cache;
 
@@ -185,9 +185,8 @@ fn foreign_files_are_refused() {
     assert!(refused.contains("not a snapshot") && refused.contains("remove it"), "{refused}");
 }
 
-/// Seen: after a snapshot whose last cas was the greatest number, a new item had the cas 0, which
-/// is
-/// none. Cause: the count came round. Cure: it goes on behind 0.
+/// Seen: after a snapshot whose last cas was the maximum, a new item had the cas 0, which means
+/// none. Cause: the counter wrapped. Cure: it skips 0.
 #[test]
 fn cas_skips_zero() {
     let (_folder, path) = saved();

@@ -1,4 +1,4 @@
-//! The store under many threads: each key is an atomic register, and nothing is ever torn.
+//! The store under many threads: each key is an atomic register, and no value is ever torn.
 
 extern crate weftwork_cache as cache;
 
@@ -16,7 +16,7 @@ use session::replay::Random;
 
 const KEYS: u64 = 6;
 
-/// One operation on one key, between two readings of a counter that all threads share.
+/// One operation on one key, between two readings of a shared counter.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     key: u64,
@@ -26,7 +26,7 @@ struct Event {
     ended: u64,
 }
 
-/// A value is its number, again and again: a torn one shows.
+/// A value repeats its number, so that a torn one shows.
 fn value_of(number: u64, len: usize) -> Vec<u8> {
     let mut value = number.to_le_bytes().repeat(len / 8 + 1);
     value.truncate(len.max(8));
@@ -82,7 +82,7 @@ fn play(store: &Store, ticks: &AtomicU64, thread: u64, operations: u64) -> Vec<E
         drop(guard);
         let ended = ticks.fetch_add(1, SeqCst);
         if kept.len() > 4 {
-            // Sent at last: the memory was not used again meanwhile.
+            // Read at the end: the memory was not reused meanwhile.
             let (number, pieces) = kept.swap_remove(0);
             assert_eq!(number_in(pieces.iter().map(|piece| &piece[..])), number);
         }
@@ -167,7 +167,7 @@ fn registers_with_little_memory() {
     assert!(stats.total_malloced <= 12 << 20, "{stats:?}");
 }
 
-/// Others' items, in sizes that change, so that the registers' pages are wanted elsewhere.
+/// Stores items of changing sizes, so that the registers' pages are wanted by other classes.
 fn crowd(store: &Store, done: &AtomicBool) {
     let mut random = Random(77);
     for round in 0.. {
@@ -177,7 +177,7 @@ fn crowd(store: &Store, done: &AtomicBool) {
             }
             let number = random.below(20_000);
             let value = value_of(number, 40 << (round % 9));
-            // Refused for want of memory: that is what the test is about.
+            // Refusals for lack of memory are part of the test.
             let _ = store.access(2).store(
                 format!("crowd-{number}").as_bytes(),
                 &value,
@@ -231,15 +231,15 @@ fn one_cas_has_one_winner() {
     }
 }
 
-/// Seen: an `incr` with a cas and an `md I` with the same one both succeeded, and the item was not
-/// stale. Cause: what is made from the version before looked at its cas before it had the bucket's
-/// lock, and under the lock only at which memory it was. Such a write begins again now when the
+/// Seen: an `incr` with a cas and an `md I` with the same cas both succeeded, and the item was not
+/// stale. Cause: a write made from the previous version checked its cas before it had the bucket's
+/// lock, and under the lock only the identity of its memory. Cure: such a write starts again if the
 /// marks or the cas have changed meanwhile.
 #[test]
 fn count_or_invalidation_wins() {
     const ROUNDS: u64 = 60_000;
     let store = Store::new(Config::default()).unwrap();
-    // Both begin a round when the other has ended the one before.
+    // Both begin a round only when the other has ended the previous one.
     let ended = [AtomicU64::new(0), AtomicU64::new(0)];
     let wins = AtomicU64::new(0);
     let meet = |own: usize, round: u64| {
@@ -249,7 +249,7 @@ fn count_or_invalidation_wins() {
         }
     };
     let is_even = |round: u64| round.is_multiple_of(2);
-    // None that the store gives out itself.
+    // Outside the range that the store assigns itself.
     let cas_of = |round: u64| (1 << 40) + round;
     let mut not_one = 0;
     thread::scope(|scope| {
@@ -295,10 +295,10 @@ fn count_or_invalidation_wins() {
     assert_eq!(not_one, 0, "rounds of {ROUNDS}");
 }
 
-/// Seen: the first command after a delayed flush was a `touch`, and the thread span for ever.
-/// Cause: it found that the flush was due while it held the lock of its key's bucket, and a flush
-/// may have to take dead items out of that very bucket (or wait for the crawler, which does). The
-/// time is looked at before the lock now.
+/// Seen: the first command after a delayed flush was a `touch`, and the thread span forever. Cause:
+/// it found the flush due while it held the lock of its key's bucket, and a flush may have to
+/// remove dead items from that very bucket (or wait for the crawler, which does). Cure: the time is
+/// read before the lock.
 #[test]
 fn touch_during_a_flush() {
     const GENERATIONS: u32 = 1 << 15;
@@ -312,7 +312,7 @@ fn touch_during_a_flush() {
                 guard.store(&key_of(key), b"v", 0, 0, Mode::Set.into()).unwrap();
             }
         };
-        // No crawler, and so many flushes that each has to do its share.
+        // No crawler, and so many flushes that each must do its share.
         for _ in 0..GENERATIONS / 2 {
             fill(&mut guard, 1);
             store.flush(2, 2);

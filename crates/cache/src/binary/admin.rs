@@ -1,4 +1,4 @@
-//! Requests about the server, and who may make requests.
+//! Requests about the server, and authentication.
 
 use super::wire::{Header, Kind, Status, reply, reply_status, u32_at};
 use crate::conversation::Context;
@@ -6,7 +6,7 @@ use crate::service::Auth;
 use crate::service::counters::Count;
 use crate::service::stats;
 
-/// The only way to authenticate. RFC 4616
+/// The only supported SASL mechanism. RFC 4616
 const MECHANISM: &[u8] = b"PLAIN";
 
 pub(super) fn has_sasl(cx: &Context<'_>) -> bool {
@@ -37,7 +37,7 @@ pub(super) fn run(
         Kind::Stat => stat(cx, header, key),
         Kind::SaslList => reply(cx.out, header, Status::Done, &[], &[], MECHANISM, 0),
         Kind::SaslAuth => authenticate(cx, header, may_ask, key, value),
-        // PLAIN has one step, and that is the first.
+        // PLAIN has a single step.
         Kind::SaslStep => {
             cx.service.counters.add(Count::AuthCommands, 1);
             cx.service.counters.add(Count::AuthErrors, 1);
@@ -70,7 +70,7 @@ fn authenticate(
 
 /// One reply for each number, and an empty one at the end.
 fn stat(cx: &mut Context<'_>, header: &Header, group: &[u8]) {
-    // `detail dump` shows a part of each key.
+    // `detail dump` reveals a part of each key.
     if group.starts_with(b"detail") && !cx.service.settings.allows_dump {
         return reply_status(cx.out, header, Status::NotFound);
     }

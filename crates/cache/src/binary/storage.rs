@@ -1,4 +1,4 @@
-//! Store requests: the value may come in pieces, and a long one is received straight into its item.
+//! Store requests: the value may arrive in pieces; a long one is received straight into its item.
 
 use session::{Next, Phase};
 
@@ -51,7 +51,7 @@ fn read<'a>(
     StoreRequest { header: *header, storage, is_quiet }
 }
 
-/// Begins to store, once header, extras and key are there.
+/// Begins to store, once header, extras and key have arrived.
 pub(super) fn begin(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -89,7 +89,7 @@ pub(super) fn begin(
     }
 }
 
-/// The next bytes of a value.
+/// Takes the next bytes of a value.
 pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     let State::Value(pending) = state else { unreachable!("called in Value") };
     let missing = pending.reservation.missing();
@@ -108,7 +108,7 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pr
     }
 }
 
-/// The value is whole.
+/// Finishes a store whose value is complete.
 pub(crate) fn finish(cx: &mut Context<'_>, state: &mut State) {
     let State::Value(pending) = std::mem::replace(state, State::Command) else {
         unreachable!("finished outside of Value")
@@ -138,7 +138,7 @@ fn finish_with(
         Ok(outcome) => outcome,
         Err(error) => {
             cx.store_failed(storage, error);
-            // The earlier value stays, and memcached's reply is "not stored".
+            // The old value stays, and memcached replies "not stored".
             let is_joined = matches!(storage.rule.mode, Mode::Append | Mode::Prepend);
             let status = if is_joined { Status::NotStored } else { status_of(error) };
             return reply_status(cx.out, header, status);

@@ -7,7 +7,7 @@
 //!  └───────┴────────┴──────────┴──────────┴──────────┴─────────────────┴──────────┴─────────┴─────┘
 //! ```
 //!
-//! memcached's wiki, "BinaryProtocolRevamped"; the words of the errors are memcached 1.6's.
+//! memcached's wiki, "BinaryProtocolRevamped"; error texts are those of memcached 1.6.
 
 use session::Outbox;
 
@@ -30,7 +30,7 @@ pub(super) struct Header {
     pub(super) cas: u64,
 }
 
-/// The kinds of requests; a quiet one and its loud counterpart are the same kind.
+/// Kinds of requests; a quiet request and its loud counterpart are the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Get { with_key: bool, touches: bool },
@@ -126,7 +126,7 @@ impl Header {
         (kind, matches!(self.opcode, 0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24))
     }
 
-    /// True if the three lengths are those of the kind.
+    /// True if the three lengths are valid for the kind.
     pub(super) fn is_well_formed(&self, kind: Kind) -> bool {
         let value_len = self.body_len - self.key_len - self.extras_len;
         let has_key = self.key_len > 0;
@@ -146,7 +146,7 @@ impl Header {
     }
 }
 
-/// Replies with an error once the rest of the request, which has this length, has been skipped.
+/// Replies with an error once the rest of the request, of this length, has been skipped.
 #[cold]
 pub(super) fn swallow(
     state: &mut State,
@@ -162,7 +162,7 @@ pub(super) fn swallow(
     Progress::used(used)
 }
 
-/// A cas of 0 is none.
+/// The cas of a request; 0 means none.
 pub(super) fn cas_of(header: &Header) -> Option<u64> {
     Some(header.cas).filter(|&cas| cas != 0)
 }
@@ -244,8 +244,8 @@ mod tests {
     fn opcodes_are_memcacheds() {
         let get = |with_key, touches| Kind::Get { with_key, touches };
         let store = Kind::Store;
-        // By number, loud: protocol_binary.h of memcached 1.6; then the loud number of each quiet
-        // one.
+        // By number, loud (protocol_binary.h of memcached 1.6), then the loud number of each quiet
+        // opcode.
         let loud = [
             (0x00, get(false, false)),
             (0x01, store(Mode::Set)),
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn kinds_have_their_lengths() {
-        // Opcode; key, extras and value lengths that are right; what else may be.
+        // Opcode; valid lengths of key, extras and value; permitted variations.
         for (opcode, right, may_have_value, may_lack_key) in [
             (0x00, [3, 0, 0], false, false),
             (0x0c, [3, 0, 0], false, false),

@@ -42,18 +42,18 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Turns `stats detail` on or off, for what follows in the same input as well.
+    /// Turns `stats detail` on or off, also for the rest of the input.
     pub(crate) fn turn_detail(&mut self, on: bool) {
         self.service.detail.switch(on);
         self.is_observed = self.service.is_observed();
     }
 
-    /// The store's time for an expiry time of the protocol.
+    /// Converts an expiry time of the protocol to the store's time.
     pub(crate) fn deadline(&self, exptime: i64) -> Seconds {
         self.service.deadline(exptime, self.seconds)
     }
 
-    /// Writes a line, unless the client asked for none.
+    /// Writes a line, unless the client suppressed it.
     #[inline]
     pub(crate) fn answer(&mut self, reply: &[u8], is_quiet: bool) {
         if !is_quiet {
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Flushes now, or at a time that is given like an expiry time.
+    /// Flushes now, or at a time given like an expiry time.
     pub(crate) fn flush(&mut self, delay: i64) {
         self.service.counters.add(Count::Flush, 1);
         let at = match delay {
@@ -71,8 +71,7 @@ impl<'a> Context<'a> {
         self.service.store().flush(at, self.seconds);
     }
 
-    /// Counts and reports a store that failed: an old value must not outlive the attempt to replace
-    /// it.
+    /// Counts and reports a failed store: the old value must not outlive the attempt to replace it.
     #[cold]
     pub(crate) fn store_failed(&mut self, storage: &Storage<'_>, error: StoreError) {
         self.count_failed(error);

@@ -1,7 +1,7 @@
-//! Listings of all items, as long as they may be: `lru_crawler metadump` and `mgdump`, `stats
-//! cachedump`. A piece at a time: the walk is [`Work`](session::Work), off the processor, because a
-//! class may have few items and the table millions; what it found is put into the outbox between
-//! two pieces.
+//! Listings of all items, of any length: `lru_crawler metadump` and `mgdump`, `stats cachedump`.
+//! They are made in pieces: the walk runs as [`Work`](session::Work), off the processor, because a
+//! class may have few items and the table millions; lines found are put into the outbox between
+//! pieces.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -13,17 +13,17 @@ use crate::service::Service;
 use crate::store::{Cursor, Item, NEVER, Seconds};
 use crate::words::{base64, push_encoded, push_plain};
 
-/// A listing on its way out.
+/// A listing in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Dump {
     kind: Listing,
-    /// Bits of the classes wanted.
+    /// Bit set of the requested classes.
     classes: u64,
     /// Number of items that may still be listed.
     left: u64,
     /// Position at which the walk continues; `None` at its end.
     cursor: Option<Cursor>,
-    /// Lines found and not yet in the outbox.
+    /// Lines found but not yet in the outbox.
     found: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ enum Listing {
 /// Items visited in one piece of the walk: about 300 µs.
 const WALK_ITEMS: usize = 4096;
 
-/// With how much found a piece ends early.
+/// Length of found lines at which a piece ends early.
 const FOUND_LEN_ENOUGH: usize = 64 * 1024;
 
 /// Items visited between two checks of the lines found.
@@ -63,7 +63,7 @@ impl Dump {
         }
     }
 
-    /// `stats cachedump <class> <limit>`; 0 is no limit.
+    /// `stats cachedump <class> <limit>`; 0 means no limit.
     pub(crate) fn of_class(class: u32, limit: u32) -> Dump {
         Dump {
             kind: Listing::Cachedump,
@@ -74,7 +74,7 @@ impl Dump {
         }
     }
 
-    /// Walks on for a piece.
+    /// Continues the walk by one piece.
     pub(crate) fn walk(&mut self, service: &Service, now: Seconds) {
         let epoch = service.unix_seconds(0);
         let Dump { kind, classes, left, cursor, found } = self;
@@ -97,7 +97,7 @@ impl Dump {
         }
     }
 
-    /// Puts what was found into the outbox; returns whether that was all, with the end said.
+    /// Puts the lines found into the outbox; true after the last one and the end marker.
     pub(crate) fn put(&mut self, out: &mut Outbox) -> bool {
         out.put(&self.found);
         self.found.clear();
@@ -112,8 +112,8 @@ impl Dump {
     }
 }
 
-/// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=… `, with a line feed alone, as memcached has
-/// it.
+/// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=… `, ended by a bare line feed, as in
+/// memcached.
 fn metadump(item: &Item<'_>, epoch: u64, to: &mut Vec<u8>) {
     let mut line = String::from("key=");
     push_encoded(item.key(), &mut line);
@@ -134,7 +134,7 @@ fn metadump(item: &Item<'_>, epoch: u64, to: &mut Vec<u8>) {
     to.extend_from_slice(line.as_bytes());
 }
 
-/// A command that gets the item.
+/// An `mg` command that fetches the item.
 fn mgdump(item: &Item<'_>, to: &mut Vec<u8>) {
     let key = item.key();
     to.extend_from_slice(b"mg ");

@@ -11,33 +11,33 @@ use crate::store::{Reservation, Seconds};
 pub(crate) enum State {
     /// Before a command, or inside its line or header.
     Command,
-    /// Inside the line of a retrieval command whose keys are answered one by one.
+    /// Inside the line of a retrieval command, with its keys answered one by one.
     Keys(Retrieval),
-    /// Inside a line that was refused, and whose end has not come.
+    /// Inside a refused line whose end has not arrived.
     SkipLine,
-    /// Inside a value that goes straight into its item.
+    /// Inside a value that is received straight into its item.
     Value(Box<Pending>),
     /// Inside a value that was refused.
     Swallow(Box<Swallow>),
-    /// A listing of all items is on its way out.
+    /// Sending a listing of all items.
     Dump(Box<Dump>),
-    /// A crawl over all items was asked for.
+    /// A crawl over all items was requested.
     Crawl,
-    /// The crawl is done, or was refused; the reply.
+    /// The crawl is done or was refused; its reply.
     Crawled(&'static [u8]),
-    /// Lines of what happens are on their way out, for ever.
+    /// Sending event lines to a watcher, without end.
     Watch {
         watcher: Arc<Watcher>,
-        /// Lines are waited for.
+        /// True while the watcher waits for lines.
         waits: bool,
     },
     /// After the last reply.
     Closed,
-    /// After the last reply, with more perhaps on its way from the client.
+    /// After the last reply, with more input possibly in flight.
     Refused,
 }
 
-/// A store command whose value is still coming.
+/// A store command whose value is still arriving.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// The command line, or the header with extras and key. It is parsed again when the value is
@@ -51,7 +51,7 @@ pub(crate) struct Pending {
 pub(crate) struct Swallow {
     /// Number of bytes still to come.
     pub(crate) left: u64,
-    /// Reply at its end.
+    /// Reply to send at its end.
     pub(crate) reply: Vec<u8>,
 }
 
@@ -65,7 +65,7 @@ impl State {
 /// Result of one step of the conversation.
 pub(crate) struct Progress {
     pub(crate) used: usize,
-    /// `None`: there may be more to do at once.
+    /// `None`: continue with the next step.
     pub(crate) next: Option<Next>,
 }
 
@@ -84,7 +84,7 @@ impl Progress {
     }
 }
 
-/// Reply wanted for each key.
+/// Contents of the reply for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retrieval {
     /// `gets`, `gats`: with the cas.

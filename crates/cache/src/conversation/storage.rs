@@ -7,15 +7,15 @@ pub(crate) struct Storage<'a> {
     pub(crate) exptime: Seconds,
     pub(crate) value_len: usize,
     pub(crate) rule: Rule,
-    /// memcached's word for it, for watchers.
+    /// memcached's name of the command, for watchers.
     pub(crate) name: &'static str,
 }
 
-/// Reason for which a line is refused.
+/// Reason why a line is refused.
 pub(crate) enum Bad {
-    /// The value's length cannot be read: the reply is sent at once, and the next bytes are the
-    /// next line.
+    /// The value's length is unreadable: the reply is sent at once, and the next bytes are taken as
+    /// the next line.
     Line(&'static [u8]),
-    /// A value of this length is skipped, and the reply follows it.
+    /// A value of this length is skipped; the reply follows it.
     Swallow(&'static [u8], usize),
 }

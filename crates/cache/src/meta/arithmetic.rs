@@ -1,4 +1,4 @@
-//! `ma`: counts up and down, and makes an item that is missing.
+//! `ma`: counts up and down; creates a missing item on request.
 
 use super::{
     BAD_FLAG, Flags, WORDS_MAX, key, push_echo, push_flag, push_ttl, reply_code, words_of,
@@ -13,7 +13,7 @@ use crate::words::{KEY_LEN_MAX, NOT_A_NUMBER, Tokens};
 
 /// `ma <key> <flags>*`
 pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
-    // memcached has one name for all that is wrong with the words here.
+    // memcached has one error here for all mistakes in the words.
     if let [_, key, ..] = tokens.parts()
         && (key.len() > KEY_LEN_MAX || tokens.parts().len() > WORDS_MAX)
     {
@@ -37,7 +37,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     if let Err(reply) = flags.check_opaque() {
         return cx.out.put(reply);
     }
-    // `t` before `T` returns the time that the item had before.
+    // `t` before `T` returns the previous time.
     let old_exptime =
         if flags.has(b't') { cx.items.peek(key).map(|item| item.exptime()) } else { None };
     match count(cx, key, words, &flags, direction) {
@@ -58,7 +58,7 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     }
 }
 
-/// Counts. Also returns whether the item was made.
+/// Counts. Also returns whether the item was created.
 fn count(
     cx: &mut Context<'_>,
     key: &[u8],
@@ -69,7 +69,7 @@ fn count(
     let by = Arithmetic {
         direction,
         delta: flags.delta,
-        // As in the binary protocol, 0 is none.
+        // As in the binary protocol, 0 means no cas.
         cas: flags.cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
         exptime: flags.exptime,
@@ -80,7 +80,7 @@ fn count(
     }
 }
 
-/// Makes the item. The initial number is not changed by the delta.
+/// Creates the item. The initial number is not changed by the delta.
 fn begin(
     cx: &mut Context<'_>,
     key: &[u8],
@@ -97,17 +97,17 @@ fn begin(
             let number = flags.initial;
             Ok((Counted::Stored { number, cas }, true))
         }
-        // Another client made the item in between.
+        // Another client created the item meanwhile.
         _ => Ok((cx.items.count(key, by)?, false)),
     }
 }
 
-/// The reply to a number that was counted.
+/// Result of counting, for the reply.
 struct NewNumber {
     number: u64,
     cas: u64,
     has_begun: bool,
-    /// The time that the item had before the flags changed it.
+    /// Expiry time before the flags changed it.
     exptime: Seconds,
 }
 

@@ -1,4 +1,4 @@
-//! `md`: deletes an item, or keeps it as a stale one.
+//! `md`: deletes an item, or keeps it marked as stale.
 
 use super::{Flags, key, reply_code, words_of};
 use crate::conversation::Context;

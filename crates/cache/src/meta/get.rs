@@ -1,6 +1,6 @@
-//! `mg`: an item's value and metadata. It also keeps the herd away from the database: of all
-//! clients that miss, or find a stale item, one *wins* (`W`) and should bring a new one; the others
-//! are told that one has won (`Z`).
+//! `mg`: an item's value and metadata. It also protects the database from stampedes: of all clients
+//! that miss, or find a stale item, one *wins* (`W`) and should store a new value; the others are
+//! told that another client has won (`Z`).
 
 use super::{Flags, idle_s, key, push_echo, push_flag, push_ttl, reply_code, words_of};
 use crate::conversation::Context;
@@ -33,7 +33,7 @@ fn find(cx: &mut Context<'_>, key: &[u8], key_word: &[u8], words: &[&[u8]], flag
         key_word,
         words,
         flags,
-        // `t` before `T` returns the time that the item had before.
+        // `t` before `T` returns the previous time.
         old_exptime: flags.exptime.and_then(|_| cx.items.peek(key).map(|item| item.exptime())),
     };
     let found = lookup(&cx.items, cx.service, key, flags);
@@ -85,7 +85,7 @@ fn miss(cx: &mut Context<'_>, asked: &GetCommand<'_>) {
     }
 }
 
-/// Makes an empty item; the client that makes it wins.
+/// Creates an empty item; the client that creates it wins.
 #[cold]
 fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     let exptime = asked.flags.new_exptime(asked.words);
@@ -103,7 +103,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     let item = cx.items.peek(key);
     match &item {
         Some(item) => hit(cx.out, item, asked, cx.seconds, is_ours),
-        // The item was made and is gone: a client flushed, or its expiry time has passed already.
+        // The new item is gone already: it was flushed, or its expiry time has passed.
         None => {
             let mut shown = NEVER;
             cx.out.put_with(|to| {
@@ -126,7 +126,7 @@ fn vivify(cx: &mut Context<'_>, key: &[u8], asked: &GetCommand<'_>) {
     }
 }
 
-/// `VA` or `HD`, what the flags want, and the value.
+/// Replies `VA` or `HD`, the data that the flags request, and the value.
 #[inline]
 fn hit(
     out: &mut session::Outbox,
@@ -135,7 +135,7 @@ fn hit(
     now: Seconds,
     is_made: bool,
 ) {
-    // `C`: the client has this version, and wants the value of another only.
+    // `C`: the client has this version, and wants the value only if it differs.
     let is_known = asked.flags.cas == Some(item.cas());
     let has_value = asked.flags.has(b'v') && !is_known;
     let len = item.len();
@@ -166,8 +166,8 @@ fn hit(
     }
 }
 
-/// Appends what each flag wants, in their order. Returns whether the item is due for a new one
-/// (`R`).
+/// Appends the data that each flag requests, in order. Returns whether the item is due to be
+/// recached (`R`).
 #[inline]
 fn push_flags(
     item: &Item<'_>,
@@ -212,7 +212,7 @@ fn push_marks(item: &Item<'_>, is_due: bool, is_made: bool, to: &mut Vec<u8>) {
     let mut wins = false;
     if (is_due || is_stale) && !is_taken {
         wins = item.take_win();
-        // Another client was faster.
+        // Another client won first.
         is_taken = !wins;
     }
     if is_taken {

@@ -1,4 +1,4 @@
-//! `ms`: all ways of storing, in one command.
+//! `ms`: all store commands in one.
 
 use super::{FLAGS_TOO_LONG, Flags, WORDS_MAX, key, push_echo, push_flag};
 use crate::conversation::{Bad, Context, Storage};
@@ -6,11 +6,11 @@ use crate::service::counters::Count;
 use crate::store::{Mode, NEVER, Rule, StoreOutcome};
 use crate::words::{BAD_FORMAT, KEY_LEN_MAX, Tokens, parse_value_len};
 
-/// The parts of the reply.
+/// Parts of the reply.
 pub(crate) struct Reply<'a> {
     key_word: &'a [u8],
     flags: Flags,
-    /// The line behind the length.
+    /// The rest of the line after the length.
     words: &'a [u8],
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn read<'a>(
         return Err(Bad::Line(BAD_FORMAT));
     };
     let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT))?;
-    // Whatever else is wrong: the value is no line of commands.
+    // After any other mistake the value is skipped: it must not be parsed as commands.
     let bad = |reply| Bad::Swallow(reply, value_len);
     if key_word.len() > KEY_LEN_MAX {
         return Err(bad(BAD_FORMAT));
@@ -46,7 +46,7 @@ pub(crate) fn read<'a>(
         value_len,
         rule: Rule {
             mode,
-            // For append and prepend a cas of 0 is no cas.
+            // For append and prepend a cas of 0 means none.
             cas: flags.cas.filter(|&cas| cas != 0 || !is_joined),
             invalidate: flags.has(b'I') && flags.cas != Some(0),
             new_cas: flags.new_cas,
@@ -69,7 +69,7 @@ fn mode(flags: &Flags) -> Option<(&'static str, Mode)> {
     })
 }
 
-/// Appends the reply for this outcome. `q` leaves out `HD`.
+/// Appends the reply for this outcome. `q` suppresses `HD`.
 pub(crate) fn reply(
     cx: &mut Context<'_>,
     storage: &Storage<'_>,

@@ -1,21 +1,21 @@
-//! Who may use the cache: `-Y FILE` for the text protocols, SASL PLAIN for the binary one.
+//! Authentication: `-Y FILE` for the text protocols, SASL PLAIN for the binary one.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The most users that are kept, as memcached does (`MAX_ENTRIES` of its authfile).
+/// Most users, as in memcached (`MAX_ENTRIES` of its authfile).
 pub const USERS_MAX: usize = 8;
 
-/// Names and passwords. A handle: clones are the same list.
+/// Names and passwords. A handle: clones share the list.
 #[derive(Clone, Default)]
 pub struct Users(Arc<RwLock<List>>);
 
 type List = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Users {
-    /// Reads `user:password` lines, as `-Y` takes them. A password may hold colons.
+    /// Parses `user:password` lines, as for `-Y`. A password may contain colons.
     ///
     /// # Errors
-    /// Says what to change.
+    /// Describes the change that the file needs.
     pub fn parse(text: &[u8]) -> Result<Users, String> {
         let mut users = Vec::new();
         for (at, line) in text.split(|&byte| byte == b'\n').enumerate() {
@@ -34,26 +34,26 @@ impl Users {
         }
     }
 
-    /// Replaces this list, and all its clones, by `newer`. Clients that have authenticated stay so.
+    /// Replaces this list, and all its clones, by `newer`. Authenticated clients stay so.
     pub fn replace_by(&self, newer: Users) {
         let list = newer.0.read().unwrap_or_else(PoisonError::into_inner).clone();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = list;
     }
 
-    /// True if a user has this name and password. The time does not depend on the position of a
-    /// wrong byte.
+    /// True if a user has this name and password. The time does not depend on the position of the
+    /// first wrong byte.
     pub(crate) fn knows(&self, name: &[u8], password: &[u8]) -> bool {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         list.iter()
             .fold(false, |known, user| known | (same(&user.0, name) & same(&user.1, password)))
     }
 
-    /// `user password`, as the text protocol sends it.
+    /// Checks `user password`, as sent in the text protocol.
     pub(crate) fn knows_text(&self, text: &[u8]) -> bool {
         memchr::memchr(b' ', text).is_some_and(|at| self.knows(&text[..at], &text[at + 1..]))
     }
 
-    /// `[authorize-as] NUL user NUL password`, as SASL PLAIN sends it. RFC 4616
+    /// Checks `[authorize-as] NUL user NUL password`, as sent by SASL PLAIN. RFC 4616
     pub(crate) fn knows_plain(&self, text: &[u8]) -> bool {
         let mut parts = text.splitn(3, |&byte| byte == 0);
         let (Some(_), Some(name), Some(password)) = (parts.next(), parts.next(), parts.next())

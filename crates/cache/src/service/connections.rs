@@ -1,4 +1,4 @@
-//! Who is connected: for `stats conns` and for `watch connevents`.
+//! List of connections, for `stats conns` and `watch connevents`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,18 +59,18 @@ impl fmt::Display for Peer {
 /// Facts about one conversation.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Counted from 1. It stands where memcached shows a descriptor.
+    /// Counted from 1. Shown where memcached has a descriptor.
     pub(crate) id: u64,
     pub(crate) peer: Peer,
     /// Index of the listener that accepted it.
     pub(crate) listener: Option<usize>,
     /// Time of the last command.
     pub(crate) last_command: AtomicU32,
-    /// Its place in the list. Only changed under the list's lock.
+    /// Position in the list. Changed only under the list's lock.
     place: Mutex<usize>,
 }
 
-/// All conversations, and where the server listens.
+/// All conversations, and the listening addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     last_id: AtomicU64,
@@ -111,13 +111,13 @@ impl Connections {
         lock(&self.listeners).push(address);
     }
 
-    /// Number of open connections, and of all since the start.
+    /// Numbers of open connections and of connections since the start.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let open = lock(&self.list).len() as u64;
         (open, self.last_id.load(Ordering::Relaxed))
     }
 
-    /// Calls `each` with every conversation that is open now.
+    /// Calls `each` with every open conversation.
     pub(crate) fn for_each(&self, each: impl FnMut(&Arc<Connection>)) {
         let list: Vec<_> = lock(&self.list).clone();
         list.iter().for_each(each);

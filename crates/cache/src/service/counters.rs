@@ -11,27 +11,27 @@ pub(crate) enum Count {
     Meta,
     /// `flush_all`.
     Flush,
-    /// Values above the limit.
+    /// Values above the size limit.
     StoreTooLarge,
-    /// Values for which there was no memory.
+    /// Values without memory for them.
     StoreNoMemory,
-    /// Tries to authenticate.
+    /// Attempts to authenticate.
     AuthCommands,
-    /// Failed ones.
+    /// Failed attempts to authenticate.
     AuthErrors,
-    /// Gets that leave no mark (`mg` with `u`) and found the item.
+    /// Gets without marking a use (`mg` with `u`) that found the item.
     PeekHits,
-    /// Gets that leave no mark and did not find the item.
+    /// Gets without marking a use that did not find the item.
     PeekMisses,
-    /// Crawls that clients asked for.
+    /// Crawls requested by clients.
     CrawlerStarts,
-    /// Conversations that gave way to others, with commands still to answer.
+    /// Conversations that yielded to others with commands still unanswered.
     Yields,
 }
 
 const COUNT: usize = Count::Yields as usize + 1;
 
-/// A number for each [`Count`].
+/// One number per [`Count`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     shards: Shards<[AtomicU64; COUNT]>,

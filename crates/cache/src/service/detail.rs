@@ -1,4 +1,4 @@
-//! `stats detail`: gets, hits, sets and deletes by key prefix. Off until it is turned on.
+//! `stats detail`: gets, hits, sets and deletes by key prefix. Off by default.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::words::push_plain;
 
-/// Maximum number of prefixes; keys with others count in [`Detail::uncounted`] only.
+/// Maximum number of prefixes; keys with further ones count only in [`Detail::uncounted`].
 pub(crate) const PREFIXES_MAX: usize = 65_536;
 
 /// Event of a key.
@@ -58,7 +58,7 @@ impl Detail {
         self.lock().clear();
     }
 
-    /// Counts, when it is on. A key without the delimiter has no prefix.
+    /// Counts an event, if counting is on. A key without the delimiter has no prefix.
     #[cold]
     pub(crate) fn count(&self, key: &[u8], event: Event) {
         let Some(len) = memchr::memchr(self.delimiter, key) else {
@@ -80,7 +80,7 @@ impl Detail {
         }
     }
 
-    /// The reply to `stats detail dump`, without its end.
+    /// The reply to `stats detail dump`, without its end marker.
     pub(crate) fn dump(&self, to: &mut Vec<u8>) {
         for (prefix, counts) in self.lock().iter() {
             to.extend_from_slice(b"PREFIX ");
@@ -93,7 +93,7 @@ impl Detail {
         }
     }
 
-    /// Number of events not counted because there were too many prefixes.
+    /// Events not counted because there were too many prefixes.
     pub(crate) fn uncounted(&self) -> u64 {
         self.uncounted.load(Ordering::Relaxed)
     }

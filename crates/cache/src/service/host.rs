@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// Facts about the process, which the command knows and the sessions do not.
+/// Facts and actions of the process, which the command provides to the sessions.
 pub trait Host: Send + Sync {
     /// Reads the process's figures.
     fn process(&self) -> Process;
 
-    /// A client asked for the end (`shutdown`, `shutdown graceful`), and the settings allow it.
+    /// Ends the server: a client asked for it (`shutdown`, `shutdown graceful`), as permitted.
     fn shut_down(&self, how: StopMode);
 
-    /// A client wants the certificate to be read again (`refresh_certs`). `None` where no TLS is
-    /// spoken; else what is wrong with the files.
+    /// Reads the certificate again, for a client (`refresh_certs`). `None` without TLS; an error
+    /// describes the fault of the files.
     fn refresh_certificates(&self) -> Option<Result<(), String>> {
         None
     }
@@ -26,10 +26,10 @@ pub enum StopMode {
     Graceful,
 }
 
-/// Figures of the process in `stats`: 0 if the host does not know.
+/// Figures of the process in `stats`: 0 if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The process's number.
+    /// Process id.
     pub pid: u32,
     /// Processor time in user mode.
     pub rusage_user: Duration,
@@ -39,19 +39,19 @@ pub struct Process {
     pub rejected_connections: u64,
     /// Connections for which memory is held.
     pub connection_structures: u64,
-    /// Descriptors for other purposes than connections.
+    /// Descriptors that are not for connections.
     pub reserved_fds: u64,
     /// Bytes received.
     pub bytes_read: u64,
     /// Bytes sent.
     pub bytes_written: u64,
-    /// Number of times that accepting paused.
+    /// Number of pauses in accepting.
     pub listen_disabled_num: u64,
     /// Connections closed because they were idle.
     pub idle_kicks: u64,
 }
 
-/// A host that knows nothing and ends nothing: for tests, and for programs that embed a cache.
+/// A host without figures or actions: for tests, and for programs that embed a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct NoHost;
 

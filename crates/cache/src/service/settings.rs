@@ -9,9 +9,9 @@ pub struct Settings {
     pub version: String,
     /// `-c`
     pub connections_max: u32,
-    /// `-p`, 0 when it does not listen there.
+    /// `-p`; 0: no TCP listener.
     pub tcp_port: u16,
-    /// `-U`, 0 when it does not listen there.
+    /// `-U`; 0: no UDP socket.
     pub udp_port: u16,
     /// `-l`
     pub interface: Option<String>,
@@ -27,7 +27,7 @@ pub struct Settings {
     pub backlog: u32,
     /// `-B`
     pub binding: Binding,
-    /// `-D`: what ends the prefix of a key in `stats detail`.
+    /// `-D`: delimiter that ends the prefix of a key in `stats detail`.
     pub prefix_delimiter: u8,
     /// `-D` was given: `stats detail` counts from the start.
     pub counts_prefixes: bool,
@@ -35,24 +35,24 @@ pub struct Settings {
     pub allows_shutdown: bool,
     /// Without `-F`: clients may flush.
     pub allows_flush: bool,
-    /// Without `-X`: clients may look at all keys.
+    /// Without `-X`: clients may list all keys.
     pub allows_dump: bool,
     /// Without `-W`: clients may watch.
     pub allows_watch: bool,
     /// `-o maxconns_fast`
     pub refuses_at_connections_max: bool,
-    /// `-o idle_timeout=`, 0 is none.
+    /// `-o idle_timeout=`; 0 means none.
     pub idle_timeout_s: u32,
     /// `-Z`
     pub tls: bool,
     /// `-v`: 0 to 2.
     pub verbosity: u32,
-    /// Without `-o no_lru_crawler`: expired items are looked for in the background. Clients may
-    /// change it.
+    /// Without `-o no_lru_crawler`: expired items are removed in the background. Clients may change
+    /// it.
     pub crawls: bool,
-    /// `-o track_sizes`: `stats sizes` tells. Clients may change it.
+    /// `-o track_sizes`: `stats sizes` shows sizes. Clients may change it.
     pub tracks_sizes: bool,
-    /// Who may use it.
+    /// Authentication of clients.
     pub auth: Auth,
 }
 
@@ -68,10 +68,10 @@ pub enum Binding {
     Binary,
 }
 
-/// Who may use the cache.
+/// Authentication of clients.
 #[derive(Clone, Debug, Default)]
 pub enum Auth {
-    /// Every client.
+    /// None: every client may use the cache.
     #[default]
     Open,
     /// `-Y FILE`: a text conversation begins with a `set` of `user password`.

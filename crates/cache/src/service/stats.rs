@@ -1,5 +1,5 @@
-//! `stats`, by memcached's names. All of 1.6.45's are there, because monitors read them: what only
-//! memcached's own insides could fill (its segmented lists, its buffers, its extstore) is 0.
+//! `stats`, with memcached's names. All names of 1.6.45 are present, because monitors read them:
+//! those of memcached's own internals (segmented lists, buffers, extstore) are 0.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use super::counters::Count;
 use super::{Auth, Binding, Peer, Service, watch};
 use crate::store::{ClassStats, Seconds, Stats};
 
-/// Names that nothing here corresponds to; always 0.
+/// Names without a counterpart here; always 0.
 const ZEROS: &str = "
     response_obj_oom response_obj_count response_obj_bytes read_buf_count read_buf_bytes
     read_buf_bytes_free read_buf_oom slab_reassign_chunk_rescues slab_reassign_evictions_nomem
@@ -16,12 +16,12 @@ const ZEROS: &str = "
     round_robin_fallback lru_maintainer_juggles lru_bumps_dropped lrutail_reflocked
     evicted_active moves_to_cold moves_to_warm moves_within_lru direct_reclaims";
 
-/// The same of `stats items`.
+/// The same for `stats items`.
 const ITEM_ZEROS: &str = "
     age_hot age_warm evicted_active crawler_items_checked lrutail_reflocked moves_to_cold
     moves_within_lru direct_reclaims hits_to_hot hits_to_warm hits_to_cold hits_to_temp";
 
-/// The same of `stats settings`.
+/// The same for `stats settings`.
 const SETTING_ZEROS: &str = "
     num_threads_per_udp slab_automove_ratio slab_automove_window slab_automove_freeratio
     slab_chunk_max tail_repair_time hot_lru_pct warm_lru_pct hot_max_factor warm_max_factor
@@ -29,7 +29,7 @@ const SETTING_ZEROS: &str = "
     ext_low_ttl ext_recache_rate ext_wbuf_size ext_compact_under ext_drop_under ext_max_sleep
     ext_max_frag ssl_wbuf_size ssl_verify_mode ssl_keyformat";
 
-/// Settings of TLS that are not shown: files, and names of ciphers.
+/// TLS settings that are not shown: files and cipher names.
 const SETTING_NULLS: &[&str] = &["ssl_chain_cert", "ssl_key", "ssl_ciphers", "ssl_ca_cert"];
 
 /// Takes one name and value.
@@ -71,7 +71,7 @@ macro_rules! show {
 
 fn general(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     let process = service.host.process();
-    // Once: it takes the lock of each slab class, and clients ask often.
+    // Called once: it takes the lock of each slab class, and clients ask often.
     let stats = service.store().stats();
     let seconds =
         |time: std::time::Duration| format!("{}.{:06}", time.as_secs(), time.subsec_micros());
@@ -149,7 +149,7 @@ fn memory(service: &Service, stats: &Stats, sink: &mut Sink<'_>) {
     show!(sink,
         "hash_power_level": stats.hash_power_level,
         "hash_bytes": stats.hash_bytes,
-        // It grows bucket by bucket as it is written to, and delays no client.
+        // The table grows bucket by bucket with the writes, and delays no client.
         "hash_is_expanding": 0,
         "ghost_bytes": stats.ghost_bytes,
         "slab_reassign_rescues": stats.slab_reassign_rescues,
@@ -243,7 +243,7 @@ fn items(class: &ClassStats, sink: &mut Sink<'_>) {
     }
     show_class!(sink, format_args!("items:{}", class.id),
         "number": class.number,
-        // The small queue and the main one stand where memcached has its hot and warm lists.
+        // The small queue and the main queue are shown as memcached's hot and warm lists.
         "number_hot": class.number_small,
         "number_warm": class.number_main,
         "number_cold": 0,
@@ -282,7 +282,7 @@ fn slabs(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     );
 }
 
-/// The sizes are counted all the time; the switch only shows or hides them, as in memcached.
+/// Sizes are always counted; the setting only shows or hides them, as in memcached.
 fn sizes(service: &Service, sink: &mut Sink<'_>) {
     if !service.tuning.tracks_sizes.load(Ordering::Relaxed) {
         return sink("sizes_status", "disabled");
@@ -308,7 +308,7 @@ fn conns(service: &Service, now: Seconds, sink: &mut Sink<'_>) {
     service.connections.for_each(|connection| {
         let last = connection.last_command.load(Ordering::Relaxed);
         let listener = connection.listener.and_then(|at| listeners.get(at));
-        // A client of a Unix socket has no address: memcached shows the socket's own path.
+        // A client of a Unix socket has no address: memcached shows the path of the socket.
         let path = listener.filter(|_| connection.peer == Peer::Unix);
         let address = path.map_or_else(|| connection.peer.to_string(), String::clone);
         show_class!(sink, connection.id, "addr": address);

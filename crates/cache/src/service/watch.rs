@@ -1,7 +1,7 @@
-//! `watch`: events in the cache, as lines for clients that watch.
+//! `watch`: lines about events in the cache, for clients that watch.
 //!
-//! Without a watcher a command costs one load of [`Watchers::kinds`]. A watcher has a queue of
-//! bounded length; what does not fit is counted, and the watcher is told how many lines it missed.
+//! Without a watcher a command costs one load of [`Watchers::kinds`]. Each watcher has a bounded
+//! queue; lines that do not fit are counted, and the watcher is told how many it missed.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use session::Now;
 /// Maximum number of watchers, as in memcached: each line is copied for each.
 pub(crate) const WATCHERS_MAX: usize = 20;
 
-/// Maximum bytes of lines that wait for a watcher (memcached's `watcher_logbuf_size`).
+/// Maximum bytes of queued lines per watcher (memcached's `watcher_logbuf_size`).
 pub(crate) const QUEUE_LEN_MAX: usize = 256 * 1024;
 
-/// Kinds of events that a watcher asks for.
+/// Kinds of events that a watcher requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kinds(u32);
 
@@ -29,7 +29,7 @@ impl Kinds {
     pub(crate) const RAWCMDS: Kinds = Kinds(16);
     pub(crate) const SYSEVENTS: Kinds = Kinds(32);
     pub(crate) const DELETIONS: Kinds = Kinds(64);
-    /// The proxy's events: the name is known, and nothing is logged, because there is no proxy
+    /// Events of the proxy: the name is accepted, but nothing is logged, because there is no proxy
     /// here.
     pub(crate) const PROXY: Kinds = Kinds(128);
 
@@ -60,7 +60,7 @@ impl Kinds {
 /// All watchers of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    /// The kinds that any of them watches.
+    /// Union of the kinds that watchers request.
     kinds: AtomicU32,
     list: Mutex<Vec<Arc<Watcher>>>,
     line_number: AtomicU64,
@@ -69,7 +69,7 @@ pub(crate) struct Watchers {
     pub(crate) sent: AtomicU64,
 }
 
-/// Tells a connection that there is something to take. Called once, without locks.
+/// Notifies a connection of available lines. Called once, without locks.
 pub(crate) type Wake = Box<dyn FnOnce() + Send>;
 
 /// One connection that watches.
@@ -86,7 +86,7 @@ struct LineQueue {
     lines: Vec<u8>,
     line_count: u64,
     skipped: u64,
-    /// Wakes a connection that waits without a thread.
+    /// Wakes a connection that waits without occupying a thread.
     wake: Option<Wake>,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Debug for LineQueue {
 }
 
 impl Watchers {
-    /// Kinds that are watched now.
+    /// Kinds that are currently watched.
     #[inline]
     pub(crate) fn kinds(&self) -> Kinds {
         Kinds(self.kinds.load(Ordering::Relaxed))
@@ -138,13 +138,13 @@ impl Watchers {
         watcher.end();
     }
 
-    /// Ends all of them: a server that drains does not wait for watchers.
+    /// Ends all watches: a server that drains does not wait for watchers.
     pub(crate) fn end(&self) {
         let all = self.lock().clone();
         all.iter().for_each(|watcher| watcher.end());
     }
 
-    /// Gives a line to the watchers of its kind. `write` writes the part behind `ts=` and `gid=`.
+    /// Queues a line for the watchers of its kind. `write` writes the part after `ts=` and `gid=`.
     #[cold]
     pub(crate) fn log(&self, kind: Kinds, now: Now, write: impl FnOnce(&mut String)) {
         let list = self.lock();
@@ -204,7 +204,7 @@ impl Watcher {
         wake.into_iter().for_each(|wake| wake());
     }
 
-    /// Has `wake` called once there is something to take, or the watch has ended.
+    /// Sets a callback for when lines are available or the watch has ended.
     pub(crate) fn wake_by(&self, wake: Wake) {
         let mut queue = self.lock();
         if queue.lines.is_empty() && !self.is_ended() {
@@ -215,15 +215,14 @@ impl Watcher {
         wake();
     }
 
-    /// Waits on this thread until there is something to take, or `timeout` is over, or the watch
-    /// ends.
+    /// Blocks this thread until lines are available, the timeout expires, or the watch ends.
     pub(crate) fn wait(&self, timeout: Duration) {
         let queue = self.lock();
         let nothing = |queue: &mut LineQueue| queue.lines.is_empty() && !self.is_ended();
         drop(self.changed.wait_timeout_while(queue, timeout, nothing));
     }
 
-    /// Takes what is queued; says how many lines it is.
+    /// Takes the queued lines; returns their number.
     pub(crate) fn take(&self, to: &mut Vec<u8>) -> u64 {
         let mut queue = self.lock();
         to.extend_from_slice(&queue.lines);
@@ -275,7 +274,7 @@ mod tests {
         watchers.log(Kinds::MUTATIONS, test_now(), |line| line.push_str("yes"));
         watchers.log(Kinds::MUTATIONS, test_now(), |line| line.push_str("yes"));
         assert_eq!(count(), 1);
-        // There is something to take.
+        // Lines are available.
         wait();
         assert_eq!(count(), 2);
         watcher.take(&mut Vec::new());

@@ -1,16 +1,15 @@
-/// Configuration of a store, by memcached's own names.
+/// Configuration of a store, with memcached's own flags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `-m`: the hard limit of item memory in bytes. Rounded down to whole pages of 1 MiB.
     pub memory_max: u64,
-    /// `-I`: the longest item in bytes, its key and header counted. At most 1 GiB.
+    /// `-I`: longest item in bytes, including key and header. At most 1 GiB.
     pub item_len_max: u32,
     /// `-n`: minimum space in a chunk for key and value, in bytes.
     pub chunk_space_min: u32,
-    /// `-f`: how much longer the chunks of the next slab class are.
+    /// `-f`: growth factor of chunk lengths from class to class.
     pub chunk_growth: f64,
-    /// Without `-M`: a full store gives up old items for new ones. With `-M` it refuses the new
-    /// ones.
+    /// Without `-M`: a full store evicts old items for new ones. With `-M` it refuses new ones.
     pub evicts: bool,
     /// Without `-C`: items carry a unique number that changes with each store.
     pub counts_cas: bool,

@@ -10,16 +10,16 @@ pub struct Stats {
     pub curr_items: u64,
     /// Items stored since the start.
     pub total_items: u64,
-    /// Bytes of all items: headers, keys and values, without what rounding up to chunks costs.
+    /// Bytes of all items: headers, keys and values, without rounding up to chunks.
     pub bytes: u64,
-    /// `-m` as it stands, in bytes.
+    /// Current memory limit (`-m`) in bytes.
     pub limit_maxbytes: u64,
     /// Memory in pages, in bytes: never above the limit, except for pages that `cache_memlimit` has
-    /// yet to take back.
+    /// yet to free.
     pub total_malloced: u64,
     /// Gets that found the item.
     pub get_hits: u64,
-    /// Gets that did not, for any reason.
+    /// Gets that did not find it, for any reason.
     pub get_misses: u64,
     /// Misses because the item had expired.
     pub get_expired: u64,
@@ -27,11 +27,11 @@ pub struct Stats {
     pub get_flushed: u64,
     /// Touches that found the item (get-and-touch included).
     pub touch_hits: u64,
-    /// Touches that did not.
+    /// Touches that did not find it.
     pub touch_misses: u64,
     /// Deletes that found the item.
     pub delete_hits: u64,
-    /// Deletes that did not.
+    /// Deletes that did not find it.
     pub delete_misses: u64,
     /// Increments.
     pub incr_hits: u64,
@@ -45,29 +45,29 @@ pub struct Stats {
     pub cas_hits: u64,
     /// Stores with a cas of items that do not exist.
     pub cas_misses: u64,
-    /// Stores with another cas.
+    /// Stores with a wrong cas.
     pub cas_badval: u64,
-    /// Stores that were begun (`cmd_set`).
+    /// Started stores (`cmd_set`).
     pub cmd_set: u64,
     /// Items evicted for new ones.
     pub evictions: u64,
-    /// Expired items that gave their place to new ones.
+    /// Expired items whose memory went to new ones.
     pub reclaimed: u64,
     /// Expired items that were never fetched.
     pub expired_unfetched: u64,
     /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
-    /// Items that the crawler took out.
+    /// Items removed by the crawler.
     pub crawler_reclaimed: u64,
-    /// Items that the crawler looked at.
+    /// Items visited by the crawler.
     pub crawler_items_checked: u64,
     /// Stores refused because no memory was free.
     pub out_of_memory: u64,
-    /// Pages that changed their slab class.
+    /// Pages moved to another slab class.
     pub slabs_moved: u64,
     /// True while a page moves to another class.
     pub slab_reassign_running: bool,
-    /// Items copied out of pages on their way (memcached's `slab_reassign_chunk_rescues`).
+    /// Items copied out of moving pages (memcached's `slab_reassign_chunk_rescues`).
     pub slab_reassign_rescues: u64,
     /// log2 of the buckets of the table, rounded down.
     pub hash_power_level: u32,
@@ -75,19 +75,19 @@ pub struct Stats {
     pub hash_bytes: u64,
     /// Memory of the ghost queues in bytes: two for each item that fits. It is not part of `-m`.
     pub ghost_bytes: u64,
-    /// Chunks that are freed when their last reader is done.
+    /// Removed chunks that still have readers.
     pub limbo_chunks: u64,
-    /// Stores that waited, because readers still held all memory that could be had.
+    /// Stores that waited for readers, which held all reclaimable memory.
     pub reader_waits: u64,
-    /// Stores refused because the readers did not leave in time: part of `out_of_memory`.
+    /// Stores refused because readers did not finish in time: part of `out_of_memory`.
     pub refused_behind_readers: u64,
-    /// Memory of values that are not whole yet, in bytes.
+    /// Memory of incomplete values, in bytes.
     pub upload_bytes: u64,
-    /// Stores refused because such values had their share of the memory, which is half.
+    /// Stores refused because incomplete values already take half of the memory.
     pub uploads_refused: u64,
 }
 
-/// An evicted item, as an observer is told of it (`watch evictions`).
+/// An evicted item, as passed to an observer (`watch evictions`).
 #[derive(Clone, Copy, Debug)]
 pub struct Eviction<'a> {
     /// The key.
@@ -125,35 +125,35 @@ pub struct ClassStats {
     pub free_chunks: u64,
     /// Chunks that were never in use.
     pub free_chunks_end: u64,
-    /// Bytes that items asked for.
+    /// Bytes requested by items.
     pub mem_requested: u64,
     /// Items in the class's queues.
     pub number: u64,
-    /// Items in the small queue (on probation; memcached's nearest word is hot).
+    /// Items in the small queue (on probation; closest to memcached's hot list).
     pub number_small: u64,
-    /// Items in the main queue (memcached's nearest word is warm).
+    /// Items in the main queue (closest to memcached's warm list).
     pub number_main: u64,
-    /// Seconds since the item next to be given up was last used.
+    /// Seconds since the last use of the next item to evict.
     pub age: Seconds,
     /// Items evicted.
     pub evicted: u64,
     /// Evicted items with an expiry time.
     pub evicted_nonzero: u64,
-    /// Seconds since the last evicted item was used.
+    /// Seconds since the last use of the most recently evicted item.
     pub evicted_time: Seconds,
     /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
     /// Stores refused because no memory was free.
     pub out_of_memory: u64,
-    /// Expired items that gave their place to new ones.
+    /// Expired items whose memory went to new ones.
     pub reclaimed: u64,
     /// Expired items that were never fetched.
     pub expired_unfetched: u64,
-    /// Items that the crawler took out.
+    /// Items removed by the crawler.
     pub crawler_reclaimed: u64,
-    /// Items that moved from the small queue to the main one.
+    /// Items moved from the small queue to the main one.
     pub promoted: u64,
-    /// Items that the ghost queue knew when they came back.
+    /// Items that returned while the ghost queue remembered them.
     pub ghost_hits: u64,
     /// Items stored since the start, new versions included.
     pub stored: u64,
@@ -169,7 +169,7 @@ pub struct ClassStats {
     pub decr_hits: u64,
     /// Stores with the right cas.
     pub cas_hits: u64,
-    /// Stores with another cas.
+    /// Stores with a wrong cas.
     pub cas_badval: u64,
     /// Touches.
     pub touch_hits: u64,

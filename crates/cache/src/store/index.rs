@@ -6,23 +6,21 @@
 //!  ┌──────────────────────────────────┬───────────┬───────────┬─── ... ───┬───────────┐
 //!  │ further │ level │ short │ locked │ tag│chunk │ tag│chunk │           │ tag│chunk │   7 slots
 //!  └────┬────┴───────┴───────┴────────┴───────────┴───────────┴─── ... ───┴───────────┘
-//!       └──▶ a further bucket, when more than 7 keys meet
+//!       └──▶ a further bucket, when more than 7 keys collide
 //! ```
 //!
 //! *Linear hashing* (Litwin, VLDB 1980): the table grows by splitting one bucket at a time, in
 //! order. A bucket of level `l` holds the keys whose hashes agree with its number in the low `l`
-//! bits. Splitting bucket `i` makes it a bucket of level `l + 1` and its upper half bucket
-//! `i + 2^l`. So growth is part of every insert, costs a microsecond, never doubles anything, and
+//! bits. Splitting bucket `i` raises its level to `l + 1` and moves its upper half to bucket `i +
+//! 2^l`. Growth is thus part of every insert, costs a microsecond, never doubles the table, and
 //! memory follows the number of items.
 //!
-//! * **Readers** take no lock. They start from a hint of the level, which may be old, and follow
-//!   the levels that buckets say. A slot is one word, so an item is replaced in one store. A reader
-//!   that finds nothing looks whether its bucket was split meanwhile, and begins again if so.
-//! * **Writers** lock the bucket, for as long as it takes to change it and the queues of the item's
-//!   slab class.
+//! * **Readers** take no lock. They start from a hint of the level, which may be outdated, and
+//! follow the levels in the buckets. A slot is one word, so replacing an item is one store. A
+//! reader that finds nothing checks whether its bucket was split meanwhile, and then starts again.
+//! * **Writers** lock the bucket while they change it and the queues of the item's slab class.
 //!
-//! A reader must have pinned the epoch, since the tag is only part of the hash and the key is in
-//! the item.
+//! A reader must pin the epoch, since the tag is only part of the hash and the key is in the item.
 
 use std::hint;
 use std::sync::{Mutex, OnceLock, TryLockError};
@@ -32,12 +30,12 @@ use super::memory::arena::{CHUNK_BITS, Chunk};
 use super::memory::prefetch::prefetch;
 use super::memory::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// A model has a chain with two keys already.
+/// Slots per bucket; one under loom, so that a chain needs only two keys.
 const SLOTS: usize = if cfg!(loom) { 1 } else { 7 };
 const SEGMENT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
-/// Buckets are made by the segment of 256 KiB; making one takes some 50 µs.
+/// Buckets are allocated in segments of 256 KiB; allocating one takes some 50 µs.
 const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
-/// 2^16 segments of 2^12 buckets, 5 items each: 1.3 thousand million items.
+/// 2^16 segments of 2^12 buckets, 5 items each: 1.3 billion items.
 const SEGMENTS_MAX: usize = 1 << SEGMENTS_BITS;
 const SEGMENTS_BITS: u32 = if cfg!(loom) { 1 } else { 16 };
 const BITS_MAX: u32 = SEGMENT_BITS + SEGMENTS_BITS;
@@ -47,10 +45,10 @@ const BITS_MAX: u32 = SEGMENT_BITS + SEGMENTS_BITS;
 const LOAD_MAX: u64 = 5;
 
 const LOCKED: u64 = 1;
-/// The chain became shorter at this level: what was in a further bucket is in this one now. A
-/// further bucket that is given up may come back into the same chain, so by its number alone a
-/// reader could not tell. Once set it stays until the next split, which changes the level; so no
-/// control word ever comes back.
+/// The chain became shorter at this level: the items of a further bucket are now in this one. A
+/// freed further bucket may rejoin the same chain, so its number alone would not show the change.
+/// The flag stays set until the next split, which changes the level; no control word ever
+/// repeats.
 const SHORTENED: u64 = 2;
 const LEVEL_SHIFT: u32 = 8;
 const FURTHER_SHIFT: u32 = 32;
@@ -64,17 +62,17 @@ struct Bucket {
     slots: [AtomicU64; SLOTS],
 }
 
-/// Buckets by number, made as they are needed, never moved.
+/// Buckets by number, allocated when needed, never moved.
 struct Buckets {
     segments: Box<[OnceLock<Box<[Bucket]>>]>,
-    /// Number of segments: `stats` asks often, and counting them takes 65,536 loads.
+    /// Number of segments, for `stats`, which asks often: counting them takes 65,536 loads.
     made: AtomicU64,
 }
 
 pub(crate) struct Index {
     buckets: Buckets,
     further: Buckets,
-    /// Every bucket is of this level or of the next. A hint: it may lag.
+    /// Every bucket has this level or the next. A hint: it may lag.
     base_level: AtomicU32,
     items: AtomicU64,
     bucket_count: AtomicU64,
@@ -84,7 +82,7 @@ pub(crate) struct Index {
 
 struct Growth {
     level: u32,
-    /// Buckets below this are of level `level + 1`.
+    /// Buckets below this number have level `level + 1`.
     split_at: u64,
 }
 
@@ -163,7 +161,7 @@ impl Buckets {
 }
 
 impl Index {
-    /// An empty table for `2^bits` items without growing.
+    /// An empty table with space for `2^bits` items without growing.
     pub(crate) fn new(bits: u32) -> Index {
         // 2^bits items at a load of 4.
         Index::with_buckets(bits.saturating_sub(2).clamp(4, BITS_MAX - 1))
@@ -198,10 +196,10 @@ impl Index {
         self.buckets.memory_len() + self.further.memory_len()
     }
 
-    /// Finds an item without a lock. `is_key` compares the whole key. The epoch is pinned.
+    /// Finds an item without a lock. `is_key` compares the whole key. The epoch must be pinned.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is_key: impl Fn(Chunk) -> bool) -> Option<Chunk> {
-        // Acquire: a thread that knows of a level sees the buckets that it leads to.
+        // Acquire: a thread that reads a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
             let (first, control) = self.bucket(hash, bits);
@@ -219,7 +217,7 @@ impl Index {
         }
     }
 
-    /// The bucket of a hash and its control word, by following the levels from `bits` on.
+    /// The bucket of a hash and its control word, found by following the levels from `bits` on.
     #[inline]
     fn bucket(&self, hash: u64, mut bits: u32) -> (&Bucket, u64) {
         loop {
@@ -232,7 +230,7 @@ impl Index {
         }
     }
 
-    /// Asks for the bucket of a hash before [`Index::find`] needs it.
+    /// Prefetches the bucket of a hash for [`Index::find`].
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         let bits = self.base_level.load(Ordering::Acquire);
@@ -280,7 +278,7 @@ impl Index {
 
     /// Locks the bucket of a hash.
     pub(crate) fn lock(&self, hash: u64) -> Locked<'_> {
-        // Acquire: a thread that knows of a level sees the buckets that it leads to.
+        // Acquire: a thread that reads a level sees the buckets that it leads to.
         let mut bits = self.base_level.load(Ordering::Acquire);
         loop {
             let locked = self.lock_number(low_bits(hash, bits), hash);
@@ -304,16 +302,16 @@ impl Index {
             if bucket.control.compare_exchange_weak(free, locked, ok, no).is_ok() {
                 return Locked { index: self, bucket, control: free, hash };
             }
-            // Held for some 100 ns, unless the kernel took the holder off its processor.
+            // Held for some 100 ns, unless the holder was preempted.
             spins += 1;
             if spins.is_multiple_of(SPINS_MAX) { thread::yield_now() } else { hint::spin_loop() }
         }
     }
 
-    /// Splits a bucket if the table is too full. `hash_of` hashes the key of an item. No bucket is
-    /// locked by the caller.
+    /// Splits a bucket if the table is too full. `hash_of` hashes the key of an item. The caller
+    /// must hold no bucket's lock.
     pub(crate) fn grow(&self, hash_of: impl Fn(Chunk) -> u64) {
-        // Two for each insert at most, so that growth keeps up and no insert pays for others.
+        // At most two splits per insert: growth keeps up, and no insert pays for others.
         for _ in 0..2 {
             if self.items() <= self.bucket_count() * LOAD_MAX {
                 return;
@@ -334,7 +332,7 @@ impl Index {
         let twin_number = number | 1 << growth.level;
         let raised = u64::from(growth.level + 1) << LEVEL_SHIFT;
         let mut low = self.lock_number(number, 0);
-        // The twin is not looked at before the level of this bucket says that it is there.
+        // Readers do not reach the twin before the level of this bucket leads to it.
         let twin_bucket = self.buckets.make(twin_number);
         twin_bucket.control.store(raised | LOCKED, Ordering::Relaxed);
         let mut twin = Locked { index: self, bucket: twin_bucket, control: raised, hash: 0 };
@@ -350,10 +348,9 @@ impl Index {
         for slot in &moving {
             twin.put(slot.load(Ordering::Relaxed));
         }
-        // Release what the twin holds with the level that leads to it.
+        // Release the contents of the twin together with the level that leads to it.
         drop(twin);
-        // Before anything leaves the low half: a walk that finds it empty must not stop before the
-        // twin.
+        // Before the low half is emptied: a walk that finds it empty must not stop before the twin.
         self.bucket_count.fetch_add(1, Ordering::Release);
         low.control = low.control & !(0xff << LEVEL_SHIFT | SHORTENED) | raised;
         low.bucket.control.store(low.control | LOCKED, Ordering::Release);
@@ -380,8 +377,8 @@ impl Index {
         })
     }
 
-    /// The chunks in a bucket: all that are there throughout, or move to a bucket of a higher
-    /// number meanwhile. The epoch is pinned.
+    /// The chunks in a bucket: all that stay throughout, or move to a bucket of a higher number
+    /// meanwhile. The epoch must be pinned.
     pub(crate) fn chunks(&self, number: u64) -> Vec<Chunk> {
         let first = self.buckets.get(number);
         loop {
@@ -397,14 +394,14 @@ impl Index {
                 bucket = further;
                 link = bucket.control.load(Ordering::Acquire);
             }
-            // A chain that became shorter may have lost what moved forward in it.
+            // After a chain became shorter, items that moved forward may have been missed.
             if (first.control.load(Ordering::Acquire) ^ control) & !LOCKED == 0 {
                 return found;
             }
         }
     }
 
-    /// True if the bucket exists, so that a walk over all knows where to stop.
+    /// True if the bucket exists: the end condition of a walk over all buckets.
     pub(crate) fn has_bucket(&self, number: u64) -> bool {
         number < self.bucket_count.load(Ordering::Acquire)
     }
@@ -425,18 +422,18 @@ impl<'i> Locked<'i> {
         })
     }
 
-    /// Puts a new item in. The key must not be there.
+    /// Inserts a new item. The key must be absent.
     pub(crate) fn insert(&mut self, chunk: Chunk) {
         self.put(slot(self.hash, chunk));
         self.index.items.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts another item into the place of one: readers see the one or the other.
+    /// Replaces an item by another: readers see one or the other.
     pub(crate) fn replace(&self, at: At<'_>, chunk: Chunk) {
         at.0.store(slot(self.hash, chunk), Ordering::Release);
     }
 
-    /// Takes an item out.
+    /// Removes an item.
     pub(crate) fn remove(&self, at: At<'_>) {
         at.0.store(0, Ordering::Release);
         self.index.items.fetch_sub(1, Ordering::Relaxed);
@@ -448,7 +445,7 @@ impl<'i> Locked<'i> {
         slot.store(value, Ordering::Release);
     }
 
-    /// Hangs a further bucket between this one and the rest of its chain; returns its first slot.
+    /// Links a further bucket between this one and the rest of its chain; returns its first slot.
     fn lengthen(&mut self) -> &'i AtomicU64 {
         let number = self.index.take_further();
         let further = self.index.further.get(u64::from(number));
@@ -460,16 +457,15 @@ impl<'i> Locked<'i> {
         &further.slots[0]
     }
 
-    /// After a split: what is left moves into the first bucket where it fits, and empty further
-    /// buckets go back.
+    /// After a split: moves the remaining items into the first bucket if they fit, and frees the
+    /// further buckets.
     fn free_empty_further(&mut self) {
         let left: Vec<_> = self.slots().map(|slot| slot.load(Ordering::Relaxed)).collect();
         let left: Vec<_> = left.into_iter().filter(|value| *value != 0).collect();
         if left.len() > SLOTS || self.control >> FURTHER_SHIFT == 0 {
             return;
         }
-        // First the copies, then the shorter chain: a reader finds each key in one place or in
-        // both.
+        // Copy first, then shorten the chain: a reader finds each key in one place or in both.
         let in_first: Vec<_> =
             self.bucket.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).collect();
         for value in left.iter().filter(|value| !in_first.contains(value)) {
@@ -513,7 +509,7 @@ impl Drop for Locked<'_> {
 mod tests {
     use super::*;
 
-    // A chunk stands for its key. The mixer is that of SplitMix64 (Steele and others, OOPSLA 2014).
+    // The chunk is its own key. The mixer is SplitMix64 (Steele and others, OOPSLA 2014).
     fn hash_of(chunk: Chunk) -> u64 {
         let z = chunk.units().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -582,7 +578,7 @@ mod tests {
         for units in 1..=100 {
             index.lock(42).insert(chunk(units));
         }
-        // Those that found no place in the bucket have one in a further one.
+        // Keys that do not fit into the bucket are in a further one.
         assert!(index.memory_len() >= empty_len + 8 * (100 - 16));
         for units in 1..=100 {
             assert!(index.find(42, |found| found == chunk(units)).is_some());
@@ -628,12 +624,11 @@ mod models {
         Chunk::from_units(units).unwrap()
     }
 
-    /// A bucket of two keys is split: one stays, one moves. A lookup of either finds it, at any
-    /// moment.
+    /// A bucket of two keys is split: one stays, one moves. A lookup always finds either.
     #[test]
     fn reader_during_a_split() {
         let mut model = loom::model::Builder::new();
-        // With one slot the second key lies in a further bucket: too many orders to try all.
+        // With one slot the second key is in a further bucket: too many orders to try all.
         model.preemption_bound = Some(3);
         model.check(|| {
             let index = Arc::new(Index::with_buckets(0));
@@ -656,21 +651,21 @@ mod models {
         });
     }
 
-    /// Fails without the cure: with the mark `SHORTENED` left out, loom finds the lost key in
+    /// Verified to fail without the cure: without the mark `SHORTENED`, loom finds the lost key in
     /// seconds.
     ///
-    /// A split makes a chain shorter, and the next insert makes it longer by the very bucket that
-    /// was given up. Seen: a reader that had looked at the first bucket before the key was copied
-    /// there, and at the further one after it was cleared, found the control word as it was and
-    /// reported a miss. Cause: the word was compared by the further bucket's number (ABA). Cure:
-    /// the word says that the chain became shorter.
+    /// A split makes a chain shorter, and the next insert makes it longer with the same bucket that
+    /// was freed. Seen: a reader that had read the first bucket before the key was copied there,
+    /// and the further one after it was cleared, found the control word unchanged and reported a
+    /// miss. Cause: the word was compared by the further bucket's number (ABA). Cure: the word
+    /// records that the chain became shorter.
     #[test]
     fn reader_during_chain_changes() {
-        // The first moves to the twin, the second comes into its place, the third takes the further
+        // The first key moves to the twin, the second takes its place, the third takes the further
         // bucket again.
         const HASHES: [u64; 3] = [0b1, 0b10, 0b100];
         let mut model = loom::model::Builder::new();
-        // The reader is interrupted once, and the writer while it is.
+        // The reader is interrupted once, and the writer during that.
         model.preemption_bound = Some(3);
         model.check(|| {
             let index = Arc::new(Index::with_buckets(0));
@@ -692,8 +687,8 @@ mod models {
         });
     }
 
-    /// An item is stored over again and again: a reader sees one of its versions, never none, and
-    /// none older than one that it has seen.
+    /// An item is stored repeatedly: a reader sees one of its versions, never none, and never an
+    /// older one than before.
     #[test]
     fn a_reader_sees_versions_in_order() {
         loom::model(|| {

@@ -1,5 +1,4 @@
-//! Memory: the range of addresses, its chunks and what stands at their start, and when memory may
-//! be used again.
+//! Memory: the address range, its chunks and their headers, and the reclamation of memory.
 
 pub(crate) mod arena;
 pub(crate) mod classes;

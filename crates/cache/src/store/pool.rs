@@ -44,9 +44,9 @@ pub(crate) struct Pool {
     pages_limit: AtomicU32,
     hasher: RandomState,
     cas: AtomicU64,
-    /// Memory held by values that are not complete.
+    /// Memory held by incomplete values.
     pub(crate) upload_len: AtomicU64,
-    /// The generation and when the next flush is due: see `crawl::Flush`.
+    /// The generation, and the time of the next flush: see `crawl::Flush`.
     pub(crate) flush: AtomicU64,
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) mover: Mutex<Mover>,
@@ -58,27 +58,27 @@ pub(crate) struct Pool {
 
 pub(crate) type Observer = Box<dyn Fn(Eviction<'_>) + Send + Sync>;
 
-/// Neighbouring classes are locked by different processors, so each has its own lines.
+/// Different processors lock neighbouring classes, so each has its own cache lines.
 #[repr(align(128))]
 struct ClassCell(Mutex<Class>);
 
 pub(crate) struct Pages {
-    /// Pages from here on were never used.
+    /// First page that was never used.
     fresh: u32,
-    /// Pages that were used and given back.
+    /// Pages that were used and freed.
     free: Vec<u32>,
     in_use: u32,
 }
 
-/// Stripes of counters and pins: threads beyond these share.
+/// Stripes of counters and pins; further threads share them.
 const STRIPES_MAX: usize = 128;
 
 impl Pool {
     pub(crate) fn new(config: Config) -> io::Result<Pool> {
-        // Addresses cost nothing, and the limit may be raised while the server runs.
+        // Addresses cost nothing, and the limit may be raised at run time.
         const PAGES_WANTED_MIN: u64 = 64 << 10;
         const PAGES_MAX: u64 = ((1 << CHUNK_BITS) / (PAGE_LEN as u64 / 8)) - 1;
-        // The owners' table has 24 bits for a place.
+        // The owners' table has 24 bits per place.
         let pages_limit = (config.memory_max / PAGE_LEN as u64).clamp(1, PAGES_MAX);
         let wanted = (4 * pages_limit).clamp(PAGES_WANTED_MIN, PAGES_MAX);
         let arena = Arena::reserve(pages_limit as u32, wanted as u32, config.huge_pages)?;
@@ -87,7 +87,7 @@ impl Pool {
             let len_below = at.checked_sub(1).map_or(0, |below| lens.as_slice()[below]);
             ClassCell(Mutex::new(Class::new(at as u8 + 1, len_below, *len)))
         };
-        // A writer that wants memory back looks at all of them.
+        // A writer that reclaims memory checks all of them.
         let stripes = (4 * available_parallelism().map_or(16, NonZero::get)).clamp(8, STRIPES_MAX);
         Ok(Pool {
             owners: Owners::new(arena.pages_max),
@@ -121,7 +121,7 @@ impl Pool {
         hasher.finish()
     }
 
-    /// The hash of an item that is in the table or in a queue, under the lock that keeps it there.
+    /// The hash of an item in the table or in a queue, under the lock that keeps it there.
     pub(crate) fn hash_of(&self, chunk: Chunk) -> u64 {
         self.hash(self.key(chunk))
     }
@@ -131,8 +131,8 @@ impl Pool {
     #[allow(unsafe_code)]
     pub(crate) fn key(&self, chunk: Chunk) -> &[u8] {
         let key_len = self.arena.header(chunk).key_len.load(Relaxed);
-        // SAFETY: the key was written before the item was published or queued, stands at the start
-        // of the chunk, and is not written again; callers hold the item by a pin, a reference or a
+        // SAFETY: the key was written before the item was published or queued, is at the start of
+        // the chunk, and is not written again; callers hold the item by a pin, a reference or a
         // lock.
         unsafe { self.arena.bytes(chunk, 0, usize::from(key_len)) }
     }
@@ -149,7 +149,7 @@ impl Pool {
         1..=self.lens.last()
     }
 
-    /// The cas of a new version: the one that was asked for, or the next.
+    /// The cas of a new version: the requested one, or the next.
     pub(crate) fn cas_of(&self, asked: Option<u64>) -> u64 {
         match asked {
             Some(cas) if cas != 0 && self.config.counts_cas => cas,
@@ -161,14 +161,14 @@ impl Pool {
         if !self.config.counts_cas {
             return 0;
         }
-        // 0 is no cas: a snapshot may say that the last one was given out.
+        // Skip 0, which means no cas: a snapshot may contain the last number.
         match self.cas.fetch_add(1, Relaxed).wrapping_add(1) {
             0 => self.next_cas(),
             cas => cas,
         }
     }
 
-    /// The last cas that was given out, for a snapshot.
+    /// The last assigned cas, for a snapshot.
     pub(crate) fn last_cas(&self) -> u64 {
         self.cas.load(Relaxed)
     }
@@ -204,7 +204,7 @@ impl Pool {
         self.pages().in_use
     }
 
-    /// True if there is a page that no class has.
+    /// True if some page belongs to no class.
     pub(crate) fn has_page(&self) -> bool {
         self.pages().in_use < self.pages_limit()
     }
@@ -227,11 +227,11 @@ impl Pool {
         Some(number)
     }
 
-    /// Gives an empty page of no class back to the kernel.
+    /// Returns an empty page of no class to the kernel.
     #[allow(unsafe_code)]
     pub(crate) fn return_page(&self, number: u32) {
-        // SAFETY: all chunks of the page were free, which a chunk is only when no reader and no
-        // reference is left, and the page belongs to no class, so none is taken.
+        // SAFETY: all chunks of the page were free, which requires that no reader and no reference
+        // is left; the page belongs to no class, so none is allocated.
         unsafe { self.arena.give_back(number) };
         let mut pages = self.pages();
         pages.free.push(number);

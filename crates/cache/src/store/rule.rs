@@ -1,14 +1,14 @@
 use std::error;
 use std::fmt;
 
-/// The time in whole seconds since the server started, as memcached counts it: begins at 2 or
-/// above, so that an item with an expiry time of 1 has expired whenever one looks.
+/// Time in whole seconds since server start, as in memcached. It begins at 2 or above, so that an
+/// item with an expiry time of 1 has always expired.
 pub type Seconds = u32;
 
-/// The expiry time of what never expires.
+/// Expiry time of an item that never expires.
 pub const NEVER: Seconds = 0;
 
-/// The expiry time of what has already expired: for negative expiry times of the protocol.
+/// Expiry time of an item that has already expired: for negative expiry times of the protocol.
 pub const EXPIRED: Seconds = 1;
 
 /// Condition and effect of a write.
@@ -16,34 +16,33 @@ pub const EXPIRED: Seconds = 1;
 pub struct Rule {
     /// Effect of the write.
     pub mode: Mode,
-    /// Only if the item's cas is this one; a set or replace of a missing item is then
-    /// [`StoreOutcome::NotFound`]. An add does not look at it.
+    /// Only if the item's cas equals this; a set or replace of a missing item is then
+    /// [`StoreOutcome::NotFound`]. Ignored by an add.
     pub cas: Option<u64>,
-    /// Meta `I`: where `cas` is older (less) than the item's, store all the same, and mark as
-    /// stale.
+    /// Meta `I`: if `cas` is lower (older) than the item's, store nevertheless, and mark as stale.
     pub invalidate: bool,
     /// Meta `E`: the item's new cas, instead of the store's next one.
     pub new_cas: Option<u64>,
     /// Meta `N` of append and prepend: a missing item is stored, with the reservation's expiry
     /// time.
     pub vivify: bool,
-    /// Meta `N` of get: the item begins with its win token given out.
+    /// Meta `N` of get: the item begins with its win token taken.
     pub win_taken: bool,
 }
 
 /// Effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Stores.
+    /// Stores unconditionally.
     #[default]
     Set,
-    /// Stores what is not there.
+    /// Stores a missing item.
     Add,
-    /// Stores over what is there.
+    /// Stores over an existing item.
     Replace,
-    /// Puts the value behind what is there; flags and expiry time stay.
+    /// Appends to the existing value; flags and expiry time stay.
     Append,
-    /// Puts the value before what is there; flags and expiry time stay.
+    /// Prepends to the existing value; flags and expiry time stay.
     Prepend,
 }
 
@@ -56,16 +55,16 @@ impl From<Mode> for Rule {
 /// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
-    /// Done; the item has this cas now.
+    /// Stored; the item has this cas now.
     Stored {
         /// The item's cas (0 with `-C`).
         cas: u64,
     },
     /// The rule's mode forbade it.
     NotStored,
-    /// The cas is another one.
+    /// The item has another cas.
     Exists,
-    /// A cas was given, and there is no item.
+    /// A cas was given, but there is no item.
     NotFound,
 }
 
@@ -74,35 +73,35 @@ pub enum StoreOutcome {
 pub enum Miss {
     /// There is no such item.
     NotFound,
-    /// There was one, and its time was over.
+    /// The item had expired.
     Expired,
-    /// There was one, and it was flushed.
+    /// The item had been flushed.
     Flushed,
 }
 
 /// Condition and effect of a delete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeleteRule {
-    /// Only if the item's cas is this one.
+    /// Only if the item's cas equals this.
     pub cas: Option<u64>,
-    /// Meta `E`: the new cas of what is kept.
+    /// Meta `E`: the new cas of a kept item.
     pub new_cas: Option<u64>,
     /// Meta `I`: keep the item, marked as stale, with its win token free again.
     pub invalidate: bool,
     /// Meta `x`: keep the item, as a new one without value, flags, marks and expiry time.
     pub clear_value: bool,
-    /// Meta `T`: the new expiry time of what is kept.
+    /// Meta `T`: the new expiry time of a kept item.
     pub exptime: Option<Seconds>,
 }
 
 /// Result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// Gone, or marked, as the rule says.
+    /// Deleted or marked, according to the rule.
     Deleted,
     /// There is no such item.
     NotFound,
-    /// The cas is another one.
+    /// The item has another cas.
     Exists,
 }
 
@@ -111,9 +110,9 @@ pub enum Deleted {
 pub struct Arithmetic {
     /// Up or down.
     pub direction: Direction,
-    /// By how much.
+    /// Amount.
     pub delta: u64,
-    /// Only if the item's cas is this one.
+    /// Only if the item's cas equals this.
     pub cas: Option<u64>,
     /// Meta `E`: the item's new cas.
     pub new_cas: Option<u64>,
@@ -142,18 +141,18 @@ pub enum Counted {
     },
     /// There is no such item.
     NotFound,
-    /// The cas is another one.
+    /// The item has another cas.
     Exists,
     /// The value is not a decimal number of 64 bits.
     NotANumber,
 }
 
-/// Reason for which an item could not be stored.
+/// Reason why an item could not be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreError {
     /// Longer than `-I` allows.
     TooLarge,
-    /// The memory is full and nothing may be given up for the item.
+    /// The memory is full and nothing may be evicted for the item.
     OutOfMemory,
 }
 

@@ -1,19 +1,19 @@
-//! One slab class: its pages, its free chunks, its queues, and what waits for readers to leave.
+//! One slab class: its pages, its free chunks, its queues, and chunks that wait for readers.
 //!
 //! ```text
 //!             ┌──────── small ────────┐  used twice  ┌──────────── main ────────────┐
 //!  new item ─▶│ a tenth of the class  │─────────────▶│ used: once round again       │◀─┐
 //!             └──────────┬────────────┘              └──────────────┬───────────────┘──┘
-//!                        │ not used                                 │ not used
+//!                        │ unused                                   │ unused
 //!                        ▼                                          ▼
 //!                  ghost (key only)  ── comes back: main ──▶      limbo ─▶ free chunk
 //! ```
 //!
 //! Eviction is S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP
-//! 2023): most items are used once, so what is new has to prove itself in a small queue first. A
-//! hit changes two bits of the item and no queue. docs/cache-eviction.md has the figures.
+//! 2023): most items are used once, so a new item is first on probation in a small queue. A hit
+//! changes two bits of the item and no queue. docs/cache-eviction.md has the figures.
 //!
-//! Life of a chunk: free → reserved → queue → (floating, while an evictor looks for its bucket) →
+//! Life of a chunk: free → reserved → queue → (floating, while an evictor looks up its bucket) →
 //! limbo, until readers have left → free. All under the class's lock; a bucket's lock is taken
 //! before it, never after.
 
@@ -33,18 +33,18 @@ use crate::store::slab::ghost::Ghosts;
 use crate::store::slab::queue::Queue;
 use crate::store::slab::sizes::Sizes;
 
-/// Classes look at the balance between them each time one of them has evicted so many bytes.
+/// Bytes evicted by a class between two checks of the balance between classes.
 const BALANCE_AFTER: u64 = PAGE_LEN as u64 / 4;
 
-/// Worth of a used long item among the used items of a page: it cannot be copied, so more than all
-/// that a page has.
+/// Worth of a used long item among the used items of a page. It cannot be copied, so it is worth
+/// more than all items that fit on a page.
 pub(crate) const LONG_WORTH: u32 = 1 << 14;
 
-/// Number of held items passed over in the search for a victim.
+/// Held items skipped in the search for a victim.
 pub(crate) const HELD_MAX: u32 = 256;
 
 /// Use of a chunk: the low 3 bits of `ItemHeader::place`. The others are the high bits of an item's
-/// generation, written before it is published and never again.
+/// generation, written only before it is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Use {
@@ -53,9 +53,9 @@ pub(crate) enum Use {
     Reserved = 1,
     Small = 2,
     Main = 3,
-    /// In the table and in no queue: an evictor has it in hand.
+    /// In the table but in no queue: an evictor has taken it.
     Floating = 4,
-    /// Out of the table; readers may still look at it.
+    /// Out of the table; readers may still use it.
     Limbo = 5,
     /// Not the first chunk of a long item.
     Part = 6,
@@ -94,15 +94,15 @@ pub(crate) fn generation(header: &ItemHeader, state: u32) -> u16 {
     u16::from(high) << mark::GENERATION_BITS | mark::generation(state)
 }
 
-/// Writes the generation of a reservation, or of a copy that is not yet published. The low bits are
-/// in `mark::fresh`.
+/// Writes the generation of a reservation, or of an unpublished copy. The low bits are in
+/// `mark::fresh`.
 pub(crate) fn set_generation(header: &ItemHeader, generation: u16) {
     let high = (generation >> mark::GENERATION_BITS) as u8;
     let used_for = header.place.load(Relaxed) & USE_MASK;
     header.place.store(high << USE_BITS | used_for, Relaxed);
 }
 
-/// The time and the generation by which items are alive or dead.
+/// Time and generation that determine whether items are alive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     pub(crate) now: Seconds,
@@ -125,7 +125,7 @@ impl Clock {
     }
 }
 
-/// Class of each page and its place in the class: class in the high 8 bits.
+/// Class of each page and its index in the class: the class in the high 8 bits.
 pub(crate) struct Owners(Box<[AtomicU32]>);
 
 impl Owners {
@@ -133,7 +133,7 @@ impl Owners {
         Owners((0..=pages_max).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// The class of a chunk that is held. 0 for a page that belongs to none.
+    /// The class of a held chunk. 0 for a page of no class.
     #[inline]
     pub(crate) fn class_of(&self, chunk: Chunk) -> u8 {
         (self.0[chunk.page() as usize].load(Relaxed) >> 24) as u8
@@ -152,12 +152,12 @@ impl Owners {
 #[derive(Debug)]
 struct Page {
     number: u32,
-    /// Chunks that were used and are free again, linked.
+    /// List of chunks that were used and are free again.
     free_head: Option<Chunk>,
     free_len: u32,
-    /// Chunks below this have been used.
+    /// Number of chunks that were ever used.
     carved: u32,
-    /// The page is on its way out of the class: nothing new goes into it.
+    /// The page is leaving the class: nothing new is allocated on it.
     leaving: bool,
     /// True if the page is in `Class::pages_with_space`.
     is_noted: bool,
@@ -168,7 +168,7 @@ pub(crate) struct Class {
     pub(crate) chunk_len: usize,
     pub(crate) per_page: u32,
     pages: Vec<Page>,
-    /// Pages that had a free chunk when they were noted; looked at again before use.
+    /// Pages that had a free chunk when they were noted; checked again before use.
     pages_with_space: Vec<u32>,
     used: u64,
     small: Queue,
@@ -178,38 +178,38 @@ pub(crate) struct Class {
     ripe: Queue,
     retired_lately: u32,
     ghosts: Ghosts,
-    /// Counters; what can be counted at once is filled in by `stats`.
+    /// Counters; figures that are computed are filled in by `stats`.
     pub(crate) counts: ClassStats,
     pub(crate) mem_requested: u64,
     pub(crate) sizes: Sizes,
-    /// Bytes evicted, what is long ago counting less, and since the last look at the balance.
+    /// Bytes evicted, with older ones weighted less; bytes since the last check of the balance.
     evicted_lately: u64,
     evicted_since_look: u64,
     ghost_hits_lately: u64,
 }
 
-/// Use that a class makes of its memory, for the balance between classes.
+/// Figures of a class's use of its memory, for the balance between classes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) id: u8,
     pages: usize,
-    /// Bytes that it evicted lately, per page.
+    /// Bytes evicted recently, per page.
     pub(crate) bytes_a_page: f64,
-    /// Recent keys that the ghost queue knew: with more memory they had been hits.
+    /// Recent keys that the ghost queue remembered: with more memory they would have been hits.
     ghost_hits: f64,
-    /// Seconds since what goes next was used.
+    /// Seconds since the last use of the next victim.
     pub(crate) tail_age: Seconds,
-    /// And what went last, when it went.
+    /// Age of the last victim at its eviction.
     victim_age: Seconds,
 }
 
 impl Pace {
-    /// The hits that one page more would bring.
+    /// Hits that one more page would bring.
     pub(crate) fn gain(&self) -> f64 {
         self.ghost_hits / (self.pages + 1) as f64
     }
 
-    /// The hits that one page less would cost. The last page stays.
+    /// Hits that one page less would cost. The last page stays.
     pub(crate) fn loss(&self) -> f64 {
         match self.pages {
             1 => f64::INFINITY,
@@ -217,14 +217,14 @@ impl Pace {
         }
     }
 
-    /// True if a page is worth more to the other class, and still would be after the move: no page
-    /// moves back soon.
+    /// True if a page is worth more to the other class, even after the move, so that it does not
+    /// move back soon.
     pub(crate) fn gives_a_page_to(&self, to: &Pace) -> bool {
         self.id != to.id && self.loss() * 1.5 < to.gain()
     }
 
     /// True if a class without ghost hits and with hardly any evictions has items older than the
-    /// next victims of the other. It gives the last page too, if they are certainly older.
+    /// next victims of the other. It gives its last page too, if its items are certainly older.
     pub(crate) fn gives_idle_page_to(&self, to: &Pace) -> bool {
         let needed_age = to.victim_age.min(to.tail_age);
         let is_old = match self.pages {
@@ -236,7 +236,7 @@ impl Pace {
     }
 }
 
-/// An item that has to go, as an evictor takes it in hand.
+/// An item to evict, taken from its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
     pub(crate) chunk: Chunk,
@@ -244,7 +244,7 @@ pub(crate) struct Victim {
 }
 
 impl Class {
-    /// `len_below` is the chunk length of the class before, or 0.
+    /// `len_below` is the chunk length of the next shorter class, or 0.
     pub(crate) fn new(id: u8, len_below: usize, chunk_len: usize) -> Class {
         Class {
             id,
@@ -316,7 +316,7 @@ impl Class {
         None
     }
 
-    /// Frees a chunk that can no longer be reached.
+    /// Frees an unreachable chunk.
     pub(crate) fn free(&mut self, arena: &Arena, owners: &Owners, chunk: Chunk) {
         let (class, at) = owners.at(chunk.page());
         assert_eq!(class, self.id, "{chunk:?} freed into another class");
@@ -331,13 +331,13 @@ impl Class {
         self.used -= 1;
     }
 
-    /// Free chunks of pages that stay.
+    /// Free chunks on pages that are not leaving.
     pub(crate) fn free_len(&self) -> u64 {
         let free = |page: &Page| u64::from(page.free_len + self.per_page - page.carved);
         self.pages.iter().filter(|page| !page.leaving).map(free).sum()
     }
 
-    /// Marks a page as one to be emptied, or not; returns how many of its chunks may be in use.
+    /// Marks a page as leaving, or not; returns how many of its chunks may be in use.
     pub(crate) fn set_leaving(&mut self, owners: &Owners, number: u32, leaving: bool) -> u32 {
         let (class, at) = owners.at(number);
         assert_eq!(class, self.id, "page {number} belongs to another class");
@@ -348,7 +348,7 @@ impl Class {
         self.pages[at].carved
     }
 
-    /// Takes a page out of the class if all its chunks are free.
+    /// Removes a page from the class if all its chunks are free.
     pub(crate) fn remove_page(&mut self, owners: &Owners, number: u32) -> bool {
         let (class, at) = owners.at(number);
         assert_eq!(class, self.id, "page {number} belongs to another class");
@@ -364,7 +364,7 @@ impl Class {
         true
     }
 
-    /// Takes out a page that was used and has no chunk in use any more, if there is one.
+    /// Removes a used page without chunks in use, if there is one.
     pub(crate) fn remove_empty_page(&mut self, owners: &Owners) -> Option<u32> {
         let is_used = |page: &&Page| page.carved > 0 && !page.leaving;
         let mut used = self.pages.iter().filter(is_used);
@@ -391,7 +391,7 @@ impl Class {
         self.count_in(item_len(arena, chunk));
     }
 
-    /// Puts an item into the place of its older version.
+    /// Replaces an older version of an item in its queue.
     pub(crate) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
         let place = Use::of(arena, old);
         match place {
@@ -410,7 +410,7 @@ impl Class {
         self.counts.stored += 1;
     }
 
-    /// Sets an item aside that is out of the table. Returns the queue that it was in.
+    /// Puts an item that is out of the table into limbo. Returns its former queue.
     pub(crate) fn retire(&mut self, arena: &Arena, chunk: Chunk, epochs: &Epochs) -> Use {
         let place = Use::of(arena, chunk);
         match place {
@@ -444,7 +444,7 @@ impl Class {
         self.limbo.iter().map(|queue| queue.len).sum::<u64>() + self.ripe.len
     }
 
-    /// Takes the lot of retired chunks if it is large enough to check the readers.
+    /// Takes the accumulated retired chunks, if they are enough to justify a check of the readers.
     pub(crate) fn take_limbo_lot(&mut self) -> bool {
         const LOT: u32 = 32;
         let is_due = self.retired_lately >= LOT;
@@ -475,7 +475,7 @@ impl Class {
             && let Some(chunk) = self.ripe.pop_tail(arena)
         {
             reaped += 1;
-            // A reader that still sends the value from here frees the chunk in our place.
+            // A reader that still sends the value from here will free the chunk.
             if mark::retire(&arena.header(chunk).state) {
                 if is_long(arena, chunk) {
                     long.push(chunk)
@@ -487,9 +487,8 @@ impl Class {
         reaped
     }
 
-    /// Takes the item in hand that has to go next. When `steps` have been used up, the one goes
-    /// that
-    /// was used least of those passed over, if the caller `must` have one.
+    /// Takes the next victim from its queue. If all `steps` are used up, takes the least used of
+    /// the skipped items if the caller `must` have one.
     pub(crate) fn pick(
         &mut self,
         arena: &Arena,
@@ -499,8 +498,8 @@ impl Class {
     ) -> Option<Victim> {
         let items_max = self.pages.len() * self.per_page as usize;
         self.ghosts.fit(items_max);
-        // What is being sent, or copied from by a write, gives no memory back now. A write must
-        // above all not evict what it is about to change.
+        // An item being sent, or copied by a write, would free no memory now. In particular, a
+        // write must not evict the item that it is about to change.
         let mut held = 0;
         let mut coldest = None;
         while (*steps > 0 || must) && held < HELD_MAX {
@@ -540,7 +539,7 @@ impl Class {
         Some(Victim { chunk, is_dead })
     }
 
-    /// Takes up to `count_max` dead items in hand among those that are next to go.
+    /// Takes up to `count_max` dead items among the next victims from their queues.
     pub(crate) fn take_dead(
         &mut self,
         arena: &Arena,
@@ -558,9 +557,8 @@ impl Class {
         dead
     }
 
-    /// True if a page has a chunk that would not become free soon, whatever is evicted: of an
-    /// upload, or of a reply being sent. An estimate, since chunks of other classes are checked
-    /// without their lock.
+    /// True if a page has a chunk that eviction would not free soon: of an upload, or of a reply
+    /// being sent. An estimate, since chunks of other classes are checked without their lock.
     pub(crate) fn is_stuck(&self, arena: &Arena, owners: &Owners, number: u32) -> bool {
         let (_, at) = owners.at(number);
         let is_held = |chunk| mark::is_referenced(arena.header(chunk).state.load(Relaxed));
@@ -576,15 +574,15 @@ impl Class {
         self.chunks_of(number, at).any(is_stuck)
     }
 
-    /// The chunks of a page that were ever used.
+    /// Chunks of a page that were ever used.
     fn chunks_of(&self, number: u32, at: usize) -> impl Iterator<Item = Chunk> + use<> {
         let chunk_len = self.chunk_len;
         let carved = self.pages[at].carved as usize;
         (0..carved).map(move |chunk| Chunk::new(number, chunk * chunk_len))
     }
 
-    /// Number of recently used items of a page, a long one being [`LONG_WORTH`]. `None` for a page
-    /// that is stuck.
+    /// Number of recently used items of a page, a long one counting as [`LONG_WORTH`]. `None` for a
+    /// page that is stuck.
     pub(crate) fn page_worth(&self, arena: &Arena, owners: &Owners, number: u32) -> Option<u32> {
         if self.is_stuck(arena, owners, number) {
             return None;
@@ -616,8 +614,8 @@ impl Class {
         !was_used && !self.is_stuck(arena, owners, number)
     }
 
-    /// Takes an item in hand that was not used and is next to go, elsewhere than on a page on its
-    /// way: so that one that was used has room. The queues stay as they are.
+    /// Takes an unused item among the next victims from its queue, to make space for a used one. It
+    /// must not be on the moving page. The order of the queues stays.
     pub(crate) fn take_cold(
         &mut self,
         arena: &Arena,
@@ -642,7 +640,7 @@ impl Class {
         Some(Victim { chunk, is_dead })
     }
 
-    /// Takes a certain item in hand, if it stands in a queue.
+    /// Takes the given item from its queue, if it is in one.
     pub(crate) fn take_in_hand(&mut self, arena: &Arena, chunk: Chunk) -> bool {
         match Use::of(arena, chunk) {
             Use::Small => self.small.remove(arena, chunk),
@@ -675,8 +673,8 @@ impl Class {
         self.evicted_since_look >= BALANCE_AFTER
     }
 
-    /// Lets what was evicted and came back before count for less from now on. Returns the bytes
-    /// since the last look.
+    /// Lowers the weight of earlier evictions and ghost hits. Returns the bytes evicted since the
+    /// last check.
     pub(crate) fn begin_balance(&mut self) -> u64 {
         self.evicted_lately -= self.evicted_lately.div_ceil(8);
         self.ghost_hits_lately -= self.ghost_hits_lately.div_ceil(8);
@@ -694,7 +692,7 @@ impl Class {
         }
     }
 
-    /// Seconds since the items which are next to go were used, on average over a few.
+    /// Seconds since the last use of the next victims, averaged over a few.
     pub(crate) fn tail_age(&self, arena: &Arena, now: Seconds) -> Option<Seconds> {
         let tails = self.main.tail_first(arena).take(4).chain(self.small.tail_first(arena).take(4));
         let ages = tails.map(|chunk| {

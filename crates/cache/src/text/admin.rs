@@ -1,4 +1,4 @@
-//! Commands for operators, and the reasons for those that are refused.
+//! Commands for operators, and the refusals of some.
 
 use std::sync::atomic::Ordering;
 
@@ -10,10 +10,10 @@ use crate::service::watch::Kinds;
 use crate::service::{Peer, StopMode};
 use crate::words::{BAD_EXPTIME, BAD_FORMAT, ERROR, Tokens};
 
-/// Memory limits below this are refused (`cache_memlimit`), in MB.
+/// Smallest memory limit that is accepted (`cache_memlimit`), in MB.
 const MEMORY_MB_MIN: u64 = 8;
 
-/// Limits above this are refused, too: the number was meant as bytes.
+/// Largest memory limit that is accepted: a larger number was meant as bytes.
 const MEMORY_MB_MAX: u64 = 1_000_000_000;
 
 /// One past the last slab class that memcached may have.
@@ -118,8 +118,8 @@ fn cache_memlimit(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     cx.answer(reply, tokens.is_noreply());
 }
 
-/// `lru tune|mode|temp_ttl` set memcached's segmented lists. There are none here: a command that
-/// memcached would take is answered like there, and changes nothing.
+/// `lru tune|mode|temp_ttl` configure memcached's segmented lists, which do not exist here: a
+/// command that memcached would accept gets the same reply, and changes nothing.
 fn lru(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     const OK: &[u8] = b"OK\r\n";
     let reply: &[u8] = match tokens.parts() {
@@ -176,7 +176,7 @@ fn lru_crawler(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
         [_, b"crawl", _] if !crawls => b"CLIENT_ERROR lru crawler disabled\r\n",
         [_, b"crawl", classes] if !are_classes(classes) => b"BADCLASS invalid class id\r\n",
         [_, b"crawl", _] => {
-            // Items of all classes lie in one table, so a crawl visits all of them.
+            // Items of all classes are in one table, so a crawl visits all of them.
             cx.service.counters.add(Count::CrawlerStarts, 1);
             *state = State::Crawl;
             return;
@@ -197,7 +197,7 @@ fn lru_crawler(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
     cx.out.put(reply);
 }
 
-/// `all`, or numbers of slab classes.
+/// True for `all`, or numbers of slab classes.
 fn are_classes(text: &[u8]) -> bool {
     text == b"all"
         || text
@@ -205,7 +205,7 @@ fn are_classes(text: &[u8]) -> bool {
             .all(|class| parse_u32(class).is_some_and(|class| (1..CLASSES_MAX).contains(&class)))
 }
 
-/// Pages move by themselves to the classes that need them.
+/// `slabs …`: accepted without effect, since pages move to the classes that need them.
 fn slabs(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
     let reply: &[u8] = match tokens.parts() {
         [_, b"reassign", from, to] => match parse_i32(from).zip(parse_i32(to)) {
@@ -246,7 +246,7 @@ fn watch(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'_>) {
         return cx.out.put(ERROR);
     };
     if matches!(cx.connection.peer, Peer::Udp(_)) {
-        // A log has no end, and a datagram is answered once.
+        // Event lines never end, but a datagram gets a single reply.
         return cx.out.put(b"CLIENT_ERROR watch commands not allowed over UDP\r\n");
     }
     match cx.service.watchers.add(kinds) {

@@ -1,5 +1,5 @@
-//! `get`, `gets`, `gat`, `gats`: any number of keys in bounded memory. When the outbox is full in
-//! the middle of a line, the rest of the line stays with the driver, and the conversation is in
+//! `get`, `gets`, `gat`, `gats`: any number of keys in bounded memory. When the outbox fills up
+//! within a line, the rest of the line stays with the driver, and the conversation is in
 //! [`State::Keys`].
 
 use std::iter;
@@ -25,8 +25,8 @@ impl Retrieval {
     }
 }
 
-/// A whole line whose first word is a retrieval command. `line` begins at `start` of the input and
-/// ends before `end`.
+/// Handles a complete line whose first word is a retrieval command. `line` begins at `start` of the
+/// input and ends before `end`.
 pub(crate) fn begin(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -43,7 +43,7 @@ pub(crate) fn begin(
     }
 }
 
-/// A line that is too long to wait for its end. The words behind the command begin at `at`.
+/// Handles a line too long to wait for its end. The words after the command begin at `at`.
 #[cold]
 pub(crate) fn begin_long(
     cx: &mut Context<'_>,
@@ -65,14 +65,14 @@ pub(crate) fn begin_long(
     }
 }
 
-/// Reads the command and, for `gat`, the expiry time; returns where the keys begin.
+/// Parses the command and, for `gat`, the expiry time; returns the start of the keys.
 fn head(cx: &Context<'_>, line: &[u8]) -> Result<(Retrieval, usize), &'static [u8]> {
     let (name, mut at) = word(line, 0).ok_or(BAD_FORMAT)?;
-    // One word more must come: a key, or the expiry time.
+    // At least one more word is needed: a key, or the expiry time.
     let (first, after_first) = word(line, at).ok_or(BAD_FORMAT)?;
     let mut retrieval = Retrieval { with_cas: name.ends_with(b"s"), exptime: None };
     if name.starts_with(b"ga") {
-        // And a key behind that.
+        // A key must follow.
         word(line, after_first).ok_or(BAD_FORMAT)?;
         let exptime = parse_exptime(first).ok_or(BAD_EXPTIME)?;
         retrieval.exptime = Some(cx.deadline(exptime));
@@ -81,14 +81,14 @@ fn head(cx: &Context<'_>, line: &[u8]) -> Result<(Retrieval, usize), &'static [u
     Ok((retrieval, at))
 }
 
-/// The next word from `at` on, and where it ends.
+/// The next word from `at` on, and its end.
 fn word(line: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let start = at + line[at..].iter().position(|&byte| byte != b' ')?;
     let len = memchr::memchr(b' ', &line[start..]).unwrap_or(line.len() - start);
     Some((&line[start..start + len], start + len))
 }
 
-/// Answers all keys of a whole line. They begin at `at` of the input; the line ends at `end`.
+/// Answers all keys of a complete line. They begin at `at` of the input; the line ends at `end`.
 #[inline]
 pub(crate) fn whole_line(
     cx: &mut Context<'_>,
@@ -102,8 +102,8 @@ pub(crate) fn whole_line(
         cx.out.put(BAD_FORMAT);
         return Progress::used(end + 1);
     }
-    // memcached checks all keys before it replies. So does this function, for lines that memcached
-    // would hold.
+    // memcached checks all keys before it replies. This function does so too, for lines short
+    // enough for memcached.
     let is_long = keys.len() > KEY_LEN_MAX && end <= LINE_LEN_MAX;
     if is_long && keys.split(|&byte| byte == b' ').any(|key| key.len() > KEY_LEN_MAX) {
         cx.out.put(BAD_FORMAT);
@@ -127,7 +127,7 @@ pub(crate) fn whole_line(
     }
 }
 
-/// The rest of a line whose first keys were answered.
+/// Continues a line whose first keys were answered.
 pub(crate) fn go_on(
     cx: &mut Context<'_>,
     state: &mut State,
@@ -141,11 +141,11 @@ pub(crate) fn go_on(
         };
         return rest_of_line(cx, state, retrieval, keys, end);
     }
-    // Keys whose end has come.
+    // Keys whose end has arrived.
     let whole = memchr::memrchr(b' ', input).map_or(0, |at| at + 1);
     match run(cx, retrieval, &input[..whole]) {
         Ran::Full(len) => Progress { used: len, next: Some(Next::Flush) },
-        // A carriage return may be the last byte of the longest key's line.
+        // A carriage return may follow the longest key.
         Ran::All if input.len() - whole <= KEY_LEN_MAX + 1 => {
             Progress { used: whole, next: Some(Next::Receive(Phase::Head)) }
         }
@@ -178,12 +178,12 @@ fn rest_of_line(
     Progress::used(end + 1)
 }
 
-/// Progress in answering a line.
+/// Result of answering keys of a line.
 enum Ran {
     All,
     /// The outbox is full; this much of the line was used.
     Full(usize),
-    /// This error takes the place of the rest.
+    /// The rest of the line is refused with this error.
     Refused(&'static [u8]),
 }
 
@@ -217,7 +217,7 @@ fn run(cx: &mut Context<'_>, retrieval: Retrieval, keys: &[u8]) -> Ran {
     Ran::All
 }
 
-/// Asks for the items of the next keys.
+/// Prefetches the items of the next keys.
 fn prefetch(cx: &Context<'_>, keys: &[u8]) {
     let mut ends = memchr::memchr_iter(b' ', keys);
     let mut start = 0;
@@ -230,7 +230,7 @@ fn prefetch(cx: &Context<'_>, keys: &[u8]) {
     cx.items.prefetch(keys);
 }
 
-/// False when the item is there and must not be sent.
+/// False if the item exists but must not be sent.
 #[inline]
 fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) -> bool {
     let found = match retrieval.exptime {
@@ -244,11 +244,11 @@ fn one(cx: &mut Context<'_>, retrieval: Retrieval, key: &[u8]) -> bool {
     }
 }
 
-/// `VALUE <key> <flags> <bytes> [<cas>]`, and the value. False, and nothing is put, when too many
-/// send the item.
+/// Writes `VALUE <key> <flags> <bytes> [<cas>]` and the value. False, with nothing written, if too
+/// many replies are sending the item.
 #[inline]
 fn put_value(out: &mut Outbox, key: &[u8], item: &Item<'_>, with_cas: bool) -> bool {
-    /// The words and numbers of the line, at their longest.
+    /// Longest sum of the words and numbers of the line.
     const HEAD_LEN_MAX: usize = 80;
     let len = item.len();
     let is_shared = len >= SHARED_LEN_MIN;

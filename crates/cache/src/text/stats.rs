@@ -41,7 +41,7 @@ pub(crate) fn command(cx: &mut Context<'_>, state: &mut State, tokens: &Tokens<'
                 });
             });
             match group {
-                // The reply to the switch is one line, and the only one without END.
+                // The reply to the switch is one line, the only one without END.
                 b"sizes_enable" | b"sizes_disable" => b"",
                 _ if known => b"END\r\n",
                 _ => ERROR,

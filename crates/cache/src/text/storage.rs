@@ -1,8 +1,8 @@
-//! `set`, `add`, `replace`, `append`, `prepend`, `cas`, and `ms`: a line, then a value.
+//! `set`, `add`, `replace`, `append`, `prepend`, `cas`, and `ms`: a line followed by a value.
 //!
-//! A value that lies whole in the input is stored from there. A longer one gets its item at once,
-//! and the driver receives into the item. A refused one is skipped, and then the reply gives the
-//! reason.
+//! A value that is complete in the input is stored from there. For a longer one the item is
+//! reserved at once, and the driver receives into it. A refused value is skipped, and the reply
+//! then gives the reason.
 
 use session::{Next, Phase};
 
@@ -25,7 +25,7 @@ enum Style<'a> {
     Meta(meta::set::Reply<'a>),
 }
 
-/// A store command by its first word.
+/// Store commands, by first word.
 #[derive(Clone, Copy)]
 pub(crate) enum Verb {
     Set,
@@ -34,7 +34,7 @@ pub(crate) enum Verb {
     Append,
     Prepend,
     Cas,
-    /// `ms`, whose flags say which of the others it is.
+    /// `ms`, whose flags select one of the others.
     Meta,
 }
 
@@ -53,7 +53,7 @@ impl Verb {
     }
 }
 
-/// Begins a store command, whose line ends before `after`.
+/// Begins a store command whose line ends before `after`.
 #[inline]
 pub(crate) fn begin(
     cx: &mut Context<'_>,
@@ -97,14 +97,14 @@ fn read<'a>(
             return Ok(StoreCommand { storage, style });
         }
     };
-    // Without the length of its value a line is answered, `noreply` or not, as in memcached: what
-    // follows is taken for commands.
+    // A line without the length of its value is answered even with `noreply`, as in memcached: the
+    // value's bytes are then taken for commands.
     let [_, key, flags, exptime, len, rest @ ..] = tokens.parts() else {
         return Err(Bad::Line(BAD_FORMAT));
     };
     let value_len = parse_value_len(len).ok_or(Bad::Line(BAD_FORMAT))?;
     let is_quiet = tokens.is_noreply();
-    // Whatever else is wrong: the value is no line of commands.
+    // After any other mistake the value is skipped: it must not be parsed as commands.
     let bad = || Bad::Swallow(if is_quiet { b"" } else { BAD_FORMAT }, value_len);
     if key.len() > KEY_LEN_MAX {
         return Err(bad());
@@ -152,7 +152,7 @@ fn value(
     }
 }
 
-/// A value that is incomplete, or does not end with CR LF.
+/// Handles a value that is incomplete, or does not end with CR LF.
 #[cold]
 fn begin_long(
     cx: &mut Context<'_>,
@@ -169,7 +169,7 @@ fn begin_long(
     Progress::used(after)
 }
 
-/// The next bytes of a value that goes into its item.
+/// Takes the next bytes of a value that is received into its item.
 pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Progress {
     let State::Value(pending) = state else { unreachable!("called in Value") };
     let missing = pending.reservation.missing();
@@ -203,7 +203,7 @@ pub(crate) fn go_on(cx: &mut Context<'_>, state: &mut State, input: &[u8]) -> Pr
     Progress::used(filled + 2)
 }
 
-/// Reads a line again that was kept because it was good.
+/// Parses a kept line, which was valid, again.
 fn with_line<T>(
     cx: &mut Context<'_>,
     line: &[u8],
@@ -218,7 +218,7 @@ fn with_line<T>(
     }
 }
 
-/// The error for an item that could not be made, once its `missing` bytes have been skipped.
+/// The error for an item that could not be stored, sent once its `missing` bytes have been skipped.
 #[cold]
 fn refuse(
     cx: &mut Context<'_>,
@@ -266,7 +266,7 @@ fn reply(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOut
 #[cold]
 fn reply_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError) {
     cx.store_failed(&asked.storage, error);
-    // A longer value that was there before stays, and memcached calls that not stored.
+    // The old value stays after a too long append or prepend; memcached replies "not stored".
     let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);
     match &asked.style {
         Style::Classic { is_quiet: true } => {}

@@ -1,5 +1,5 @@
-//! Base64 for the keys of the meta protocol, as memcached reads it: with its padding; bits behind
-//! the last byte do not matter.
+//! Base64 for keys of the meta protocol, as in memcached: with padding; bits after the last byte
+//! are ignored.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;

@@ -1,8 +1,8 @@
-//! Keys on lines of text: in logs, listings and `stats`.
+//! Display of keys in lines of text: logs, listings and `stats`.
 
 use std::fmt::Write as _;
 
-/// Writes a key as log lines and dumps show it: what is not plain becomes `%NN`.
+/// Writes a key as in log lines and dumps: every special byte becomes `%NN`.
 pub(crate) fn push_encoded(key: &[u8], to: &mut String) {
     for &byte in key {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
@@ -13,8 +13,8 @@ pub(crate) fn push_encoded(key: &[u8], to: &mut String) {
     }
 }
 
-/// Writes a key on a line of text: as it is, or encoded if it holds what would end the line or the
-/// word. A key of the binary protocol may hold any byte.
+/// Writes a key on a line of text: unchanged, or encoded if it contains a byte that would end the
+/// line or the word. A key of the binary protocol may contain any byte.
 pub(crate) fn push_plain(key: &[u8], to: &mut Vec<u8>) {
     if key.iter().all(|&byte| byte > b' ' && byte != 0x7f) {
         return to.extend_from_slice(key);

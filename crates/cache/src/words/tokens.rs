@@ -1,4 +1,4 @@
-/// The line without the carriage return at its end. As in memcached, one that stands alone stays.
+/// Removes the carriage return at the end of a line. As in memcached, a lone one stays.
 #[inline]
 pub(crate) fn without_cr(line: &[u8]) -> &[u8] {
     match line {
@@ -7,7 +7,7 @@ pub(crate) fn without_cr(line: &[u8]) -> &[u8] {
     }
 }
 
-/// The words of a line. As in memcached, the 24th and what follows are not looked at.
+/// The words of a line. As in memcached, words from the 24th on are ignored.
 pub(crate) struct Tokens<'a> {
     line: &'a [u8],
     parts: [&'a [u8]; TOKENS_MAX],

@@ -1,7 +1,7 @@
-//! Conversations as text, and a service to have them with: for tests and examples of several
+//! Conversations as text, and a service to run them against: for tests and examples of several
 //! crates.
 //!
-//! A file of transcripts holds any number of them:
+//! A file contains any number of transcripts:
 //!
 //! ```text
 //! == name_of_the_promise
@@ -13,12 +13,12 @@
 //! --- open
 //! ```
 //!
-//! Above `---` is what the client sends, below what it gets; each line ends with CR LF, unless a
-//! backslash is its last character. `\r`, `\n`, `\t`, `\0`, `\\`, `\{` and `\xHH` are what they are
-//! in Rust, and `{x*5}` is `xxxxx`. `--- closed` at the end says that the server closes. Lines that
-//! begin with `#` say something to the reader, before the first transcript and below a name.
+//! Above `---` is the client's input, below the expected reply; each line ends with CR LF, unless a
+//! backslash is its last character. `\r`, `\n`, `\t`, `\0`, `\\`, `\{` and `\xHH` are as in Rust,
+//! and `{x*5}` is `xxxxx`. `--- closed` at the end: the server closes. Lines that begin with `#`,
+//! before the first transcript or below a name, are comments.
 
-// Each of its users needs a part of it.
+// Each user needs a part of it.
 #![allow(dead_code)]
 
 use std::io;
@@ -29,7 +29,7 @@ use cache::{NoHost, Peer, Service, Settings};
 use session::replay::{Script, test_now};
 use session::{GiveUp, Next, Now, Outbox, Received, Session, Work};
 
-/// The files of this crate, with their names.
+/// Files of this crate, with their names.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("text", include_str!("../transcripts/text.txt")),
     ("meta", include_str!("../transcripts/meta.txt")),
@@ -38,26 +38,26 @@ pub(crate) const FILES: &[(&str, &str)] = &[
 /// A service over a small empty store, at the time of all replays.
 ///
 /// # Errors
-/// When the kernel refuses the store's memory.
+/// If the kernel refuses the store's memory.
 pub(crate) fn service(settings: Settings) -> io::Result<Arc<Service>> {
-    // A replay opens a service for each cut. A table of 65,536 places would cost more than the
+    // A replay creates a service for each cut. A table of 65,536 slots would cost more than the
     // conversation.
     let store = Store::new(Config { hash_power: 4, ..Config::default() })?;
     Ok(Arc::new(Service::new(store, settings, NoHost, test_now())))
 }
 
-/// A conversation as the transcripts of [`FILES`] expect it: its cache is its own, and the time
-/// stands still, whatever its driver says.
+/// A conversation as the transcripts of [`FILES`] expect it: with its own cache, at a fixed time,
+/// whatever the driver passes.
 ///
 /// # Errors
-/// When the kernel refuses the store's memory.
+/// If the kernel refuses the store's memory.
 pub(crate) fn conversation() -> io::Result<impl Session> {
     let settings = Settings { version: "TEST".to_owned(), ..Settings::default() };
     let session = cache::Session::new(service(settings)?, Peer::Unix, test_now());
     Ok(AtTestTime(session))
 }
 
-/// A session for which it is always [`test_now`].
+/// A session that always sees [`test_now`].
 struct AtTestTime(cache::Session);
 
 impl Session for AtTestTime {
@@ -100,7 +100,7 @@ impl Session for AtTestTime {
     }
 }
 
-/// Work for which it is always [`test_now`].
+/// Work that always sees [`test_now`].
 struct WorkAtTestTime(cache::Work);
 
 impl Work for WorkAtTestTime {
@@ -120,7 +120,7 @@ impl Work for WorkAtTestTime {
 /// The transcripts of a file, with their names.
 ///
 /// # Panics
-/// If it is no such file.
+/// If the file is malformed.
 pub(crate) fn parse(file: &str, text: &str) -> Vec<(String, Script)> {
     let mut transcripts = Vec::new();
     let mut lines = text.lines().peekable();
@@ -153,7 +153,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Vec<(String, Script)> {
     transcripts
 }
 
-/// The bytes that a line stands for.
+/// The bytes that a line represents.
 fn bytes(line: &str) -> Vec<u8> {
     let mut bytes = unescape(line);
     let backslashes = line.bytes().rev().take_while(|&byte| byte == b'\\').count();
@@ -187,7 +187,7 @@ fn unescape(line: &str) -> Vec<u8> {
     bytes
 }
 
-/// The byte that an escape stands for, and how long it is, without its backslash.
+/// The byte that an escape represents, and its length without the backslash.
 fn escape(rest: &str) -> (u8, usize) {
     match rest.as_bytes()[0] {
         b'r' => (b'\r', 1),

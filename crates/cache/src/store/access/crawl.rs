@@ -14,16 +14,16 @@ use crate::store::slab::Victim;
 const SWEEP_EVERY: Seconds = 60;
 
 impl Store {
-    /// Flushes all items that are there at the time `at`; at once when that is not in the future
-    /// (`flush_all`, `flush_all DELAY`). A later call replaces one that is still to come.
+    /// Flushes all items that exist at the time `at`; immediately if it is not in the future
+    /// (`flush_all`, `flush_all DELAY`). A later call replaces one that is still pending.
     pub fn flush(&self, at: Seconds, now: Seconds) {
         self.pool().flush_at(at, now);
     }
 
-    /// Looks at items after `cursor` until `budget` were seen, takes out what is dead, and shows
-    /// the others to `visit`. Returns where to go on, or `None` after the last or when `visit`
-    /// breaks. An item that is there throughout is seen at least once, and may be seen twice when
-    /// the table grows meanwhile.
+    /// Visits items after `cursor` until `budget` were seen: removes dead ones and passes the
+    /// others to `visit`. Returns the position to continue at, or `None` after the last item or
+    /// when `visit` breaks. An item that exists throughout is seen at least once, and perhaps twice
+    /// if the table grows meanwhile.
     ///
     /// `visit` runs within a guard, so it must not write to the store.
     pub fn crawl(
@@ -33,7 +33,7 @@ impl Store {
         now: Seconds,
         mut visit: impl FnMut(&Item<'_>) -> ControlFlow<()>,
     ) -> Option<Cursor> {
-        // A flush that has become due is carried out first.
+        // A flush that is due takes effect first.
         self.pool().clock(now);
         self.walk(cursor, budget, now, &mut visit)
     }
@@ -61,7 +61,7 @@ impl Store {
                 }
             }
             number += 1;
-            // An empty table has buckets as well, at an eighth of the price.
+            // Buckets without items count too, at an eighth of the cost.
             seen += usize::from(number.is_multiple_of(8));
             if seen >= budget {
                 return pool.index.has_bucket(number).then_some(Cursor(number));
@@ -70,15 +70,15 @@ impl Store {
         None
     }
 
-    /// True while a sweep for dead items walks through the table.
+    /// True while a sweep for dead items is in progress.
     pub fn is_sweeping(&self) -> bool {
         let sweep = self.pool().sweep.try_lock();
         sweep.map_or(true, |sweep| sweep.cursor.is_some())
     }
 
-    /// Does up to `budget` steps of housekeeping: takes out dead items, moves pages to the classes
-    /// that need them, gives memory back. Returns whether there is more to do now. For an idle
-    /// moment.
+    /// Does up to `budget` steps of housekeeping: removes dead items, moves pages to the classes
+    /// that need them, gives memory back. Returns whether more remains to do now. To be called when
+    /// idle.
     pub fn maintain(&self, budget: usize, now: Seconds) -> bool {
         let sweeps = self.sweep(budget, now);
         let moves = self.pool().tend_pages(budget, self.pool().clock(now));
@@ -87,7 +87,7 @@ impl Store {
 
     fn sweep(&self, budget: usize, now: Seconds) -> bool {
         let pool = self.pool();
-        // A flush takes the crawler's lock, so what is due comes before it.
+        // A flush takes the crawler's lock, so a due flush is done before it.
         pool.clock(now);
         let Ok(mut sweep) = pool.sweep.try_lock() else {
             return false;

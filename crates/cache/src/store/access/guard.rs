@@ -11,13 +11,13 @@ use crate::store::pool::{Pinned, Pool, thread_stripe};
 use crate::store::rule::{Miss, Seconds};
 use crate::store::slab::{Clock, Victim};
 
-/// Maximum number of keys of one [`Guard::prefetch`]: as many as a processor has cache misses in
-/// flight.
+/// Maximum number of keys of one [`Guard::prefetch`]: the number of concurrent cache misses of a
+/// processor.
 pub const PREFETCHED_MAX: usize = 16;
 
 /// Access to the store for one call of a session. Short; not `Send`.
 ///
-/// The epoch is pinned at the first read, until a write or the drop of the guard: a batch of
+/// The epoch is pinned from the first read until a write or the drop of the guard: a batch of
 /// pipelined gets pays once.
 pub struct Guard<'s> {
     pub(crate) store: &'s Store,
@@ -25,7 +25,7 @@ pub struct Guard<'s> {
     stripe: usize,
     pinned: Cell<Option<Pinned<'s>>>,
     is_pinned: Cell<bool>,
-    /// Hits of one class that are not yet counted: a batch of gets counts once.
+    /// Hits of one class that are not counted yet: a batch of gets counts once.
     run: Cell<(u8, u32)>,
     not_send: PhantomData<*const ()>,
 }
@@ -110,14 +110,14 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// The same, and leaves no mark (`mg` with `u` and `T`).
+    /// Sets the expiry time without marking a use (`mg` with `u` and `T`).
     pub fn peek_and_touch(&self, key: &[u8], exptime: Seconds) -> Option<Item<'_>> {
         let item = self.peek(key)?;
         let _ = self.touch_found(key, exptime);
         Some(item)
     }
 
-    /// Sets the time under the bucket's lock: an item that is being copied must not lose it.
+    /// Sets the time under the bucket's lock: an item being copied must not lose it.
     fn touch_found(&self, key: &[u8], exptime: Seconds) -> Result<Chunk, Miss> {
         let pool = self.pool();
         // Before the lock: see `Pool::clock`.
@@ -152,7 +152,7 @@ impl<'s> Guard<'s> {
         let pool = self.pool();
         let clock = self.clock();
         let locked = pool.index.lock(pool.hash_of(chunk));
-        // It may have been touched since.
+        // It may have been touched meanwhile.
         if let Some((at, _)) = locked.find(|found| found == chunk)
             && clock.is_dead(&pool.arena, chunk)
         {
@@ -193,8 +193,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Unpins before memory is allocated: what the guard pins could not be freed. No item of the
-    /// guard is borrowed any more, because the caller has it `&mut`.
+    /// Unpins before memory is allocated: pinned memory could not be freed. No item of the guard is
+    /// borrowed at this point, because the caller has `&mut`.
     #[inline]
     pub(crate) fn unpin(&mut self) {
         if self.is_pinned.get() {

@@ -8,12 +8,12 @@ use crate::store::memory::arena::PAGE_LEN;
 use crate::store::pool::Pool;
 use crate::store::rule::StoreError;
 
-/// Items under a hard memory limit. A handle: clones are the same store.
+/// Items under a hard memory limit. A handle: clones share the store.
 #[derive(Clone)]
 pub struct Store(Arc<Pool>);
 
 impl Store {
-    /// An empty store. Fails when the kernel refuses the address space.
+    /// An empty store. Fails if the kernel refuses the address space.
     pub fn new(config: Config) -> io::Result<Store> {
         Ok(Store(Arc::new(Pool::new(config)?)))
     }
@@ -23,15 +23,15 @@ impl Store {
         &self.pool().config
     }
 
-    /// Changes the memory limit (`cache_memlimit`). What is above it is taken back by
-    /// [`maintain`](Store::maintain), page by page. Fails below a page, and above what the address
-    /// space was reserved for: 64 GiB, or four times the first limit.
+    /// Changes the memory limit (`cache_memlimit`). Memory above it is freed by
+    /// [`maintain`](Store::maintain), page by page. Fails below one page, and above the reserved
+    /// address space: 64 GiB, or four times the first limit.
     pub fn set_memory_max(&self, memory_max: u64) -> Result<(), StoreError> {
         self.pool().set_pages_limit(memory_max / PAGE_LEN as u64)
     }
 
-    /// The slab classes: the bytes of a chunk, and how many of them a page has. The first is class
-    /// 1. `memcached -vv` prints them at the start.
+    /// The slab classes: bytes per chunk and chunks per page. The first is class 1. `memcached -vv`
+    /// prints them at start.
     pub fn chunk_lens(&self) -> Vec<(usize, usize)> {
         let lens = self.pool().lens.as_slice().iter();
         lens.map(|len| (*len, PAGE_LEN / len)).collect()

@@ -13,31 +13,31 @@ use crate::store::pool::Pool;
 use crate::store::rule::Seconds;
 use crate::store::slab::item_len;
 
-/// One version of an item, which never changes but for its marks. Borrowed from a
+/// One version of an item, immutable except for its marks. Borrowed from a
 /// [`Guard`](super::Guard).
 #[derive(Clone, Copy)]
 pub struct Item<'t> {
     store: &'t Store,
     chunk: Chunk,
-    /// Marks and time as they were before this access.
+    /// Marks and time before this access.
     state: u32,
     last_access: Seconds,
 }
 
-/// A reference to an item's memory, which keeps it from being reused for longer than a guard.
+/// A reference to an item's memory, which prevents its reuse for longer than a guard.
 pub(crate) struct Held<S: AsRef<Pool>> {
     pool: S,
     pub(crate) chunk: Chunk,
 }
 
-/// A piece of a value that is sent from where it lies. All pieces of a reply share one reference.
+/// A piece of a value that is sent in place. All pieces of a reply share one reference.
 struct Piece {
     held: Arc<Held<Store>>,
     at: usize,
 }
 
 impl<'t> Item<'t> {
-    /// The caller has pinned the epoch for `'t` since before it found the chunk.
+    /// The caller must have pinned the epoch for `'t` before it found the chunk.
     pub(crate) fn new(store: &'t Store, chunk: Chunk) -> Item<'t> {
         let header = store.pool().arena.header(chunk);
         let state = header.state.load(Relaxed);
@@ -45,7 +45,7 @@ impl<'t> Item<'t> {
         Item { store, chunk, state, last_access }
     }
 
-    /// The same, marked as used.
+    /// The item, marked as used.
     #[inline]
     pub(crate) fn hit(store: &'t Store, chunk: Chunk, now: Seconds) -> Item<'t> {
         let header = store.pool().arena.header(chunk);
@@ -73,7 +73,7 @@ impl<'t> Item<'t> {
         self.pool().arena.header(self.chunk).value_len.load(Relaxed) as usize
     }
 
-    /// The value, in as many pieces as it lies in: one, below half a MiB.
+    /// The value, in one slice per chunk: a single one below half a MiB.
     #[inline]
     pub fn slices(&self) -> impl Iterator<Item = &'t [u8]> + use<'t> {
         let pool = self.pool();
@@ -82,9 +82,9 @@ impl<'t> Item<'t> {
         (0..layout.pieces()).map(move |at| pool.piece(chunk, &layout, at))
     }
 
-    /// The value without a copy, in as many pieces as it lies in. The pieces keep the item's memory
-    /// until they are dropped, so they are for values which are worth it: 16 KiB and more. None
-    /// when so many replies send this very item (61,440) that one more is refused.
+    /// The value without a copy, in one piece per chunk. The pieces keep the item's memory until
+    /// they are dropped, which is worth it from 16 KiB on. None if so many replies (61,440) already
+    /// send this item that another one is refused.
     pub fn shared(&self) -> Option<impl Iterator<Item = Bytes> + use<'t>> {
         let held = Held::take(self.store.clone(), self.chunk, READERS_MAX)?;
         let layout = Layout::of(&self.pool().arena, self.chunk);
@@ -134,14 +134,14 @@ impl<'t> Item<'t> {
     pub fn take_win(&self) -> bool {
         let pool = self.pool();
         // Under the bucket's lock, so that the token is not lost when the item is copied to another
-        // place.
+        // chunk.
         let locked = pool.index.lock(pool.hash(self.key()));
         match locked.find(|chunk| pool.key(chunk) == self.key()) {
             Some((_, chunk)) => {
                 let header = pool.arena.header(chunk);
                 header.cas.load(Relaxed) == self.cas() && mark::take_win(&header.state)
             }
-            // An item that was taken away leaves nothing to recache for: the next get misses.
+            // A removed item needs no recaching: the next get misses.
             None => false,
         }
     }
@@ -165,11 +165,11 @@ impl fmt::Debug for Item<'_> {
 }
 
 impl<S: AsRef<Pool>> Held<S> {
-    /// None when the item has `count_max` references. The caller has pinned the epoch since before
-    /// it found the item, or holds the lock of its bucket.
+    /// None if the item has `count_max` references. The caller must have pinned the epoch before it
+    /// found the item, or hold the lock of its bucket.
     pub(crate) fn take(pool: S, chunk: Chunk, count_max: u32) -> Option<Held<S>> {
         let taken = mark::reference(&pool.as_ref().arena.header(chunk).state, count_max);
-        // Made only when it was taken: a `Held` gives a reference back when it is dropped.
+        // Created only if the reference was taken: dropping a `Held` gives one back.
         taken.then(|| Held { pool, chunk })
     }
 }

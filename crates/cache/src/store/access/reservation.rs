@@ -8,25 +8,25 @@ use crate::store::slab::Clock;
 /// Memory reserved for an item, in its final place. Frees it when dropped.
 pub struct Reservation {
     pub(crate) store: Store,
-    /// Taken when the reservation is committed.
+    /// None once the reservation is committed.
     pub(crate) raw: Option<RawReservation>,
     pub(crate) clock: Clock,
 }
 
 impl Reservation {
-    /// Bytes of the value still to come.
+    /// Bytes of the value that are still missing.
     pub fn missing(&self) -> usize {
         self.raw().missing()
     }
 
-    /// True if the whole value is there.
+    /// True if the value is complete.
     pub fn is_full(&self) -> bool {
         self.missing() == 0
     }
 
-    /// Space for the next bytes of the value, not always for all of them. Empty when the
-    /// reservation is full. A long item gets its memory as it fills, so this may fail half way:
-    /// then drop the reservation and skip the rest.
+    /// Space for the next bytes of the value, perhaps not for all of them. Empty when the
+    /// reservation is full. A long item gets its memory as it fills, so this may fail midway: then
+    /// drop the reservation and skip the rest.
     pub fn space(&mut self) -> Result<&mut [u8], StoreError> {
         let clock = self.clock;
         let raw = self.raw.as_mut().expect("a reservation is whole until it is committed");
@@ -41,7 +41,7 @@ impl Reservation {
         self.raw.as_mut().expect("a reservation is whole until it is committed").filled(len);
     }
 
-    /// Copies as much of `input` as is still missing; returns how much.
+    /// Copies as much of `input` as is still missing; returns the number of bytes.
     pub fn fill(&mut self, input: &[u8]) -> Result<usize, StoreError> {
         let clock = self.clock;
         let raw = self.raw.as_mut().expect("a reservation is whole until it is committed");

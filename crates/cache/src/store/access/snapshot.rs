@@ -1,4 +1,4 @@
-//! All items in a file, so that a restarted server is warm.
+//! Saves all items to a file, so that a restarted server is warm.
 //!
 //! ```text
 //!  head    ┌──────────┬─────────┬──────────────┬─────┬──────────┬─────────┬──────────┬───────┐
@@ -12,13 +12,13 @@
 //!          └─────────┴───────┴──────┴───────┴─────────┴─────────────┴─────┴───────────┴─────┴───────┘
 //! ```
 //!
-//! Numbers are little-endian. Records run on from block to block, oldest items of each class first,
-//! so that they come back in the order in which they would be evicted. memcached's `-e` keeps its
-//! memory in a file of a RAM disk and its pointers with it; this is a copy, which costs a second
-//! per gigabyte and in return can be checked: all of the file is, before any of it is used.
+//! Numbers are little-endian. Records continue from block to block, the oldest items of each class
+//! first, so that restored items keep their eviction order. memcached's `-e` keeps its memory with
+//! its pointers in a file on a RAM disk; this is a copy, which takes a second per gigabyte but can
+//! be verified: the whole file is, before any of it is used.
 //!
-//! A snapshot is used once: [`Store::restore`] removes the file when it has read it, because after
-//! a crash an hour later it would bring back what was deleted since.
+//! A snapshot is used once: [`Store::restore`] removes the file after reading it. After a crash an
+//! hour later it would restore items that have been deleted since.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -42,10 +42,10 @@ const HEAD_LEN: usize = 52;
 const BLOCK_LEN_MAX: usize = 256 << 10;
 const RECORD_HEAD_LEN: usize = 27;
 
-/// The marks that are kept.
+/// Marks that are saved.
 const MARKS: [u32; 3] = [mark::FETCHED, mark::STALE, mark::WIN];
 
-/// The time by both clocks: a restarted server counts its seconds anew.
+/// The time by both clocks: a restarted server counts its seconds from the start again.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotTime {
     /// The store's own time.
@@ -57,11 +57,11 @@ pub struct SnapshotTime {
 /// Result of a save or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Items saved, or stored again.
+    /// Items saved or restored.
     pub items: u64,
     /// Items that expired meanwhile.
     pub expired: u64,
-    /// Items that are longer than this store allows, or for which there is no memory.
+    /// Items that are longer than this store allows, or without memory for them.
     pub refused: u64,
     /// The file's length in bytes.
     pub file_len: u64,
@@ -72,18 +72,18 @@ pub struct Snapshot {
 pub enum RestoreError {
     /// The file cannot be read.
     Io(io::Error),
-    /// The file is something else.
+    /// The file is not a snapshot.
     Foreign,
-    /// The file is of another version of the format.
+    /// The file has another version of the format.
     Version(u32),
-    /// The file is damaged or cut off, near this byte.
+    /// The file is damaged or truncated, near this byte.
     Torn(u64),
 }
 
 impl Store {
-    /// Writes all living items to a file: to a new one beside it first, which then takes the name.
+    /// Writes all live items to a new file beside `path`, and renames it to `path` when complete.
     ///
-    /// For an orderly shutdown: while it runs, writers get no memory back.
+    /// For an orderly shutdown: no memory is reclaimed while it runs.
     pub fn save(&self, path: &Path, time: SnapshotTime) -> io::Result<Snapshot> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
@@ -93,8 +93,7 @@ impl Store {
             Ok(written)
         });
         if renamed.is_err() {
-            // What is half written is of no use; that it may not exist is why the result is not
-            // looked at.
+            // An incomplete file is useless. It may not exist, so the result is ignored.
             let _ = fs::remove_file(&beside);
         }
         renamed
@@ -103,12 +102,12 @@ impl Store {
     fn write_snapshot(&self, path: &Path, time: SnapshotTime) -> io::Result<Snapshot> {
         let pool = self.pool();
         let clock = pool.clock(time.now);
-        // What a save that was killed has left goes: a file that is there may be open elsewhere.
+        // Remove the rest of a killed save: an existing file may be open in another process.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Others of this machine have no business reading the items.
+        // Other users of the machine must not read the items.
         let mut options = File::options();
         options.write(true).create_new(true);
         let file = options.mode(0o600).open(path)?;
@@ -127,7 +126,7 @@ impl Store {
         let mut file = blocks.finish(saved.items)?;
         file.flush()?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        // What has the name must be whole, even after a power failure.
+        // The file must be complete before it is renamed, even after a power failure.
         file.sync_all()?;
         saved.file_len = file.metadata()?.len();
         Ok(saved)
@@ -140,7 +139,7 @@ impl Store {
         let state = header.state.load(Relaxed);
         let marks = MARKS.iter().enumerate();
         let marks = marks.map(|(bit, mark)| u8::from(state & mark != 0) << bit).sum::<u8>();
-        // What is in the main queue has been used twice.
+        // Items in the main queue have been used twice.
         let used = mark::used(state).max(if pool.uses(chunk) == Use::Main { 2 } else { 0 });
         let mut record = Vec::with_capacity(RECORD_HEAD_LEN + key.len());
         record.extend([key.len() as u8, marks, used as u8]);
@@ -168,7 +167,7 @@ impl Store {
         }
         self.pool().raise_cas(head.last_cas);
         if head.flush_at != 0 {
-            // Due meanwhile, or still to come.
+            // A flush that became due meanwhile, or is still to come.
             self.flush(away.here(head.flush_at).unwrap_or(time.now), time.now);
         }
         fs::remove_file(path)?;
@@ -215,7 +214,7 @@ impl Store {
         Ok(())
     }
 
-    /// Gives an item its marks and its age back.
+    /// Restores the marks and the age of an item.
     fn remark(&self, record: &Record, away: Away) {
         let pool = self.pool();
         let locked = pool.index.lock(pool.hash(&record.key));
@@ -230,12 +229,12 @@ impl Store {
     }
 }
 
-/// Passage of time between the save and now.
+/// Time that passed between the save and now.
 #[derive(Clone, Copy)]
 struct Away {
     saved_now: Seconds,
     now: Seconds,
-    /// A clock that was set back makes no item live longer than it was to.
+    /// 0 if the clock was set back: no item's lifetime grows.
     seconds: u64,
 }
 
@@ -245,14 +244,14 @@ impl Away {
         Away { saved_now: head.now, now: time.now, seconds }
     }
 
-    /// A time to come, in this server's seconds. None when it has passed.
+    /// Converts a future time to this server's seconds. None if it has passed.
     fn here(&self, then: Seconds) -> Option<Seconds> {
         let left = u64::from(then.saturating_sub(self.saved_now)).checked_sub(self.seconds)?;
         let left = Seconds::try_from(left).ok().filter(|left| *left > 0)?;
         Some(self.now.saturating_add(left))
     }
 
-    /// A time that has passed, in this server's seconds: not before it began.
+    /// Converts a past time to this server's seconds; at least 1.
     fn past(&self, then: Seconds) -> Seconds {
         let age = u64::from(self.saved_now.saturating_sub(then)) + self.seconds;
         self.now.saturating_sub(Seconds::try_from(age).unwrap_or(Seconds::MAX)).max(1)
@@ -328,14 +327,14 @@ impl BlockWriter {
     }
 }
 
-/// The records' bytes, block by block, each block checked.
+/// Bytes of the records, block by block, each verified.
 struct BlockReader {
     file: BufReader<File>,
     /// Offset of the next block in the file.
     offset: u64,
     block: Vec<u8>,
     at: usize,
-    /// The number of items, once the end was seen.
+    /// The number of items, once the end has been read.
     end: Option<u32>,
 }
 
@@ -393,7 +392,7 @@ impl BlockReader {
         Ok(true)
     }
 
-    /// Reads the next block if this one is used up. False at the end of the records.
+    /// Reads the next block if this one is consumed. False at the end of the records.
     fn fill(&mut self) -> Result<bool, RestoreError> {
         Ok(self.at < self.block.len() || (self.end.is_none() && self.next_block()?))
     }
@@ -470,7 +469,7 @@ impl Records {
     }
 }
 
-/// Reads the whole file for its checksums, its end and the number of its items.
+/// Verifies the whole file: checksums, end, and number of items.
 fn check(path: &Path) -> Result<[u8; HEAD_LEN], RestoreError> {
     let (blocks, head) = BlockReader::open(path)?;
     let mut records = Records { blocks };

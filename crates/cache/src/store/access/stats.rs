@@ -51,8 +51,8 @@ impl Store {
             .collect()
     }
 
-    /// Calls `observe` for each eviction, on the thread that stores: it must be quick, and must
-    /// not use the store. The first observer stays; false for a second one.
+    /// Sets a callback for each eviction. It runs on the storing thread, so it must be quick and
+    /// must not use the store. Only one can be set; false for a second one.
     pub fn observe_evictions(
         &self,
         observe: impl Fn(Eviction<'_>) + Send + Sync + 'static,
@@ -103,7 +103,7 @@ mod tests {
 
     const NOW: Seconds = 10;
 
-    /// Each thing is done a different number of times, to small items and to a big one.
+    /// Does each operation a different number of times, on small items and a big one.
     fn busy_store() -> Store {
         let store = Store::new(Config::default()).unwrap();
         let mut guard = store.access(NOW);
@@ -159,7 +159,7 @@ mod tests {
         let stats = store.stats();
         let expected = Stats {
             curr_items: 5,
-            // Flushed, 9 small ones, big twice, and 13 numbers.
+            // Flushed item, 9 small ones, the big one twice, and 13 numbers.
             total_items: 1 + 9 + 2 + 13,
             bytes: 4 * 51 + 1_043,
             limit_maxbytes: 64 << 20,

@@ -1,7 +1,7 @@
 //! Writes through a guard.
 //!
 //! A write prepares its new version without a lock, then decides and publishes under the bucket's
-//! lock. A version made from the one before (append, counting) holds a reference to that, and
+//! lock. A version made from the previous one (append, counting) holds a reference to that, and
 //! starts again if another was published meanwhile.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ use crate::store::rule::{
 };
 
 impl<'s> Guard<'s> {
-    /// Stores a value that has arrived whole.
+    /// Stores a complete value.
     pub fn store(
         &mut self,
         key: &[u8],
@@ -46,7 +46,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Reserves the memory of an item. The value is put into [`Reservation::space`].
+    /// Reserves memory for an item. The value is written to [`Reservation::space`].
     pub fn reserve(
         &mut self,
         key: &[u8],
@@ -106,10 +106,10 @@ impl<'s> Guard<'s> {
                 return refused;
             }
         };
-        // The get that makes an item also fetches it.
+        // A get that creates the item also fetches it.
         let mut marks = if rule.win_taken { mark::WIN | mark::FETCHED } else { 0 };
         if let (true, Some(live)) = (stale, live) {
-            // A stale value keeps the time of what it replaces, and a winner stays one.
+            // A stale value keeps the expiry time and the taken win token of the old item.
             let old = pool.arena.header(live);
             marks |= mark::STALE | (old.state.load(Relaxed) & mark::WIN);
             let exptime = old.exptime.load(Relaxed);
@@ -127,13 +127,13 @@ impl<'s> Guard<'s> {
         StoreOutcome::Stored { cas }
     }
 
-    /// Checks whether a rule allows a store over the present item; true if the new version is stale
-    /// at once.
+    /// Checks whether a rule allows a store over the current item. True if the new version is to be
+    /// stale at once.
     fn permit(&self, live: Option<Chunk>, rule: Rule) -> Result<bool, StoreOutcome> {
         let pool = self.pool();
         let mut stale = false;
-        // As in memcached, an add has nothing to compare with, and a join needs an item before its
-        // cas.
+        // As in memcached: an add ignores the cas, and a join checks that the item exists before it
+        // compares the cas.
         let is_join = matches!(rule.mode, Mode::Append | Mode::Prepend);
         if let Some(cas) = rule.cas.filter(|_| rule.mode != Mode::Add) {
             let Some(live) = live else {
@@ -146,7 +146,7 @@ impl<'s> Guard<'s> {
             let current = pool.arena.header(live).cas.load(Relaxed);
             stale = rule.invalidate && cas < current && !is_join;
             let mut class = pool.class_of(live);
-            // No client means a version by 0, which is no cas: all items have it without cas (-C).
+            // A cas of 0 never matches: with -C all items have it.
             let is_same = cas == current && cas != 0;
             if is_same {
                 class.counts.cas_hits += 1
@@ -159,7 +159,7 @@ impl<'s> Guard<'s> {
         }
         match (rule.mode, live) {
             (Mode::Add, Some(_)) => {
-                // memcached counts a refused add as a use of the item, and not as a fetch.
+                // memcached counts a refused add as a use of the item, but not as a fetch.
                 let state = &pool.arena.header(live.expect("matched")).state;
                 mark::set_use(state, mark::used(state.load(Relaxed)) + 1);
                 Err(StoreOutcome::NotStored)
@@ -170,7 +170,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Appends or prepends: makes a new version from the present item and the reservation.
+    /// Appends or prepends: makes a new version from the current item and the reservation.
     fn join(&mut self, raw: RawReservation, rule: Rule) -> Result<StoreOutcome, StoreError> {
         let pool = self.pool();
         let clock = self.clock();
@@ -182,7 +182,7 @@ impl<'s> Guard<'s> {
             };
             let Some(old) = old else {
                 if rule.vivify && rule.cas.is_none() {
-                    // Only if nothing was put there meanwhile.
+                    // Only if no item was stored there meanwhile.
                     let add = Rule { mode: Mode::Add, vivify: false, ..rule };
                     return Ok(self.commit_whole(raw, add));
                 }
@@ -222,8 +222,8 @@ impl<'s> Guard<'s> {
         held.transpose()
     }
 
-    /// Publishes a version that was made from `old`. None when `old` is no longer the item, or was
-    /// changed in place since it was looked at, and the new version was discarded.
+    /// Publishes a version made from `old`. None if `old` is no longer the item, or was changed in
+    /// place meanwhile; the new version is then discarded.
     fn publish_over(
         &mut self,
         old: &Held<&Pool>,
@@ -252,7 +252,7 @@ impl<'s> Guard<'s> {
         Some(cas)
     }
 
-    /// Deletes an item, or marks it, as the rule says.
+    /// Deletes an item, or marks it, according to the rule.
     pub fn delete(&mut self, key: &[u8], rule: DeleteRule) -> Deleted {
         self.unpin();
         let pool = self.pool();
@@ -286,8 +286,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Deletes an item without counting it as a delete: of a `set` that could not be stored, so
-    /// that what was under the key before does not outlive the attempt to replace it.
+    /// Deletes an item without counting a delete: after a failed `set`, so that the old value does
+    /// not outlive the attempt to replace it.
     pub fn forget(&mut self, key: &[u8]) {
         self.unpin();
         let pool = self.pool();
@@ -297,16 +297,15 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Replaces an item by one without value and flags, for meta `x`. False when it has to be
-    /// looked at again.
+    /// Replaces an item by one without value and flags, for meta `x`. False: look it up again.
     fn clear(&mut self, key: &[u8], rule: DeleteRule) -> bool {
         let pool = self.pool();
         let clock = self.clock();
         let old = match self.hold(key, pool.hash(key)) {
             Ok(Some(old)) => old,
             Ok(None) => return false,
-            // Looking again would change nothing: the holder of the references may wait for this
-            // very thread.
+            // A second attempt would not help: the holder of the references may wait for this very
+            // thread.
             Err(_) => {
                 self.forget(key);
                 return true;
@@ -317,11 +316,11 @@ impl<'s> Guard<'s> {
             return false;
         }
         let Ok(empty) = pool.begin(key, 0, 0, 0, clock) else {
-            // No memory for even an empty item: what must not be seen any more goes altogether.
+            // No memory even for an empty item: delete it, since its value must not be seen.
             self.forget(key);
             return true;
         };
-        // What has no value any more is not the old value that others may still use.
+        // Mark it stale: its value is gone, so clients must not use it as the old one.
         let marks = if rule.invalidate { mark::STALE } else { 0 };
         let exptime = Some(rule.exptime.unwrap_or(NEVER));
         let change = Change { seen, marks, new_cas: rule.new_cas, exptime, in_set: false };
@@ -332,7 +331,7 @@ impl<'s> Guard<'s> {
         done
     }
 
-    /// Counts a decimal number up or down. The value keeps its length, with spaces behind, when the
+    /// Counts a decimal number up or down. The value keeps its length, padded with spaces, if the
     /// new number is shorter; protocol.txt, "incr/decr".
     pub fn count(&mut self, key: &[u8], by: Arithmetic) -> Result<Counted, StoreError> {
         let pool = self.pool();
@@ -351,8 +350,8 @@ impl<'s> Guard<'s> {
             let seen = pool.version(old.chunk);
             let layout = Layout::of(&pool.arena, old.chunk);
             let text = pool.piece(old.chunk, &layout, 0);
-            // Too long or empty for a number: reported before the cas is compared. No number:
-            // after.
+            // A value of impossible length is reported before the cas is compared, any other
+            // non-number after.
             if text.is_empty() || layout.parts > 0 {
                 return Ok(Counted::NotANumber);
             }
@@ -366,7 +365,7 @@ impl<'s> Guard<'s> {
                 Direction::Up => number.wrapping_add(by.delta),
                 Direction::Down => number.saturating_sub(by.delta),
             };
-            // Not format!: a width above 65,535 panics there, and a client chooses this one.
+            // Not format!: it panics at a width above 65,535, and a client chooses this one.
             let mut value = Vec::with_capacity(text.len().max(DECIMAL_LEN_MAX));
             push_decimal(number, &mut value);
             value.resize(value.len().max(text.len()), b' ');
@@ -377,7 +376,7 @@ impl<'s> Guard<'s> {
                 return Err(error);
             }
             let fetched = header.state.load(Relaxed) & mark::FETCHED;
-            // A longer number is a new item in memcached, and a new one begins without marks.
+            // In memcached a longer number is a new item, which begins without marks.
             let marks = if value.len() > text.len() { 0 } else { seen.marks | fetched };
             let new_cas = by.new_cas;
             let exptime = by.exptime;
@@ -394,7 +393,7 @@ impl<'s> Guard<'s> {
     }
 }
 
-/// Difference between a version and the one that it was made from.
+/// Difference between a version and its predecessor.
 struct Change {
     /// The old version, as read without the lock.
     seen: Version,

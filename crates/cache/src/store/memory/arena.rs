@@ -1,4 +1,4 @@
-//! The memory of the items: one range of addresses, handed out in pages, cut into chunks.
+//! Memory of the items: one address range, handed out in pages, cut into chunks.
 //!
 //! ```text
 //!  page 0 (never used)  page 1: class 5            page 2: class 9        ...  addresses without memory
@@ -15,10 +15,9 @@
 //!          └────────┴─────┴──────────────┴────────────┘     └────────┴──────────────┘
 //! ```
 //!
-//! Every field of a header is atomic, so looking at one is never a race, whatever writes. Which
-//! values it holds is a matter of the locks: `links` and `place` belong to the slab class's lock;
-//! key, value and lengths are written before the item is published and never again until its memory
-//! is used again.
+//! Every field of a header is atomic, so reading one is never a data race. Locks determine the
+//! values: `links` and `place` belong to the slab class's lock; key, value and lengths are written
+//! before the item is published, and not again until its memory is reused.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +36,7 @@ pub(crate) const HEADER_LEN: usize = size_of::<ItemHeader>();
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chunk(u64);
 
-/// Chunks have names of 38 bits: 2 TiB of memory.
+/// Names of chunks have 38 bits: 2 TiB of memory.
 pub(crate) const CHUNK_BITS: u32 = 38;
 
 impl Chunk {
@@ -80,7 +79,7 @@ pub(crate) struct ItemHeader {
     pub(crate) exptime: AtomicU32,
     pub(crate) last_access: AtomicU32,
     pub(crate) flags: AtomicU32,
-    /// The whole value's length; of the further chunks of a long item, how much lies in the chunk.
+    /// Length of the whole value; in the further chunks of a long item, of the part in the chunk.
     pub(crate) value_len: AtomicU32,
     pub(crate) key_len: AtomicU8,
     /// Use of the chunk: see `slab::Use`.
@@ -89,7 +88,7 @@ pub(crate) struct ItemHeader {
     next_high: AtomicU8,
     prev_low: AtomicU32,
     next_low: AtomicU32,
-    /// The item's cas; of the further chunks of a long item, its first chunk.
+    /// The item's cas; in the further chunks of a long item, the name of its first chunk.
     pub(crate) cas: AtomicU64,
 }
 
@@ -121,22 +120,22 @@ fn split(chunk: Option<Chunk>, high: &AtomicU8, low: &AtomicU32) {
     low.store(units as u32, Relaxed);
 }
 
-/// The range of addresses. Memory comes with the first touch of a page and goes with
-/// [`Arena::give_back`].
+/// The address range. The kernel provides memory when a page is first touched; [`Arena::give_back`]
+/// returns it.
 pub(crate) struct Arena {
     base: NonNull<u8>,
-    /// Pages from 1 to this may be used.
+    /// Highest usable page; the first is 1.
     pub(crate) pages_max: u32,
 }
 
-// SAFETY: the arena is an address and a length; what is shared behind it are atomics, and bytes
+// SAFETY: the arena is an address and a length; shared behind it are only atomics, and bytes
 // under the contracts of `bytes` and `bytes_mut`.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Reserves addresses for `pages_wanted` pages; where the kernel will not (`RLIMIT_AS`, strict
+    /// Reserves addresses for `pages_wanted` pages; if the kernel refuses (`RLIMIT_AS`, strict
     /// overcommit), for `pages_needed`.
     pub(crate) fn reserve(
         pages_needed: u32,
@@ -145,7 +144,7 @@ impl Arena {
     ) -> io::Result<Arena> {
         let arena = Arena::map(pages_wanted).or_else(|_| Arena::map(pages_needed))?;
         if huge_pages {
-            // SAFETY: the range is ours, and advice changes no contents.
+            // SAFETY: the range belongs to the arena, and this advice changes no contents.
             unsafe { madvise(arena.base.as_ptr().cast(), arena.len(), Advice::LinuxHugepage)? };
         }
         Ok(arena)
@@ -155,7 +154,7 @@ impl Arena {
         let len = (pages_max as usize + 1) * PAGE_LEN;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let kind = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address chosen by the kernel overlaps nothing.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, access, kind)? };
         let base = NonNull::new(base.cast()).expect("mmap(2) returns no null mapping");
         Ok(Arena { base, pages_max })
@@ -169,40 +168,40 @@ impl Arena {
     pub(crate) fn header(&self, chunk: Chunk) -> &ItemHeader {
         debug_assert!((1..=self.pages_max).contains(&chunk.page()));
         // SAFETY: a `Chunk` lies within the range (they are made from page numbers up to
-        // `pages_max`), is aligned to 8 and has room for a header; the memory reads as zeros before
-        // the first write; all fields are atomic, so any number of threads may look and write.
+        // `pages_max`), is aligned to 8 and has space for a header; memory reads as zeros before
+        // the first write; all fields are atomic, so threads may read and write concurrently.
         unsafe { self.base.add(chunk.offset()).cast().as_ref() }
     }
 
-    /// Asks for a chunk's header and its first bytes before they are needed.
+    /// Prefetches a chunk's header and its first bytes.
     #[inline]
     pub(crate) fn prefetch(&self, chunk: Chunk) {
         const LINE_LEN: usize = 64;
-        // A key and a short value. The processor itself asks for more once it sees a copy.
+        // A key and a short value. For longer copies the hardware prefetcher takes over.
         const LINES: usize = 4;
         let start = self.base.as_ptr().wrapping_add(chunk.offset());
         (0..LINES).for_each(|line| prefetch(start.wrapping_add(line * LINE_LEN)));
     }
 
-    /// Bytes of a chunk behind its header.
+    /// Bytes of a chunk after its header.
     ///
     /// # Safety
     /// `offset + len` lies within the chunk; the bytes were written, the writing happened before,
     /// and nothing writes them while the slice lives: the chunk belongs to the caller, or is
-    /// published and either pinned through `Epochs`, held by a reference, or kept in the table by
-    /// its bucket's or in a queue by its class's lock.
+    /// published and either pinned through `Epochs`, held by a reference, kept in the table by its
+    /// bucket's lock, or kept in a queue by its class's lock.
     #[inline]
     pub(crate) unsafe fn bytes(&self, chunk: Chunk, offset: usize, len: usize) -> &[u8] {
         debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
-        // SAFETY: within the mapping by the caller's word; zeros or written bytes; not written
-        // meanwhile.
+        // SAFETY: within the mapping, initialized (zeros or written bytes) and not written
+        // meanwhile, by the caller's contract.
         unsafe {
             let start = self.base.add(chunk.offset() + HEADER_LEN + offset);
             slice::from_raw_parts(start.as_ptr(), len)
         }
     }
 
-    /// Bytes of a chunk behind its header, to write.
+    /// Bytes of a chunk after its header, for writing.
     ///
     /// # Safety
     /// `offset + len` lies within the chunk, the chunk belongs to the caller alone, and no other
@@ -211,22 +210,22 @@ impl Arena {
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes_mut(&self, chunk: Chunk, offset: usize, len: usize) -> &mut [u8] {
         debug_assert!(chunk.offset_in_page() + HEADER_LEN + offset + len <= PAGE_LEN);
-        // SAFETY: within the mapping and nothing else uses it, by the caller's word.
+        // SAFETY: within the mapping and exclusive, by the caller's contract.
         unsafe {
             let start = self.base.add(chunk.offset() + HEADER_LEN + offset);
             slice::from_raw_parts_mut(start.as_ptr(), len)
         }
     }
 
-    /// Gives a page's memory back to the kernel. Its addresses stay, and read as zeros.
+    /// Returns a page's memory to the kernel. Its addresses stay, and read as zeros.
     ///
     /// # Safety
-    /// No chunk of the page is in use, and none is looked at.
+    /// No chunk of the page is in use or being read.
     pub(crate) unsafe fn give_back(&self, page: u32) {
         // SAFETY: the page is within the mapping and unused.
         unsafe {
             let start = self.base.add(page as usize * PAGE_LEN);
-            // Advice that fails costs memory, and nothing else.
+            // Failed advice costs memory only.
             let _ = madvise(start.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed);
         }
     }
@@ -234,8 +233,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and a thread that looks into it holds the store and so the
-        // arena.
+        // SAFETY: the mapping belongs to the arena, and every thread that reads it holds the store
+        // and thus the arena.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len()) };
     }
 }
@@ -265,7 +264,7 @@ mod tests {
         let arena = Arena::reserve(2, 2, false).unwrap();
         let chunk = Chunk::new(2, 0);
         arena.header(chunk).cas.store(7, Relaxed);
-        // SAFETY: nothing else knows the arena.
+        // SAFETY: no other code knows the arena.
         unsafe { arena.give_back(2) };
         assert_eq!(arena.header(chunk).cas.load(Relaxed), 0);
     }

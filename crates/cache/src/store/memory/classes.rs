@@ -1,10 +1,9 @@
-//! The lengths of chunks: memcached's rule (slabs.c is not its only home: `memcached -vv` prints
-//! the table).
+//! Lengths of chunks by memcached's rule (see slabs.c; `memcached -vv` prints the table).
 
 use crate::store::config::Config;
 use crate::store::memory::arena::{HEADER_LEN, PAGE_LEN};
 
-/// The longest chunk, as in memcached: half a page. What is longer lies in several.
+/// Longest chunk, as in memcached: half a page. A longer item uses several.
 pub(crate) const CHUNK_LEN_MAX: usize = PAGE_LEN / 2;
 
 /// memcached numbers its classes from 1 to 63.
@@ -18,7 +17,7 @@ impl ChunkLens {
     /// Each class is `growth` times the one before it, rounded up to 8 bytes; the last is half a
     /// page.
     pub(crate) fn new(config: &Config) -> ChunkLens {
-        // A growth of 1 would make endless classes of one length.
+        // A growth of 1 would give endless classes of equal length.
         let growth = config.chunk_growth.max(1.01);
         let mut lens = Vec::new();
         let mut len = (HEADER_LEN + config.chunk_space_min.max(1) as usize).next_multiple_of(8);
@@ -35,7 +34,7 @@ impl ChunkLens {
         &self.0
     }
 
-    /// The class whose chunks are just long enough; the last, for what is longer than any.
+    /// The class with the shortest sufficient chunks; the last one if no chunk is long enough.
     #[inline]
     pub(crate) fn class_for(&self, len: usize) -> u8 {
         let at = self.0.partition_point(|chunk_len| *chunk_len < len);

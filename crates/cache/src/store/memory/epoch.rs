@@ -1,21 +1,21 @@
-//! Grace periods: memory that readers may still look at is used again only when they have left.
+//! Grace periods: memory that readers may still use is reused only after they have left.
 //!
-//! Readers take no lock and count nothing in an item. They *pin* the epoch while they look, in a
-//! counter of their thread's own stripe; a writer that takes an item out of the table stamps it
+//! Readers take no lock and count nothing in an item. They *pin* the epoch while they read, in a
+//! counter of their thread's own stripe; a writer that removes an item from the table stamps it
 //! with the epoch and sets it aside.
 //!
 //! ```text
 //!   epoch  e-1        e         e+1        e+2
 //!          │ reader pins e ......│          │
 //!          │          item out, stamped e   │
-//!          │          │          │          └─ none pins e or less: the memory is free
+//!          │          │          │          └─ no pin of e or less: the memory is free
 //! ```
 //!
-//! The epoch goes from `e` to `e + 1` only when none pins `e - 1`, so a reader that pins `e` holds
-//! it at `e + 1` or less. Threads that found the item had pinned `stamp` or less; at `stamp + 2`
-//! all of them have left. This is epoch-based reclamation (Fraser, "Practical lock-freedom", 2004,
-//! 5.2.3) with counters instead of a list of threads, so that threads need not register: any number
-//! of threads share the stripes.
+//! The epoch advances from `e` to `e + 1` only when no reader pins `e - 1`, so a reader that pins
+//! `e` holds it at `e + 1` or less. Threads that found the item had pinned `stamp` or less; at
+//! `stamp + 2` all of them have left. This is epoch-based reclamation (Fraser, "Practical
+//! lock-freedom", 2004, 5.2.3) with counters instead of a list of threads, so that threads need not
+//! register: any number of threads share the stripes.
 
 use super::sync::{AtomicU64, Ordering, fence};
 
@@ -23,7 +23,7 @@ use super::sync::{AtomicU64, Ordering, fence};
 #[repr(align(128))]
 #[derive(Debug)]
 struct PinStripe {
-    /// Wide enough that pins which are never given back do not make them come round.
+    /// Wide enough that leaked pins never wrap it around.
     pins: [AtomicU64; 3],
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Pin {
 impl Epochs {
     pub(crate) fn new(stripe_count: usize) -> Epochs {
         let stripe = |_| PinStripe { pins: [0, 0, 0].map(AtomicU64::new) };
-        // The first epoch is 3: stamps are compared with the epoch less 2.
+        // The first epoch is 3: stamps are compared with the epoch minus 2.
         Epochs { epoch: AtomicU64::new(3), stripes: (0..stripe_count).map(stripe).collect() }
     }
 
@@ -55,12 +55,12 @@ impl Epochs {
             let lane = (epoch % 3) as usize;
             let pins = &self.stripes[stripe].pins[lane];
             pins.fetch_add(1, Ordering::SeqCst);
-            // The pin before the look at the epoch and at the table; pairs with the fences below.
+            // Pin before reading the epoch and the table; pairs with the fences below.
             reader_fence();
             if self.epoch.load(Ordering::Acquire) == epoch {
                 return Pin { stripe, lane };
             }
-            // The epoch moved on in between: this lane may already have been looked at.
+            // The epoch advanced meanwhile: this lane may already have been checked.
             pins.fetch_sub(1, Ordering::Release);
         }
     }
@@ -70,12 +70,11 @@ impl Epochs {
         self.stripes[pin.stripe].pins[pin.lane].fetch_sub(1, Ordering::Release);
     }
 
-    /// The stamp of what was taken out just before. What has a stamp of three epochs before this
-    /// one is over.
+    /// The stamp for memory just removed. Memory with a stamp three epochs older is free.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
         fence(Ordering::SeqCst);
-        // Acquire: as in `is_over`, for what is three epochs older.
+        // Acquire: as in `is_over`, for memory three epochs older.
         self.epoch.load(Ordering::Acquire)
     }
 
@@ -85,25 +84,25 @@ impl Epochs {
         stamp + 2 <= self.epoch.load(Ordering::Acquire)
     }
 
-    /// Moves the epoch on by one if no reader holds it. Returns whether it moved, by this thread or
-    /// another.
+    /// Advances the epoch by one if no reader holds it. Returns whether it advanced, by this thread
+    /// or another.
     pub(crate) fn try_advance(&self) -> bool {
         let epoch = self.epoch.load(Ordering::Acquire);
         fence(Ordering::SeqCst);
         let before = ((epoch - 1) % 3) as usize;
-        // Acquire: what the readers read is behind them before the memory is written again.
+        // Acquire: the readers' loads happen before the memory is written again.
         let held = |stripe: &PinStripe| stripe.pins[before].load(Ordering::Acquire) != 0;
         if self.stripes.iter().any(held) {
             return false;
         }
         let next = epoch + 1;
-        // Whether this thread or another moved it, it moved.
+        // If this fails, another thread has advanced it.
         let _ = self.epoch.compare_exchange(epoch, next, Ordering::AcqRel, Ordering::Relaxed);
         true
     }
 }
 
-/// Orders the pin before the reads behind it.
+/// Orders the pin before the reads that follow.
 #[inline]
 fn reader_fence() {
     // A locked instruction is a full barrier on x86-64 (Intel SDM 3A 9.2.3.9), and the pin is one;
@@ -138,9 +137,9 @@ mod tests {
         assert!(epochs.try_advance() && epochs.is_over(stamp));
     }
 
-    /// Seen (in review): memory that a reader looked at was used again. Cause: 2^32 pins had been
-    /// forgotten, and the count of pins was 0 again. Cure: no program lives to see a count of 64
-    /// bits come round.
+    /// Seen (in review): memory in use by a reader was reused. Cause: 2^32 pins had leaked, and the
+    /// pin count was 0 again. Cure: a count of 64 bits, which does not wrap within a program's
+    /// lifetime.
     #[test]
     fn leaked_pins_do_not_wrap() {
         let epochs = Epochs::new(1);
@@ -169,8 +168,7 @@ mod models {
     use loom::sync::atomic::AtomicUsize;
     use loom::thread;
 
-    /// A table of one slot: the reader that found a value in it must never see the memory used
-    /// again.
+    /// A table of one slot: a reader that found a value in it must never see its memory reused.
     #[test]
     fn reader_never_sees_reused_memory() {
         loom::model(|| {
@@ -184,7 +182,7 @@ mod models {
                     if slot.load(Ordering::Acquire) == 1 {
                         memory.with(|memory| {
                             #[allow(unsafe_code)]
-                            // SAFETY: that nothing writes meanwhile is what the model checks.
+                            // SAFETY: the model checks that nothing writes meanwhile.
                             let seen = unsafe { *memory };
                             assert_eq!(seen, 7);
                         });
@@ -212,9 +210,9 @@ mod models {
     /// Waits as a slab class does: the next stamp of the same lane proves that memory waiting there
     /// is free.
     ///
-    /// Seen (in review): loom found the reader's look and the use of its memory at once. Cause: the
-    /// stamp was read relaxed, and the epoch had been moved on by another thread, so nothing put
-    /// the look before the use. Cure: the stamp acquires.
+    /// Seen (in review): loom found a reader's access concurrent with the reuse of its memory.
+    /// Cause: the stamp was read relaxed, and another thread had advanced the epoch, so nothing
+    /// ordered the access before the reuse. Cure: the stamp is read with acquire.
     #[test]
     fn stamp_three_later_frees_safely() {
         loom::model(|| {

@@ -12,9 +12,9 @@ const PART_LEN_MAX: usize = CHUNK_LEN_MAX - HEADER_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     value_len: usize,
-    /// Offset of the names of the further chunks, behind the first header.
+    /// Offset of the names of the further chunks, after the first header.
     table_at: usize,
-    /// Offset of the value, behind the first header.
+    /// Offset of the value, after the first header.
     pub(crate) value_at: usize,
     /// Bytes of the value in the first chunk.
     first_len: usize,
@@ -31,8 +31,8 @@ impl Layout {
         }
         let table_at = key_len.next_multiple_of(8);
         let first_space = PART_LEN_MAX - table_at;
-        // Each further chunk costs 8 bytes of the first: so many are enough, and the last is never
-        // empty.
+        // Each further chunk costs 8 bytes of the first one. This number suffices, and the last
+        // chunk is never empty.
         let parts = (value_len - first_space).div_ceil(PART_LEN_MAX - 8);
         let value_at = table_at + 8 * parts;
         Layout { value_len, table_at, value_at, first_len: PART_LEN_MAX - value_at, parts }
@@ -57,7 +57,7 @@ impl Layout {
         start..(start + PART_LEN_MAX).min(self.value_len)
     }
 
-    /// Further chunk (none: the first) that holds byte `at`, and its range of the value.
+    /// Further chunk (none: the first one) that contains byte `at`, and its range of the value.
     pub(crate) fn piece_at(&self, at: usize) -> (Option<usize>, Range<usize>) {
         match at.checked_sub(self.first_len) {
             None => (None, 0..self.first_len),
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// Offset of the name of further chunk `at`, behind the first header.
+    /// Offset of the name of further chunk `at`, after the first header.
     pub(crate) fn name_at(&self, at: usize) -> usize {
         self.table_at + 8 * at
     }

@@ -1,4 +1,4 @@
-//! The word of a header that readers may write.
+//! The word of a header that readers may change.
 //!
 //! ```text
 //!  31      22 21       20   19    18      17 16 15        0
@@ -7,9 +7,9 @@
 //! └──────────┴─────────┴───┴─────┴───────┴─────┴────────────┘
 //! ```
 //!
-//! *References* are of the replies that send the value from where it lies, one each, and of the
-//! writes that make a new version from it; *use* counts hits up to 3, for eviction. Both marks of a
-//! hit change rarely (the third hit of an item writes nothing), so the lines of hot items stay
+//! *References* belong to the replies that send the value in place, one each, and to the writes
+//! that make a new version from it; *use* counts hits up to 3, for eviction. Both marks of a hit
+//! change rarely (the third hit of an item writes nothing), so the cache lines of hot items stay
 //! shared between processors. The *generation* has 15 bits: the low 10 are here, the others beside
 //! the chunk's use (`slab::Use`).
 
@@ -17,10 +17,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 const REFERENCES: u32 = 0xffff;
-/// A reply that would be the next one after so many of one item is refused.
+/// Most replies that send one item at a time; further ones are refused.
 pub(crate) const READERS_MAX: u32 = 0xf000;
-/// A write is refused later: what clients hold by reading slowly must not keep others from writing.
-/// A write holds its reference for one call, so there are never more than threads.
+/// A higher limit for writes: clients that read slowly must not prevent writes. A write holds its
+/// reference for one call, so there are never more than threads.
 pub(crate) const WRITERS_MAX: u32 = REFERENCES;
 const USE_SHIFT: u32 = 16;
 const USE: u32 = 3 << USE_SHIFT;
@@ -54,7 +54,7 @@ pub(crate) fn with_use(state: u32, used: u32) -> u32 {
     state & !USE | used.min(3) << USE_SHIFT
 }
 
-/// The marks that a copy of an item inherits: all but the references.
+/// Marks that a copy of an item inherits: all but the references.
 pub(crate) fn inherited(state: u32) -> u32 {
     state & !(REFERENCES | RETIRED)
 }
@@ -65,23 +65,23 @@ pub(crate) fn hit(state: &AtomicU32) -> u32 {
     let before = state.load(Relaxed);
     let after = with_use(before, used(before) + 1) | FETCHED;
     if after != before {
-        // A lost race is another's mark: one of two simultaneous hits may go uncounted.
+        // A lost race was won by another hit: one of two simultaneous hits may go uncounted.
         let _ = state.compare_exchange(before, after, Relaxed, Relaxed);
     }
     before
 }
 
-/// Sets how often the item was used, whatever else changes meanwhile.
+/// Sets the use count, whatever else changes meanwhile.
 pub(crate) fn set_use(state: &AtomicU32, used: u32) {
     state
         .fetch_update(Relaxed, Relaxed, |state| Some(with_use(state, used)))
         .expect("the closure returns Some");
 }
 
-/// Takes a reference. Refused when there are `count_max`.
+/// Takes a reference. Refused if there are `count_max`.
 pub(crate) fn reference(state: &AtomicU32, count_max: u32) -> bool {
-    // Nothing is added before the look: a refused reference that is taken back could be the one
-    // that a retired item waits for.
+    // Nothing is added before the check: giving a refused reference back could free an item that
+    // is retired meanwhile.
     state
         .fetch_update(Relaxed, Relaxed, |state| {
             (state & REFERENCES < count_max).then_some(state + 1)
@@ -89,20 +89,19 @@ pub(crate) fn reference(state: &AtomicU32, count_max: u32) -> bool {
         .is_ok()
 }
 
-/// Gives a reference back. True when the memory is now the caller's to free.
+/// Gives a reference back. True if the caller must now free the memory.
 pub(crate) fn unreference(state: &AtomicU32) -> bool {
     let before = state.fetch_sub(1, AcqRel);
     before & RETIRED != 0 && before & REFERENCES == 1
 }
 
-/// Says that no new references come. True when there are none, and the memory is the caller's to
-/// free.
+/// Prevents new references. True if there are none, and the caller must free the memory.
 pub(crate) fn retire(state: &AtomicU32) -> bool {
     let before = state.fetch_or(RETIRED, AcqRel);
     before & REFERENCES == 0
 }
 
-/// Takes the win token; true for the one that got it.
+/// Takes the win token; true for the caller that got it.
 pub(crate) fn take_win(state: &AtomicU32) -> bool {
     state.fetch_or(WIN, Acquire) & WIN == 0
 }

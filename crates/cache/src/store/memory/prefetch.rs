@@ -1,9 +1,9 @@
-//! Asking for memory before it is needed.
+//! Prefetching of memory.
 
 #![allow(unsafe_code)]
 
-/// Asks the processor to bring the cache line of an address closer. A hint: nothing is read that
-/// the program could see, and any address will do.
+/// Asks the processor to fetch the cache line of an address. A hint: no value is read, and any
+/// address is allowed.
 #[inline]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]

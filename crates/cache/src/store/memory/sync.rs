@@ -1,5 +1,4 @@
-//! The atomics of the parts that loom models: its own under `--cfg loom`, else the standard
-//! library's.
+//! Atomics of the parts that loom models: loom's under `--cfg loom`, else the standard library's.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -16,29 +16,28 @@ use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::{Seconds, StoreError};
 use crate::store::slab::{Class, Clock, HELD_MAX, Victim, is_long, item_len};
 
-/// Bytes that a full class evicts at once, so that the next few items are allocated without a
+/// Bytes that a full class evicts at a time, so that the next few items are allocated without a
 /// search.
 const EVICT_LEN_AT_ONCE: usize = 4096;
 const EVICT_AT_ONCE_MAX: usize = 16;
 
-/// Number of used items that an eviction passes over before it takes one anyway: about 20 µs.
+/// Used items that an eviction skips before it takes one anyway: about 20 µs.
 const EVICT_STEPS_MAX: u32 = 256;
 
-/// Number of rounds without success, for instance while other threads hold victims or pages.
+/// Attempts without success, for instance while other threads hold victims or pages.
 const ROUNDS_MAX: u32 = 1200;
 
-/// Number of checks for memory whose readers are about to leave, before more is evicted: some
-/// microseconds.
+/// Checks for memory whose readers are about to leave, before more is evicted: some microseconds.
 const LOOKS_MAX: u32 = 16;
 
-/// Number of pages that an allocation tries to empty for a class with nothing to evict.
+/// Pages that an allocation tries to empty for a class with nothing to evict.
 const STEALS_MAX: u32 = 64;
 
-/// Number of next victims checked for dead items before a class gets another page.
+/// Next victims checked for dead items before a class gets another page.
 const DEAD_LOOKS_MAX: usize = 32;
 
 impl Pool {
-    /// Allocates a chunk of a class. Evicts when the memory is full. The caller holds no lock and
+    /// Allocates a chunk of a class. Evicts if the memory is full. The caller must hold no lock and
     /// no pin.
     pub(crate) fn allocate(&self, id: u8, clock: Clock) -> Result<Chunk, StoreError> {
         let mut tries = Tries::default();
@@ -56,7 +55,7 @@ impl Pool {
                     thread::yield_now();
                 }
                 Tried::Held if self.wait(&mut waited_until, &mut tries) => {}
-                // A reader on another processor leaves soon.
+                // A reader running on another processor leaves soon.
                 Tried::Held if tries.looks < LOOKS_MAX => hint::spin_loop(),
                 Tried::Held => break true,
             }
@@ -78,7 +77,7 @@ impl Pool {
             return Tried::Got(chunk);
         }
         drop(class);
-        // What is dead comes before memory that was never used; a full class finds it as it evicts.
+        // Dead items are reused before untouched memory; a full class finds them when it evicts.
         let looks_for_dead = self.has_page() || !self.config.evicts;
         let may_reuse = looks_for_dead && (self.evict_dead(id, clock) || id == self.lens.last());
         if may_reuse && self.advance() && self.reap_limbo(id) == Reaped::Some {
@@ -88,7 +87,7 @@ impl Pool {
             self.class(id).add_page(&self.owners, page);
             return Tried::Progress;
         }
-        // What was taken out lately comes back as soon as what would be evicted now: it comes
+        // Recently removed chunks become free as soon as newly evicted ones would, so they come
         // first.
         let limbo = self.reap_limbo(id);
         if limbo == Reaped::Some {
@@ -100,7 +99,7 @@ impl Pool {
         }
         let mut evicted = self.config.evicts && self.evict_some(id, clock, false);
         if !evicted && self.config.evicts {
-            // All that is next to go was used: what was not used elsewhere goes before.
+            // All next victims were used: prefer unused items of another class.
             let stolen = match limbo {
                 Reaped::Nothing => self.steal_cold_page(id, clock),
                 _ => Stolen::Nothing,
@@ -128,7 +127,7 @@ impl Pool {
                 Stolen::Page => return Tried::Progress,
                 Stolen::Later => tries.looks += u32::from(!self.config.evicts),
                 Stolen::GaveUp => tries.given_up += 1,
-                // Further items may be free of references.
+                // Items beyond those checked may have no references.
                 Stolen::Nothing if self.class(id).items() > u64::from(HELD_MAX) => {
                     tries.given_up += 1;
                 }
@@ -144,8 +143,8 @@ impl Pool {
         }
     }
 
-    /// Waits a moment for readers, unless stores have waited for long enough. Counts each
-    /// allocation that waits once.
+    /// Waits briefly for readers, unless stores have waited for long enough. Counts each allocation
+    /// that waits once.
     fn wait(&self, until: &mut Option<Duration>, tries: &mut Tries) -> bool {
         let waits = self.patience.wait(until);
         if waits && !mem::replace(&mut tries.has_waited, true) {
@@ -154,13 +153,13 @@ impl Pool {
         waits
     }
 
-    /// Two epochs on: what was taken out before is free now. False when a reader holds the epoch.
+    /// Advances two epochs: memory removed before is then free. False if a reader holds the epoch.
     pub(crate) fn advance(&self) -> bool {
         self.epochs.try_advance() && self.epochs.try_advance()
     }
 
-    /// Reaps what a chunk of this class may come from: the class itself, and the last one, where
-    /// long items are, whose last chunks lie in any class.
+    /// Reaps where a chunk of this class may come from: the class itself, and the last class, whose
+    /// long items may end with a chunk of any class.
     fn reap_limbo(&self, id: u8) -> Reaped {
         let own = self.reap_long_after(self.class(id));
         if own == Reaped::Some || id == self.lens.last() {
@@ -174,8 +173,8 @@ impl Pool {
 
     fn take_or_reap(&self, class: &mut Class) -> Option<Chunk> {
         const REAP_AT_ONCE: usize = 64;
-        // What was in use lately is used again before memory that was never touched: it is in the
-        // processor's caches, and the kernel has given it already.
+        // Recently used chunks are preferred to untouched memory: they are in the processor's
+        // caches, and the kernel has backed them already.
         let may_reap = class.id != self.lens.last();
         if may_reap && class.take_limbo_lot() {
             self.epochs.try_advance();
@@ -190,13 +189,13 @@ impl Pool {
         class.take_free(&self.arena, &self.owners)
     }
 
-    /// Reaps in a class without long items.
+    /// Reaps in a class that has no long items.
     fn reap_short(&self, class: &mut Class, count_max: usize) {
         let mut none_long = Vec::new();
         class.reap(&self.arena, &self.owners, &self.epochs, count_max, &mut none_long);
     }
 
-    /// Reaps what may be long, after which chunks of any class may be free.
+    /// Reaps in a class that may have long items; chunks of any class may then be free.
     fn reap_long_after(&self, mut class: MutexGuard<'_, Class>) -> Reaped {
         const REAP_AT_ONCE: usize = 4;
         let limbo_len = class.limbo_len();
@@ -211,7 +210,7 @@ impl Pool {
         }
     }
 
-    /// Frees an item that cannot be reached: its chunk, and its further chunks if it is long.
+    /// Frees an unreachable item: its chunk, and its further chunks if it is long.
     pub(crate) fn free_item(&self, chunk: Chunk) {
         if is_long(&self.arena, chunk) {
             let parts = Layout::of(&self.arena, chunk).parts;
@@ -224,7 +223,7 @@ impl Pool {
         self.class_of(chunk).free(&self.arena, &self.owners, chunk);
     }
 
-    /// Takes out dead items at the tails of a class's queues. False when there is none.
+    /// Removes dead items at the tails of a class's queues. False if there is none.
     fn evict_dead(&self, id: u8, clock: Clock) -> bool {
         let pinned = self.pin();
         let mut class = self.class(id);
@@ -238,17 +237,16 @@ impl Pool {
         !dead.is_empty()
     }
 
-    /// Evicts an item or a few of a class. False when there is none, or when all that were looked
-    /// at were used and none `must` go.
+    /// Evicts one or a few items of a class. False if there is none, or if all that were checked
+    /// are in use and eviction is not a `must`.
     fn evict_some(&self, id: u8, clock: Clock, must: bool) -> bool {
         let pinned = self.pin();
         let mut victims = [const { None }; EVICT_AT_ONCE_MAX];
         let mut class = self.class(id);
         let limit = (EVICT_LEN_AT_ONCE / class.chunk_len).clamp(1, EVICT_AT_ONCE_MAX);
-        // Behind a reader that the kernel took off its processor, more victims would only wait with
-        // the others.
+        // Behind a preempted reader, further victims would only wait with the others.
         let waits = class.limbo_len() > 64 + class.items() / 8;
-        // Each item is passed over once: in a class of few the most used would soon look unused.
+        // Skip each item only once: in a class of few items the most used would soon look unused.
         let mut steps = EVICT_STEPS_MAX.min(class.items().max(1) as u32);
         for (at, victim) in victims.iter_mut().take(if waits { 0 } else { limit }).enumerate() {
             let hash_of = |chunk| self.hash_of(chunk);
@@ -262,8 +260,8 @@ impl Pool {
         waits || victims[0].is_some()
     }
 
-    /// Takes an item that the caller has in hand out of the table, unless another thread just did.
-    /// The epoch is pinned since before it was taken in hand.
+    /// Removes an item that the caller has taken from its queue, unless another thread just did.
+    /// The epoch must have been pinned since before it was taken.
     pub(crate) fn evict(&self, victim: Victim, clock: Clock) -> bool {
         let locked = self.index.lock(self.hash_of(victim.chunk));
         let Some((at, _)) = locked.find(|chunk| chunk == victim.chunk) else {
@@ -294,7 +292,7 @@ impl Pool {
         }
     }
 
-    /// Takes an item out of its locked bucket, and sets it aside.
+    /// Removes an item from its locked bucket, and puts it into limbo.
     pub(crate) fn remove(&self, locked: &Locked<'_>, at: At<'_>, chunk: Chunk) {
         locked.remove(at);
         self.class_of(chunk).retire(&self.arena, chunk, &self.epochs);
@@ -305,7 +303,7 @@ impl Pool {
 #[derive(Default)]
 struct Tries {
     rounds: u32,
-    /// Looks for memory whose readers are about to leave.
+    /// Checks for memory whose readers are about to leave.
     looks: u32,
     /// Pages that could not be emptied.
     given_up: u32,
@@ -315,13 +313,13 @@ struct Tries {
 /// Result of one attempt.
 enum Tried {
     Got(Chunk),
-    /// The next try may find some.
+    /// The next attempt may succeed.
     Progress,
-    /// Other threads have a victim or a page in hand, or a page is being emptied.
+    /// Other threads hold a victim or a page, or a page is being emptied.
     Busy,
-    /// Readers hold what there is.
+    /// Readers hold all reclaimable memory.
     Held,
-    /// There is none.
+    /// No memory can be freed.
     Nothing,
 }
 
@@ -329,7 +327,7 @@ enum Tried {
 enum Reaped {
     /// Some chunks are free now.
     Some,
-    /// There are some, with readers.
+    /// Some chunks will be, after their readers.
     Later,
     /// There is nothing to reap.
     Nothing,

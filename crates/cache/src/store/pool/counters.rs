@@ -1,5 +1,5 @@
-//! Counters of reads, one stripe per group of threads, so that no counter's cache line moves
-//! between processors. Writes count in their slab class, under its lock.
+//! Counters of reads, striped over groups of threads, so that no counter's cache line moves between
+//! processors. Writes count in their slab class, under its lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

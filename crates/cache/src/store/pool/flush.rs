@@ -1,10 +1,10 @@
-//! `flush_all` is one step: each item carries the generation in which it was stored, and a flush
-//! begins the next, if anything was stored since the last one. What is of an older one is dead at
-//! once, and is taken out when something meets it: a get, an eviction, or the crawler.
+//! `flush_all` takes one step: each item carries the generation in which it was stored, and a flush
+//! begins the next one, if anything was stored since the last. Items of older generations are dead
+//! at once, and are removed when a get, an eviction, or the crawler meets them.
 //!
-//! Generations have 15 bits, so before they come round again the crawler must have been everywhere.
-//! If it has not for half of them, each further flush walks over its share of the table, so that no
-//! flush ever pays for all.
+//! Generations have 15 bits, so the crawler must have visited the whole table before they wrap. If
+//! it has not for half of them, each further flush walks over its share of the table, so that no
+//! single flush pays for all.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -16,14 +16,14 @@ use crate::store::pool::{Pool, thread_stripe};
 use crate::store::rule::Seconds;
 use crate::store::slab::{Clock, GENERATIONS, Victim};
 
-/// Number of generations since the oldest item's from which each flush walks over its share.
+/// Age of the oldest item, in generations, from which each flush walks over its share.
 const SHARED_FROM: u16 = GENERATIONS / 2;
 
-/// By so many, the shares have been everywhere.
+/// Age by which the shares have covered the whole table.
 const SHARED_UNTIL: u16 = GENERATIONS - 1;
 
 /// The word of `Pool::flush`: the generation in the low 15 bits, then whether anything was stored
-/// in it; above, when the next flush is due, or 0.
+/// in it; above, the time of the next flush, or 0.
 #[derive(Clone, Copy)]
 struct Flush(u64);
 
@@ -45,8 +45,8 @@ fn between(older: u16, newer: u16) -> u16 {
 }
 
 impl Pool {
-    /// By what items are alive at this time. Carries out a flush that has become due, which takes
-    /// the crawler's lock and those of buckets, so the caller has none.
+    /// The criteria for live items at this time. Executes a flush that has become due, which takes
+    /// the crawler's lock and those of buckets, so the caller must hold none.
     #[inline]
     pub(crate) fn clock(&self, now: Seconds) -> Clock {
         let flush = Flush(self.flush.load(Acquire));
@@ -67,14 +67,14 @@ impl Pool {
         Flush(self.flush.load(Acquire)).due() as Seconds
     }
 
-    /// The generation for an item that is about to be published: noted, so that the next flush
-    /// begins another. A flush that is due was carried out when the caller took its
-    /// [`clock`](Pool::clock); not here, under the lock of a bucket.
+    /// The generation for an item about to be published: marked as used, so that the next flush
+    /// begins another. A due flush was executed when the caller took its [`clock`](Pool::clock); it
+    /// must not be done here, under the lock of a bucket.
     #[inline]
     pub(crate) fn generation_to_store_in(&self) -> u16 {
         let mut word = self.flush.load(Acquire);
-        // Once in each generation. The item becomes visible after the note, and a flush that misses
-        // the note comes before the item.
+        // Once per generation. The item becomes visible after the mark, and a flush that misses
+        // the mark precedes the item.
         while word & Flush::STORED == 0 {
             let stored = word | Flush::STORED;
             match self.flush.compare_exchange(word, stored, AcqRel, Acquire) {
@@ -85,7 +85,7 @@ impl Pool {
         Flush(word).generation()
     }
 
-    /// Flushes at the time `at`; at once when that is not in the future.
+    /// Flushes at the time `at`; immediately if it is not in the future.
     pub(crate) fn flush_at(&self, at: Seconds, now: Seconds) {
         self.settle_flush(now);
         if at <= now { self.flush_now(0) } else { self.delay_flush(at) }
@@ -99,8 +99,8 @@ impl Pool {
         }
     }
 
-    /// Begins the next generation. `due` is the delayed flush which that settles, or 0 for a flush
-    /// of its own.
+    /// Begins the next generation. `due` is the delayed flush that this executes, or 0 for an
+    /// immediate one.
     fn flush_now(&self, due: u64) {
         let mut sweep = self.lock_sweep();
         let begin = |word| {
@@ -112,7 +112,7 @@ impl Pool {
             (due == 0 || flush.due() == due).then_some(u64::from(next))
         };
         let Ok(_) = self.flush.fetch_update(AcqRel, Acquire, begin) else {
-            // Another thread has settled it.
+            // Another thread has executed it.
             return;
         };
         self.walk_share(&mut sweep);
@@ -129,14 +129,14 @@ impl Pool {
         sweep.expect("no panic under the crawler's lock")
     }
 
-    /// A flush's share of the crawler's walk, when the crawler is far behind.
+    /// A flush's share of the crawler's walk, if the crawler is far behind.
     fn walk_share(&self, sweep: &mut Sweep) {
         let clock = self.clock_as_is(0);
         let age = between(sweep.oldest, clock.generation);
         if age < SHARED_FROM {
             return;
         }
-        // A walk that began long ago would leave too few generations for the next.
+        // After an old walk too few generations would be left for the next.
         let is_old = between(sweep.oldest, sweep.began_in) < SHARED_FROM;
         let cursor = match sweep.cursor {
             Some(cursor) if !is_old => cursor,
@@ -164,11 +164,11 @@ impl Pool {
         }
     }
 
-    /// Takes a dead item out, for the crawler. The epoch is pinned since before it was found.
+    /// Removes a dead item, for the crawler. The epoch must have been pinned before it was found.
     pub(crate) fn take_out_dead(&self, victim: Victim, clock: Clock) {
         let locked = self.index.lock(self.hash_of(victim.chunk));
         let found = locked.find(|chunk| chunk == victim.chunk);
-        // It may have been touched since.
+        // It may have been touched meanwhile.
         if let Some((at, chunk)) = found.filter(|_| clock.is_dead(&self.arena, victim.chunk)) {
             self.class_of(chunk).counts.crawler_reclaimed += 1;
             self.remove(&locked, at, chunk);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn flushes_visit_all_before_wrap() {
-        // No crawler runs. An item of 32,768 flushes ago would be alive again.
+        // Without a crawler, an item from 32,768 flushes ago would be alive again.
         let store = Store::new(Config::default()).unwrap();
         (0..60_000).for_each(|at| set(&store, &format!("old-{at}")));
         let items = |store: &Store| store.stats().curr_items;
@@ -198,7 +198,7 @@ mod tests {
             store.flush(NOW, NOW);
             set(&store, "new");
             match flushes {
-                // The crawler has half of the generations' time.
+                // The crawler has had the time of half of the generations.
                 16_383 => assert_eq!(items(&store), 60_001),
                 16_384 => assert!(items(&store) < 60_001 && items(&store) > 59_000),
                 24_575 => assert!((25_000..35_000).contains(&items(&store))),
@@ -233,7 +233,7 @@ mod tests {
         store.flush(NOW + 9, NOW);
         assert_eq!((pool.flush_due(), pool.clock(NOW + 8).generation), (NOW + 9, 5));
         assert!(store.access(NOW + 8).get(b"a").is_ok());
-        // A later one replaces it.
+        // A later flush replaces it.
         store.flush(NOW + 7, NOW);
         assert_eq!(pool.flush_due(), NOW + 7);
         assert!(store.access(NOW + 7).get(b"a").is_err());

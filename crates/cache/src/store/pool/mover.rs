@@ -1,20 +1,19 @@
-//! Pages change their slab class when the sizes of the items change.
+//! Moves pages between slab classes when the sizes of the items change.
 //!
-//! A page is worth the hits that it brings. The ghost queue of a class counts what these would be:
-//! keys that come back soon after they were evicted. So a page goes from the class that would lose
-//! the fewest hits to the one that would win the most, when these differ by half, counted after the
-//! move: so no page goes to and fro.
+//! A page is worth the hits that it brings. The ghost queue of a class estimates them: it counts
+//! keys that come back soon after their eviction. A page goes from the class that would lose the
+//! fewest hits to the class that would win the most, if these differ by half even after the move,
+//! so that no page moves to and fro.
 //!
-//! A class that was just begun remembers too few keys to count. So an idle class, of which nothing
-//! comes back and which has all but stopped to evict, gives page after page to the one that evicts
-//! most, oldest items first, and the last page too.
+//! A new class remembers too few keys to count. Therefore an idle class, to which no evicted key
+//! comes back and which has nearly stopped evicting, gives page after page to the class that evicts
+//! most, oldest items first, including its last page.
 //!
-//! To empty a page: items that were used are copied to free chunks of their class, or of a longer
-//! one, and what was not used there makes room for them; the others are evicted, and when the last
-//! reader has left, the page goes. Of several pages the one goes that has the fewest used items.
-//! That is done in steps, by those that
-//! need memory and by `Store::maintain`. A class that has nothing left to evict does not wait: it
-//! takes a page at once. Where nothing may be evicted, it takes one on which nothing is left.
+//! To empty a page, used items are copied to free chunks of their class, or of a longer one, where
+//! unused items make space for them; the others are evicted, and the page goes once the last reader
+//! has left. Of several pages, the one with the fewest used items goes. This is done in steps, by
+//! allocations and by `Store::maintain`. A class with nothing left to evict takes a page at once.
+//! Where eviction is off, it takes only a page without items.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,7 +45,7 @@ pub(crate) enum Stolen {
     Page,
     /// The page is available once readers have left, or another thread has finished a move.
     Later,
-    /// Something on the page stays: an upload, or a reply on its way out. Another page may do.
+    /// A chunk of the page cannot be freed: an upload or a reply in progress. Try another page.
     GaveUp,
     /// No other class has a page.
     Nothing,
@@ -55,19 +54,19 @@ pub(crate) enum Stolen {
 /// Number of pages of a class checked for one that can be emptied.
 const PAGES_LOOKED_AT: usize = 16;
 
-/// And how many of their chunks: some 50 µs.
+/// Number of their chunks checked: some 50 µs.
 const CHUNKS_LOOKED_AT: usize = 8192;
 
-/// From this chunk length on, a page without used items is looked for when an item would cost one
-/// that was used.
+/// Chunk length from which a class searches for a page without used items before it evicts a used
+/// item.
 const SEARCHED_FOR_MIN: usize = 64 << 10;
 
 /// Number of longer classes checked for space for a used item whose own class loses its last page:
-/// the last of them has chunks of about six times its length.
+/// the chunks of the last one are about six times as long.
 const CLASSES_LOOKED_AT: u8 = 8;
 
-/// Minimum number of chunks of the moving page visited per eviction: more in classes of long items,
-/// because a page of short ones has thousands. At most about 40 µs.
+/// Minimum number of chunks of the moving page visited per eviction. Classes of long items visit
+/// more, because a page of short ones has thousands. At most about 40 µs.
 const CHUNKS_PER_EVICTION_MIN: usize = 16;
 const CHUNKS_PER_EVICTION_MAX: usize = 256;
 const BYTES_EVICTED_PER_CHUNK: usize = 256;
@@ -75,14 +74,14 @@ const BYTES_EVICTED_PER_CHUNK: usize = 256;
 /// Number of passes over a page before another is tried.
 const ROUNDS_MAX: u32 = 64;
 
-/// And where an upload or a reply on its way out holds a chunk: a short one is over by then.
+/// The same while an upload or a reply in progress holds a chunk: a short one has ended by then.
 const STUCK_ROUNDS_MAX: u32 = 4;
 
-/// A class with more than so many pages of free chunks gives one up.
+/// Pages of free chunks above which a class gives one up.
 const FREE_PAGES_MAX: u64 = 3;
 
-/// Bytes evicted between two moves among classes in use: hits in between say little. Pages of an
-/// idle class move at once.
+/// Bytes evicted between two moves among active classes: fewer give no reliable hit counts. Pages
+/// of an idle class move at once.
 const MOVE_AFTER: u64 = 2 * PAGE_LEN as u64;
 
 impl Pool {
@@ -94,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// Called by a class that evicts: a step of the move that is on, or a look whether one is due.
+    /// One step of the current move, or a check whether one is due; called by a class that evicts.
     pub(crate) fn balance(&self, id: u8, clock: Clock) {
         if self.is_moving.load(Relaxed) {
             if let Some(mut mover) = self.mover() {
@@ -109,13 +108,13 @@ impl Pool {
         }
     }
 
-    /// Continues housekeeping: frees memory that readers left, moves a page, returns memory.
-    /// Returns whether there is more to do.
+    /// Continues housekeeping: frees memory that readers have left, moves a page, returns memory to
+    /// the kernel. Returns whether more remains.
     pub(crate) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
         let Some(mut mover) = self.mover() else {
             return false;
         };
-        // Twice: what was taken out in this epoch is free in the one after the next.
+        // Twice: memory removed in this epoch is free in the one after the next.
         let _ = self.epochs.try_advance() && self.epochs.try_advance();
         let mut reaps = false;
         self.class_ids().for_each(|id| reaps |= self.reap_some(id));
@@ -125,8 +124,8 @@ impl Pool {
         self.step(&mut mover, budget as u32, clock) != MoveStep::GaveUp || reaps
     }
 
-    /// A page that no class should keep: above the memory limit, or of a class with many free
-    /// chunks.
+    /// Begins to remove a page that no class should keep: above the memory limit, or of a class
+    /// with many free chunks.
     fn look_for_surplus(&self, mover: &mut Mover) -> bool {
         let is_above = self.pages_in_use() > self.pages_limit();
         let free_pages = |id: &u8| {
@@ -156,8 +155,8 @@ impl Pool {
         }
     }
 
-    /// False when the class has no page that can be emptied, or none without a long item that was
-    /// used, which would be lost, unless it `must` give one.
+    /// False if no page of the class can be emptied. A page with a used long item, which would be
+    /// lost, is taken only if it `must` be.
     fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>, must: bool) -> bool {
         let class = self.class(from);
         let next = &mut mover.next_page[usize::from(from)];
@@ -190,11 +189,11 @@ impl Pool {
         self.is_moving.store(true, Relaxed);
     }
 
-    /// For a class that has nothing to evict: a page of another class, now. `given_up` pages were
-    /// tried already.
+    /// Takes a page of another class at once, for a class that has nothing to evict. `given_up`:
+    /// number of pages tried before.
     pub(crate) fn steal_page(&self, to: u8, given_up: u32, clock: Clock) -> Stolen {
         let Some(mut mover) = self.mover() else {
-            // A page is being moved: it may be for us.
+            // A page is being moved, perhaps for this class.
             return Stolen::Later;
         };
         if mover.current.is_none() {
@@ -213,14 +212,14 @@ impl Pool {
         self.finish_move(&mut mover, clock)
     }
 
-    /// For a class that may evict nothing: a page of another on which nothing is left. `Later`,
-    /// if the caller `waits`: readers have not left yet what was taken out of one.
+    /// Takes an empty page of another class, for a class that must not evict. `Later`, if the
+    /// caller `waits`: readers still hold removed items.
     pub(crate) fn take_empty_page(&self, to: u8, waits: bool) -> Stolen {
-        // Above a limit that was lowered, pages go back to the kernel.
+        // Above a lowered limit, pages go back to the kernel.
         if self.pages_in_use() > self.pages_limit() {
             return Stolen::Nothing;
         }
-        // No other thread moves the page then.
+        // The lock keeps other threads from moving the page.
         let Some(_mover) = self.mover() else {
             return if waits { Stolen::Later } else { Stolen::Nothing };
         };
@@ -239,7 +238,7 @@ impl Pool {
         if waits && is_left_later { Stolen::Later } else { Stolen::Nothing }
     }
 
-    /// One round over the whole page: some ten thousand evictions at most, of 200 ns.
+    /// Runs one round over the whole page: at most some ten thousand evictions of 200 ns.
     fn finish_move(&self, mover: &mut Mover, clock: Clock) -> Stolen {
         match self.step(mover, u32::MAX, clock) {
             MoveStep::Moved => Stolen::Page,
@@ -248,9 +247,9 @@ impl Pool {
         }
     }
 
-    /// For a class of long items that has only such to evict that were used: a page of another
-    /// without any. Shorter items are many in their class, so the least used of them goes, and the
-    /// balance between the classes is left to the ghosts.
+    /// Takes a page without used items from another class, for a class of long items whose victims
+    /// were all used. Classes of shorter items have many, so they evict their least used one, and
+    /// the ghost queues balance the classes.
     pub(crate) fn steal_cold_page(&self, to: u8, clock: Clock) -> Stolen {
         let is_worth_it = self.class(to).chunk_len >= SEARCHED_FOR_MIN;
         let Some(mut mover) = self.mover().filter(|_| is_worth_it) else {
@@ -274,9 +273,8 @@ impl Pool {
         self.finish_move(&mut mover, clock)
     }
 
-    /// The classes that may give a page to another: first those with the most, and of those with
-    /// one
-    /// the one whose items were used least.
+    /// Classes that may give a page to another: those with the most pages first, and among classes
+    /// with one page the class with the least used items.
     fn donors(&self, to: u8) -> Vec<u8> {
         let donor = |id: u8| {
             let class = self.class(id);
@@ -286,7 +284,7 @@ impl Pool {
             };
             (Reverse(class.page_count()), worth.unwrap_or(u32::MAX), id)
         };
-        // Its own pages have nothing to evict, but may be full of what waits for others.
+        // Its own pages have nothing to evict, though chunks on them may wait for readers.
         let others = self.class_ids().filter(|id| *id != to);
         let mut donors: Vec<_> = others.map(donor).collect();
         donors.retain(|(Reverse(pages), ..)| *pages > 0);
@@ -294,7 +292,7 @@ impl Pool {
         donors.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// Goes over the chunks of the page on its way, at most once over all of them.
+    /// Visits the chunks of the moving page, at most one round over all of them.
     fn step(&self, mover: &mut Mover, budget: u32, clock: Clock) -> MoveStep {
         let Some(mut current) = mover.current else {
             return MoveStep::GaveUp;
@@ -316,7 +314,7 @@ impl Pool {
     }
 
     fn end_round(&self, mover: &mut Mover, mut current: Move) -> MoveStep {
-        // Long items wait in the last class, whatever page their chunks lie on.
+        // Long items are in the limbo of the last class, whatever page their chunks are on.
         let reap = || self.reap_some(current.from) | self.reap_some(self.lens.last());
         while self.epochs.try_advance() && reap() {}
         let mut class = self.class(current.from);
@@ -351,7 +349,7 @@ impl Pool {
         }
     }
 
-    /// Frees what readers have left, in one class. False when there was nothing.
+    /// Frees chunks that readers have left, in one class. False if there was none.
     fn reap_some(&self, id: u8) -> bool {
         const REAP_AT_ONCE: usize = 256;
         let mut long = Vec::new();
@@ -361,9 +359,9 @@ impl Pool {
         reaped > 0
     }
 
-    /// Sees to it that a chunk becomes free, sooner or later: evicts its item, or copies it
-    /// elsewhere. While there is memory to spare nothing is evicted for the kernel's sake: what
-    /// cannot be copied (a long item) keeps its page.
+    /// Makes a chunk free eventually: evicts its item, or copies it elsewhere. While memory is
+    /// sufficient nothing is evicted for the kernel's sake: an item that cannot be copied (a long
+    /// one) keeps its page.
     fn vacate(&self, chunk: Chunk, current: &mut Move, clock: Clock) {
         let from = current.from;
         let is_spare = current.to.is_none() && self.pages_in_use() <= self.pages_limit();
@@ -371,7 +369,7 @@ impl Pool {
         let class = self.class(from);
         let item = match self.uses(chunk) {
             Use::Small | Use::Main => chunk,
-            // The owner may be a reservation still, or gone: then nothing is done this time.
+            // The owner may still be a reservation, or be gone: then this round does nothing.
             Use::Part => match Chunk::from_units(self.arena.header(chunk).cas.load(Relaxed)) {
                 Some(owner) => owner,
                 None => return,
@@ -384,7 +382,7 @@ impl Pool {
         drop(class);
         let is_kept = !is_dead && (is_used || is_spare);
         if mark::is_referenced(state) && !is_dead {
-            // Its memory would not come back now, and a write may be about to change it.
+            // Eviction would not free its memory now, and a write may be about to change it.
             return;
         }
         if is_kept && item == chunk && self.rescue(chunk, from, from) || is_kept && is_spare {
@@ -404,10 +402,9 @@ impl Pool {
         drop(pinned);
     }
 
-    /// Copies an item that was used to the place of one of its class that was not, or, when its
-    /// class
-    /// has no other page, to a longer one, a free chunk there or a place. False when there is none;
-    /// true when the item was copied, or may be in the next round. No epoch is pinned.
+    /// Copies a used item into the chunk of an unused one of its class. If its class has no other
+    /// page, a longer class is used, with a free or an evicted chunk. False if there is none; true
+    /// if the item was copied, or may be in the next round. No epoch may be pinned.
     fn make_room(&self, chunk: Chunk, current: &mut Move, clock: Clock) -> bool {
         let from = current.from;
         let class = self.class(from);
@@ -424,7 +421,7 @@ impl Pool {
             if to != from && self.rescue(chunk, from, to) {
                 return true;
             }
-            // Behind a reader no place comes free, and no more than two are tried for each item.
+            // Evicting frees nothing while a reader is there: at most two are evicted per item.
             if current.room >= 2 * per_page {
                 return false;
             }
@@ -434,7 +431,7 @@ impl Pool {
             self.evict(cold, clock);
             current.room += 1;
             drop(pinned);
-            // Now, before another store takes the place.
+            // At once, before another store takes the chunk.
             if self.advance() {
                 self.reap_some(to);
             }
@@ -448,7 +445,7 @@ impl Pool {
     }
 
     /// Copies an item to a free chunk of a class, its own or a longer one, if there is one. The
-    /// epoch is pinned.
+    /// epoch must be pinned.
     fn rescue(&self, chunk: Chunk, from: u8, to: u8) -> bool {
         let arena = &self.arena;
         let header = arena.header(chunk);
@@ -493,7 +490,7 @@ impl Pool {
             class = self.class(to);
             class.enqueue_in(arena, new, place);
         }
-        // Nothing was stored: it is the same item.
+        // Not a store: the item is the same.
         class.counts.stored -= 1;
         drop(class);
         add(&self.counters.stripe(thread_stripe()).rescues);
@@ -501,17 +498,17 @@ impl Pool {
     }
 }
 
-/// A class that stands still, and the one that evicts most: from, to.
+/// An idle class, and the class that evicts most: from, to.
 fn idle_pair(paces: &[Pace]) -> Option<(u8, u8)> {
     let by_pace = |a: &&Pace, b: &&Pace| a.bytes_a_page.total_cmp(&b.bytes_a_page);
     let to = paces.iter().max_by(by_pace)?;
-    // Of classes that stand still alike, the one whose items have not been used for longest.
+    // Among equally idle classes, the one with the longest unused items.
     let by_age = |a: &&Pace, b: &&Pace| by_pace(a, b).then(b.tail_age.cmp(&a.tail_age));
     let idle = paces.iter().filter(|from| from.gives_idle_page_to(to));
     idle.min_by(by_age).map(|from| (from.id, to.id))
 }
 
-/// The class that would lose the fewest hits with a page, and the one that would win the most:
+/// The class that would lose the fewest hits with a page, and the class that would win the most:
 /// from, to.
 fn busy_pair(paces: &[Pace]) -> Option<(u8, u8)> {
     let to = paces.iter().max_by(|a, b| a.gain().total_cmp(&b.gain()))?;
@@ -525,9 +522,9 @@ mod tests {
 
     #[test]
     fn upload_memory_returns_without_loss() {
-        // Seen: fifty clients died in the middle of a long set, and fifty long items that were not
-        // asked for since were gone. Cause: the pages that uploads had filled were spare, and to
-        // give one back its items were evicted.
+        // Seen: fifty clients died during a long set, and fifty long items that had not been
+        // requested since were gone. Cause: the pages that the uploads had filled were surplus, and
+        // the items of a page were evicted to return it.
         let config = Config { memory_max: 256 << 20, ..Config::default() };
         let store = Store::new(config).unwrap();
         let mut guard = store.access(2);

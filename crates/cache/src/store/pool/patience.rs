@@ -1,8 +1,8 @@
-//! Limit on the time that stores wait for readers, all of them together.
+//! Limit on the total time that stores wait for readers.
 //!
-//! A reader that the kernel preempted may hold all memory that a store could use. The store waits
-//! for it, and so do all connections of the store's processor. So stores wait for 2 ms of each
-//! tenth of a second in total; beyond that a store that would have to wait is refused.
+//! A preempted reader may hold all memory that a store could use. The store waits for it, and so do
+//! all connections of the store's processor. Stores therefore wait for at most 2 ms in total of
+//! each tenth of a second; further stores that would have to wait are refused.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -16,8 +16,7 @@ const WAIT_MAX: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Patience {
     began: Instant,
-    /// The number of the period in the high 32 bits; in the low ones, the nanoseconds that were
-    /// waited in it.
+    /// The number of the period in the high 32 bits; in the low ones, the nanoseconds waited in it.
     spent: AtomicU64,
 }
 
@@ -27,8 +26,8 @@ impl Patience {
     }
 
     /// Lets other threads run. False, at once, when stores have waited long enough in this period.
-    /// What the store did since its wait before, which ended at `since`, was in vain and counts as
-    /// well.
+    /// The store's attempts since its previous wait, which ended at `since`, failed and count as
+    /// waiting.
     pub(crate) fn wait(&self, since: &mut Option<Duration>) -> bool {
         let now = self.began.elapsed();
         if self.is_over(now) {

@@ -11,7 +11,7 @@ use crate::store::pool::reservation::RawReservation;
 use crate::store::rule::{DeleteRule, NEVER, Seconds, StoreError};
 use crate::store::slab::{Clock, Use, Victim, set_generation};
 
-/// Header fields of a version that is published.
+/// Header fields of a version to publish.
 pub(crate) struct NewVersion {
     pub(crate) hash: u64,
     pub(crate) marks: u32,
@@ -21,8 +21,8 @@ pub(crate) struct NewVersion {
     pub(crate) in_set: bool,
 }
 
-/// State of an item that may change in place, under its bucket's lock. A version that was made from
-/// the item is discarded if this differs by then.
+/// State of an item that may change in place, under its bucket's lock. A version made from the item
+/// is discarded if this has changed by the time it is published.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) cas: u64,
@@ -39,7 +39,7 @@ impl Pool {
         }
     }
 
-    /// Makes a full reservation the item of its key, in place of `found` if there is one.
+    /// Publishes a full reservation as the item of its key, replacing `found` if there is one.
     pub(crate) fn publish<'i>(
         &self,
         locked: &mut Locked<'i>,
@@ -50,10 +50,10 @@ impl Pool {
         let header = self.arena.header(raw.chunk);
         let chunk = raw.chunk;
         let old_state = found.map(|(_, old)| self.arena.header(old).state.load(Relaxed));
-        // Read under the lock: a flush that came during the upload spares the item.
+        // Read under the lock: a flush during the upload does not remove the item.
         let generation = self.generation_to_store_in();
         set_generation(header, generation);
-        // Storing over an item is a use of it: the older version's hits and this store count.
+        // A store over an item is a use of it: the old version's hits and this store count.
         let used = match (found, old_state) {
             (Some((_, old)), Some(state)) if !new.clock.is_dead(&self.arena, old) => {
                 mark::used(state) + 1
@@ -120,8 +120,8 @@ impl Pool {
         header.cas.store(self.cas_of(rule.new_cas), Relaxed);
     }
 
-    /// Builds an item with the key and flags of `like` from the values of `parts`. The caller holds
-    /// references to them.
+    /// Builds an item with the key and flags of `like` from the values of `parts`. The caller must
+    /// hold references to them.
     pub(crate) fn concatenate(
         &self,
         like: Chunk,

@@ -20,14 +20,14 @@ pub(crate) struct RawReservation {
     pub(crate) value_len: usize,
     /// INVARIANT: `filled <= value_len`.
     filled: usize,
-    /// The chunk that is being filled: its number among the further ones, and its name.
+    /// Number of further chunks allocated; the last of them is being filled.
     parts_made: usize,
-    /// Part of the uploads' share; none if the value was there from the start.
+    /// Part of the uploads' share; none for a value that was complete from the start.
     share: Option<u64>,
 }
 
 impl RawReservation {
-    /// Writes the header and the key into a chunk that was allocated for them.
+    /// Writes header and key into a chunk allocated for them.
     pub(crate) fn new(
         pool: &Pool,
         chunk: Chunk,
@@ -44,7 +44,7 @@ impl RawReservation {
         header.value_len.store(value_len as u32, Relaxed);
         header.key_len.store(key.len() as u8, Relaxed);
         header.cas.store(0, Relaxed);
-        // SAFETY: the chunk was allocated for this reservation alone; its class is for this length.
+        // SAFETY: the chunk belongs to this reservation alone; its class is for this length.
         unsafe { pool.arena.bytes_mut(chunk, 0, key.len()) }.copy_from_slice(key);
         let layout = Layout::new(key.len(), value_len);
         RawReservation { chunk, layout, value_len, filled: 0, parts_made: 0, share: None }
@@ -72,8 +72,8 @@ impl RawReservation {
                 (pool.part(self.chunk, at), self.filled - range.start)
             }
         };
-        // SAFETY: the chunk is this reservation's alone, and `range` lies in it by the layout. The
-        // slice of an earlier call is gone: it borrowed the reservation.
+        // SAFETY: the chunk belongs to this reservation alone, and `range` lies in it by the
+        // layout. The slice of an earlier call is gone: it borrowed the reservation.
         Ok(unsafe { pool.arena.bytes_mut(chunk, start, range.end - self.filled) })
     }
 
@@ -93,11 +93,11 @@ impl RawReservation {
         header.value_len.store(len as u32, Relaxed);
         header.key_len.store(0, Relaxed);
         header.cas.store(self.chunk.units(), Relaxed);
-        // From here on a page that leaves its class finds the owner through the part.
+        // From here on a move of the part's page finds the owner through the part.
         pool.class_of(part).set_part(&pool.arena, part);
         let name_at = self.layout.name_at(at);
-        // SAFETY: the first chunk is this reservation's alone, and the names lie in it by the
-        // layout.
+        // SAFETY: the first chunk belongs to this reservation alone, and the names lie in it by
+        // the layout.
         let name = unsafe { pool.arena.bytes_mut(self.chunk, name_at, 8) };
         name.copy_from_slice(&part.units().to_ne_bytes());
         self.parts_made += 1;
@@ -106,7 +106,7 @@ impl RawReservation {
 
     pub(crate) fn filled(&mut self, len: usize) {
         let (part, range) = self.layout.piece_at(self.filled);
-        // A further chunk that was never made has no space.
+        // A further chunk that is not allocated yet has no space.
         let space_len = match part {
             Some(at) if at >= self.parts_made => 0,
             _ => range.end - self.filled,
@@ -132,14 +132,14 @@ impl RawReservation {
         Ok(used)
     }
 
-    /// Ends the upload: the item is whole, or goes.
+    /// Ends the upload: the value is complete, or is discarded.
     pub(crate) fn end_upload(&mut self, pool: &Pool) {
         if let Some(share) = self.share.take() {
             pool.upload_len.fetch_sub(share, Relaxed);
         }
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub(crate) fn discard(mut self, pool: &Pool) {
         self.end_upload(pool);
         (0..self.parts_made).for_each(|at| pool.free_chunk(pool.part(self.chunk, at)));
@@ -148,7 +148,7 @@ impl RawReservation {
 }
 
 impl Pool {
-    /// The first of a reservation's chunks, with its header filled in.
+    /// Allocates the first chunk of a reservation, with its header filled in.
     pub(crate) fn begin(
         &self,
         key: &[u8],
@@ -163,7 +163,7 @@ impl Pool {
         Ok(RawReservation::new(self, chunk, key, value_len, flags, exptime))
     }
 
-    /// The same for a value that comes in pieces, in the uploads' share of the memory.
+    /// The same for a value that arrives in pieces, from the uploads' share of the memory.
     pub(crate) fn begin_upload(
         &self,
         key: &[u8],
@@ -186,7 +186,7 @@ impl Pool {
     }
 
     fn check_len(&self, key: &[u8], value_len: usize) -> Result<(), StoreError> {
-        // The caller may pass any length: a sum that wraps would look short.
+        // The caller may pass any length: a wrapped sum would look short.
         let item_len = (HEADER_LEN + key.len()).checked_add(value_len);
         let fits = item_len.is_some_and(|len| len <= self.config.item_len_max as usize);
         if !fits || key.len() > usize::from(u8::MAX) {
@@ -196,9 +196,9 @@ impl Pool {
     }
 
     /// Takes a chunk of a class from the uploads' share of the memory. A client that never finishes
-    /// keeps its memory from all others, so uploads together get half of it, and at least one item.
-    /// The newest is refused, as by a memcached that is full of them: earlier ones are nearer to
-    /// their end.
+    /// withholds its memory from all others, so uploads together get half of it, and at least one
+    /// item. The newest one is refused, as in a memcached full of uploads: earlier ones are closer
+    /// to their end.
     fn take_share(&self, class: u8) -> Result<u64, StoreError> {
         let memory_len = u64::from(self.pages_limit()) * PAGE_LEN as u64;
         let one_len = u64::from(self.config.item_len_max) + 2 * CHUNK_LEN_MAX as u64;
@@ -222,7 +222,7 @@ impl Pool {
         Chunk::from_units(units).expect("a part is named before it is looked for")
     }
 
-    /// Piece `at` of an item's value, the first being 0.
+    /// Piece `at` of an item's value, from 0.
     pub(crate) fn piece(&self, chunk: Chunk, layout: &Layout, at: usize) -> &[u8] {
         let value_len = self.arena.header(chunk).value_len.load(Relaxed) as usize;
         let (chunk, start, len) = match at.checked_sub(1) {
@@ -241,8 +241,8 @@ mod tests {
     use crate::store::{Config, NEVER, Store};
 
     /// Seen (in review): in a release build a length near 2^64 was reserved in a chunk of the first
-    /// class, and the space of its reservation was all memory behind that. Cause: the sum of
-    /// header, key and value wrapped. Cure: a length whose sum wraps is too large.
+    /// class, and the space of its reservation was all memory after that. Cause: the sum of header,
+    /// key and value wrapped. Cure: a length whose sum wraps is too large.
     #[test]
     fn wrapping_length_is_too_large() {
         let store = Store::new(Config::default()).unwrap();

@@ -3,7 +3,7 @@
 use crate::store::index::Cursor;
 use crate::store::rule::Seconds;
 
-/// The page that is on its way from one class to another, if any.
+/// The page being moved from one class to another, if any.
 #[derive(Debug)]
 pub(crate) struct Mover {
     pub(crate) current: Option<Move>,
@@ -16,12 +16,12 @@ pub(crate) struct Mover {
 pub(crate) struct Move {
     pub(crate) page: u32,
     pub(crate) from: u8,
-    /// The class that gets the page; none: the kernel.
+    /// The class that gets the page; none: the page goes back to the kernel.
     pub(crate) to: Option<u8>,
-    /// The next chunk to look at.
+    /// The next chunk to visit.
     pub(crate) at: u32,
     pub(crate) rounds: u32,
-    /// Items evicted to make room for those of the page that were used.
+    /// Items evicted to make space for used items of the page.
     pub(crate) room: u32,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Sweep {
     pub(crate) cursor: Option<Cursor>,
     /// The generation when it began.
     pub(crate) began_in: u16,
-    /// No item is of a generation before this one.
+    /// No item has a generation before this one.
     pub(crate) oldest: u16,
     pub(crate) next_at: Seconds,
 }

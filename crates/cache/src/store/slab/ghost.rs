@@ -1,10 +1,10 @@
-//! The ghost queue of S3-FIFO: which keys left the small queue lately, without their values.
+//! The ghost queue of S3-FIFO: keys that recently left the small queue, without their values.
 //!
 //! The paper keeps it as a hash table of 4-byte fingerprints with times. Here a bucket is one word
-//! of four 16-bit fingerprints, newest lowest; a fifth pushes the oldest out. With as many places
-//! as the class has items that is a first-in-first-out queue of about that length, for two bytes an
-//! item and one cache line a lookup. A wrong yes comes once in 2^14 and puts a new item into the
-//! main queue too early, nothing worse.
+//! of four 16-bit fingerprints, newest lowest; a fifth pushes the oldest out. With as many slots as
+//! the class has items this is a FIFO queue of about that length, for two bytes per item and one
+//! cache line per lookup. A false positive occurs once in 2^14 lookups; it only puts a new item
+//! into the main queue too early.
 
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
@@ -19,8 +19,8 @@ impl Ghosts {
             self.buckets = vec![0; wanted];
         }
         while self.buckets.len() < wanted {
-            // A key's bucket is the low bits of its hash, so its twin is where one more bit may
-            // say.
+            // A key's bucket is the low bits of its hash, so with one more bit it may be in the
+            // copy.
             self.buckets.extend_from_within(..);
         }
     }
@@ -31,7 +31,7 @@ impl Ghosts {
         }
     }
 
-    /// Forgets the key; returns whether it was known.
+    /// Removes the key; returns whether it was known.
     pub(crate) fn remove(&mut self, hash: u64) -> bool {
         let Some((bucket, fingerprint)) = self.find(hash) else {
             return false;
@@ -49,7 +49,7 @@ impl Ghosts {
 
     fn find(&mut self, hash: u64) -> Option<(&mut u64, u64)> {
         let mask = self.buckets.len().checked_sub(1)?;
-        // 0 means an empty place.
+        // 0 means an empty slot.
         let fingerprint = (hash >> 40 & 0xffff).max(1);
         Some((&mut self.buckets[hash as usize & mask], fingerprint))
     }

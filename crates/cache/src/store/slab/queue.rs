@@ -1,4 +1,4 @@
-//! A list of chunks, linked through their headers. Its user holds the slab class's lock.
+//! A list of chunks, linked through their headers. The caller must hold the slab class's lock.
 
 use crate::store::memory::arena::{Arena, Chunk};
 
@@ -36,7 +36,7 @@ impl Queue {
         self.len -= 1;
     }
 
-    /// Puts a chunk into the place of another.
+    /// Replaces a chunk by another in its position.
     pub(crate) fn replace(&mut self, arena: &Arena, old: Chunk, new: Chunk) {
         let prev = arena.header(old).prev();
         let next = arena.header(old).next();
@@ -58,7 +58,7 @@ impl Queue {
         Some(tail)
     }
 
-    /// Puts all of `other` behind the tail.
+    /// Appends all of `other` at the tail.
     pub(crate) fn append(&mut self, arena: &Arena, other: Queue) {
         let Some(head) = other.head else { return };
         arena.header(head).set_prev(self.tail);

@@ -1,23 +1,22 @@
-//! Number of items of each size (`stats sizes`), counted as they come and go: walking over all
-//! items would block others for milliseconds.
+//! Number of items of each size (`stats sizes`), updated with each store and removal: walking over
+//! all items would block others for milliseconds.
 
 use std::collections::BTreeMap;
 
 /// Sizes are rounded up to this, as in memcached.
 const STEP: u64 = 32;
 
-/// The sizes of one slab class: few different ones, but for the last class, where long items are.
+/// Sizes in one slab class: few distinct ones, except in the last class, which has the long items.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
-    /// The steps below the class's smallest item.
+    /// Steps below the class's smallest item.
     base: u64,
     short: Vec<u64>,
     long: BTreeMap<u64, u64>,
 }
 
 impl Sizes {
-    /// For a class of items that are longer than `len_below` and not longer than `chunk_len`, or of
-    /// long ones.
+    /// For a class of items longer than `len_below` and at most `chunk_len`, or of long items.
     pub(crate) fn new(len_below: usize, chunk_len: usize) -> Sizes {
         let base = len_below as u64 / STEP;
         let steps = (chunk_len as u64).div_ceil(STEP) - base + 1;
@@ -44,7 +43,7 @@ impl Sizes {
         short.unwrap_or_else(|| self.long.entry(steps).or_default())
     }
 
-    /// Sizes and how many items have them.
+    /// Sizes, each with its number of items.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64)> {
         let short = (self.base..).zip(self.short.iter().copied());
         let long = self.long.iter().map(|(steps, count)| (*steps, *count));

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::*;
 use crate::store::{Config, Mode, Store};
 
-/// Seen: a class whose items were only ever replaced grew by some bytes for each few sets, for
-/// ever. Cause: a page was noted each time that its last free chunk was gone and another
-/// came back, also when it was noted already, and notes went only when a page was found full.
+/// Seen: a class whose items were only ever replaced grew by some bytes for each few sets,
+/// without limit. Cause: a page was noted each time its last free chunk was taken and another
+/// came back, even if it was noted already, and notes were removed only for full pages.
 #[test]
 fn page_with_space_is_noted_once() {
     let store = Store::new(Config::default()).unwrap();
@@ -59,7 +59,7 @@ impl Known {
     }
 }
 
-/// S3-FIFO as the paper has it, beside the class: two queues of names, oldest first, and a table.
+/// S3-FIFO as in the paper, as a reference: two queues of names, oldest first, and a table.
 struct Model {
     arena: Arena,
     owners: Owners,
@@ -69,10 +69,10 @@ struct Model {
     small: VecDeque<u64>,
     main: VecDeque<u64>,
     ghosts: Ghosts,
-    /// Taken out, by epoch; and those whose readers have left.
+    /// Retired names by epoch; then those whose readers have left.
     limbo: [(u64, Vec<u64>); 3],
     ripe: Vec<u64>,
-    /// Retired while they were sent.
+    /// Retired while being sent.
     held_retired: Vec<u64>,
     free: u64,
     expected: ClassStats,
@@ -112,7 +112,7 @@ impl Model {
         Chunk::from_units(name).unwrap()
     }
 
-    /// A new item, not yet in a queue. None when no chunk is free.
+    /// A new item, not yet in a queue. None if no chunk is free.
     fn make(&mut self) -> Option<u64> {
         let taken = self.class.take_free(&self.arena, &self.owners);
         assert_eq!(taken.is_some(), self.free > 0);
@@ -161,7 +161,7 @@ impl Model {
         self.count_in(name);
     }
 
-    /// Any item that stands in a queue.
+    /// Any item in a queue.
     fn any(&mut self) -> Option<u64> {
         let len = self.small.len() + self.main.len();
         let at = self.random.below(len.max(1));
@@ -202,7 +202,7 @@ impl Model {
         assert_eq!(self.class.limbo_len(), self.limbo_len());
     }
 
-    /// Who goes next, and what is done to those that stay.
+    /// The next victim; skipped items are updated.
     fn next_victim(&mut self, steps: &mut u32, must: bool) -> Option<(u64, bool)> {
         self.ghosts.fit(self.expected.total_pages as usize * 128);
         let mut held = 0;
@@ -358,7 +358,7 @@ impl Model {
         self.free += 1;
     }
 
-    /// The reader of a chunk that was retired is done: it frees it.
+    /// The reader of a retired chunk finishes and frees it.
     fn leave(&mut self) {
         let Some(name) = self.held_retired.pop() else {
             return;
@@ -376,7 +376,7 @@ impl Model {
         let (count, sum) = ages.fold((0, 0), |(count, sum), age| (count + 1, sum + age));
         let expected = ClassStats {
             used_chunks: self.known.len() as u64,
-            // How many were never used is the class's own affair; together they are what is free.
+            // Only the sum of free and never used chunks is specified.
             free_chunks: self.free - stats.free_chunks_end,
             free_chunks_end: stats.free_chunks_end,
             number: (self.small.len() + self.main.len()) as u64,
@@ -469,7 +469,7 @@ fn page_owner_until_it_leaves() {
         assert_eq!(owners.class_of(Chunk::new(number, CHUNK_LEN)), 200);
         assert_eq!(class.page_number(number as usize + 3), number);
     }
-    // Something lies on the fourth: it stays. The second goes, and the last one takes its place.
+    // The fourth page is in use and stays. The second goes, and the last one takes its index.
     let chunk = class.take_free(&arena, &owners).unwrap();
     assert_eq!(chunk.page(), 4);
     assert_eq!(class.set_leaving(&owners, 4, true), 1);
@@ -478,13 +478,13 @@ fn page_owner_until_it_leaves() {
     assert!(!class.remove_page(&owners, 4) && class.remove_page(&owners, 2));
     assert_eq!((owners.at(2), owners.at(4)), ((0, 0), (200, 1)));
     assert_eq!(class.page_count(), 3);
-    // Nothing new goes on a page that leaves; all that is taken lies on the two others.
+    // Nothing new is allocated on a leaving page: all chunks taken are on the two others.
     let taken: Vec<_> = std::iter::from_fn(|| class.take_free(&arena, &owners)).collect();
     assert_eq!(taken.len(), 256);
     assert!(taken.iter().all(|chunk| matches!(chunk.page(), 1 | 3)));
     class.free(&arena, &owners, chunk);
     assert_eq!(class.take_free(&arena, &owners), None);
-    // It stays after all.
+    // The page stays after all.
     assert_eq!(class.set_leaving(&owners, 4, false), 1);
     assert_eq!(class.free_len(), 128);
     assert_eq!(class.take_free(&arena, &owners), Some(chunk));
@@ -527,7 +527,7 @@ fn idle_class_gives_older_pages() {
     ] {
         assert_eq!(from.gives_idle_page_to(&to), gives, "{why}");
     }
-    // What went last was younger than what would go: that is enough.
+    // The last victim was younger than the next one here: that suffices.
     let to = Pace { victim_age: 20, ..to };
     assert!(from(2, 9.0, 20).gives_idle_page_to(&to) && !from(2, 9.0, 19).gives_idle_page_to(&to));
 }
@@ -556,7 +556,7 @@ fn pace_counts_evicted_chunks() {
     assert_eq!(Some(found.tail_age), age);
     assert_eq!(model.class.begin_balance(), 32 * CHUNK_LEN as u64);
     assert!(!model.class.is_balance_due());
-    // What was evicted before a look counts for an eighth less after it.
+    // Each check lowers the weight of earlier evictions by an eighth.
     let later = pace(&model.class, &model.arena).bytes_a_page;
     assert_eq!(later, bytes / 2.0 * 7.0 / 8.0);
     assert_eq!(model.class.begin_balance(), 0);
@@ -590,7 +590,7 @@ fn upload_or_reply_pins_its_page() {
     assert!(!is_stuck(&model));
     let upload = model.make().unwrap();
     assert!(is_stuck(&model));
-    // A part whose item is one of the queues, or is being uploaded, or is not known.
+    // A part whose item is in a queue, or is being uploaded, or is unknown.
     let part = Model::chunk(upload);
     model.class.set_part(&model.arena, part);
     assert!(is_stuck(&model));

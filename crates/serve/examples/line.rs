@@ -1,4 +1,4 @@
-//! A server of your own on one page: a protocol as a [`Session`], and what hosts it.
+//! A custom server on one page: a protocol as a [`Session`], and the server that hosts it.
 //! `docs/your-own-server.md` explains it line by line.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use session::{Next, NoWork, Now, Outbox, Phase, Received, Session};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Answers each line with the same line, back to front.
+/// Answers each line with the same line reversed.
 struct Reverse;
 
 const LINE_LEN_MAX: usize = 4096;
@@ -51,7 +51,7 @@ impl Session for Reverse {
     }
 }
 
-/// Serves the connections of these listeners.
+/// Serves connections of these listeners.
 pub(crate) fn start(listeners: Vec<Bound>, engine: Engine) -> io::Result<Server> {
     let settings = Settings { engine, listeners, ..Settings::default() };
     Server::start(settings, |_opening| Reverse)
@@ -68,7 +68,7 @@ pub(crate) fn engine(name: &str) -> io::Result<Engine> {
     }
 }
 
-/// Serves at port 7000 of a TCP/IP in this process, which has this address: `10.9.0.2/24`.
+/// Serves at port 7000 of an in-process TCP/IP stack with this address: `10.9.0.2/24`.
 pub(crate) fn start_on_netstack(address: &str) -> io::Result<Server> {
     let interface = InterfaceConfig {
         device: "tap:line0".parse().map_err(io::Error::other)?,

@@ -6,13 +6,13 @@
 //!  processor 3 ── write ─▶ ┌ buffer ┐               └ writer ┘
 //! ```
 //!
-//! Each thread has a buffer of its own, contended only by the writer for the time of a swap. The
-//! first line after a pause wakes the writer, which sleeps for the flush interval and then writes
-//! all buffers. A line that fills half a buffer wakes the writer earlier.
+//! Each thread has its own buffer, contended only by the writer for the time of a swap. The first
+//! line after a pause wakes the writer, which sleeps for the flush interval and then writes all
+//! buffers. A line that fills half a buffer wakes the writer earlier.
 //!
-//! If lines come faster than they can be written (a full disk, a blocked pipe), buffers fill up to
-//! their limit. Further lines are dropped, counted, and reported at most once a minute. Memory is
-//! at most twice [`Options::queued_len_max`].
+//! If lines arrive faster than they can be written (a full disk, a blocked pipe), buffers fill up
+//! to their limit. Further lines are dropped, counted, and reported at most once a minute. Memory
+//! is at most twice [`Options::queued_len_max`].
 //!
 //! Lines are never interleaved. The order of lines of different threads is exact only to within the
 //! flush interval, as in every buffered log.
@@ -76,7 +76,7 @@ pub struct Options {
     /// Limit on the bytes queued by all threads: 8 MiB, about 60,000 lines. A line beyond it is
     /// dropped.
     pub queued_len_max: usize,
-    /// True to write at most that many bytes per flush interval, for a human reader.
+    /// True to write at most that many bytes per flush interval, for people who read along.
     pub is_paced: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct AccessLog {
 
 impl AccessLog {
     /// Opens the log and starts its writer thread. `report` is called on that thread, at most once
-    /// a minute, with a sentence when lines are lost or can be written again.
+    /// a minute, with a sentence when lines are lost or writing works again.
     ///
     /// Open the log before privileges are dropped.
     ///
@@ -137,11 +137,11 @@ impl AccessLog {
         }
     }
 
-    /// Opens the file again, after logrotate has renamed it. Queued lines go to the new file. Does
+    /// Reopens the file, after logrotate has renamed it. Queued lines go to the new file. Does
     /// nothing for standard output.
     ///
     /// # Errors
-    /// If the file cannot be opened; the log keeps the old one then.
+    /// If the file cannot be opened; the old one is then kept.
     pub fn reopen(&self) -> io::Result<()> {
         if let Target::File(_) = self.target {
             let sink = Sink::open(&self.target)?;
@@ -152,7 +152,7 @@ impl AccessLog {
     }
 
     /// Writes the queued lines, for at most `limit`, and ends the writer. Returns true if all were
-    /// written. The others are counted as dropped, like every line from then on.
+    /// written. Other lines, and all later ones, count as dropped.
     pub fn close(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         lock(&self.shared.closing).get_or_insert(deadline);
@@ -162,7 +162,7 @@ impl AccessLog {
             return false; // a system call blocks the thread; leave it behind
         }
         if let Some(joined) = lock(&self.joined).take() {
-            // A panic there was printed already.
+            // A panic there has been printed already.
             let _ = joined.join();
         }
         self.lines_dropped() == dropped_before

@@ -1,4 +1,4 @@
-//! Open connections by address: a limit on those of one address or prefix.
+//! Open connections by address: a limit for each address or prefix.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -18,20 +18,19 @@ pub struct AddressLimit {
     pub exempt: Networks,
 }
 
-/// Locks that addresses are spread over, so that processors seldom wait for each other.
+/// Locks that addresses are spread over, so that processors seldom contend.
 const SHARD_COUNT: usize = 64;
 
-/// Number of open connections of each address that has any, so there are never more entries than
-/// connections.
+/// Number of open connections of each address that has any: never more entries than connections.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     limit: AddressLimit,
     shards: [Mutex<HashMap<u128, usize>>; SHARD_COUNT],
-    /// Spreads prefixes in a way that no client can foresee.
+    /// Hashes prefixes unpredictably for clients.
     seed: RandomState,
 }
 
-/// A connection's slot among those of its address, until it is dropped.
+/// A connection's slot among those of its address, held until dropped.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
     addresses: Arc<Addresses>,
@@ -52,7 +51,7 @@ impl Addresses {
         !self.limit.exempt.contains_address(address)
     }
 
-    /// Counts a connection of an address. `None` if it is one too many.
+    /// Counts a connection of an address. `None` if the limit is reached.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let prefix = self.limit.prefix.prefix_of(address);
         let mut shard = self.shard(prefix);

@@ -1,6 +1,6 @@
-//! Blocking driver: a fiber or a kernel thread per connection does one action of its machine after
-//! the other, and waits where it must. A kernel thread receives in a loop ([`converse`]). A fiber
-//! receives between two of its steps, and needs no stack while it waits.
+//! Blocking driver: a fiber or a kernel thread per connection does the actions of its machine one
+//! after another, and blocks where it must. A kernel thread receives in a loop ([`converse`]). A
+//! fiber receives between two of its steps, and needs no stack while it waits.
 
 use std::io;
 use std::mem;
@@ -21,14 +21,14 @@ use crate::stream::{self, Stream};
 pub(crate) struct Driver<S: Session, T> {
     pub(crate) machine: Machine<S>,
     pub(crate) connection: Arc<Connection<T>>,
-    /// Of a fiber that listens while work is out.
+    /// Finished work, for a fiber that receives while work runs.
     pub(crate) returned: Option<Arc<Returned<S::Work>>>,
 }
 
-/// Work that was run elsewhere; `None` if it panicked.
+/// Finished background work; `None` if it panicked.
 pub(crate) type Returned<W> = Mutex<Vec<Option<W>>>;
 
-/// Runs one conversation to its end, which is the error.
+/// Runs one conversation to its end, which is returned as the error.
 pub(crate) fn converse<S: Session + 'static, T: Stream>(
     driver: &mut Driver<S, T>,
     open: impl Fn(&T, Facts<'_>, Now) -> S,
@@ -50,22 +50,22 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
     pub(crate) fn handle_received(&mut self, input: &[u8]) -> Now {
         self.connection.idle.end();
         let now = read_clock(&mut self.machine);
-        // Sessions do not wait, so they need not use (and keep) pages of the fiber's stack.
+        // Sessions never block, so they need not use (and keep) pages of the fiber's stack.
         fiber::on_processor_stack(|| self.machine.handle_input(input, now));
         now
     }
 
-    /// Takes the error of a receive. Returns the time.
+    /// Takes the error of a receive. Returns the current time.
     pub(crate) fn handle_receive_error(&mut self, error: &io::Error) -> Now {
         let now = read_clock(&mut self.machine);
         self.machine.handle_error(error, now);
         now
     }
 
-    /// Does the machine's actions up to the next receive. Returns the deadline of that.
+    /// Does the machine's actions up to the next receive. Returns its deadline.
     ///
     /// # Errors
-    /// The reason of the end of the conversation.
+    /// The reason for the end of the conversation.
     #[inline]
     pub(crate) fn drive(
         &mut self,
@@ -81,7 +81,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                 Action::Send { out, until, is_last } => {
                     let patience = (!is_duplex).then_some(until);
                     match stream::send_out(stream, out, patience, is_last) {
-                        // What was taken at once took no time.
+                        // A send that completed at once took no time.
                         (Ok(len), true) if !machine.is_timed() => machine.handle_sent(Ok(len), now),
                         (Err(error), _) if is_duplex && is_for_later(&error) => {
                             now = listen(machine, connection, returned, until, true);
@@ -120,7 +120,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     machine.handle_unacked(unacked, now);
                 }
                 Action::Turn => {
-                    // While a peer takes all that comes, nothing else looks for its input.
+                    // While the peer takes all output, no other place checks for its input.
                     if is_duplex && let Some(heard) = hear(machine, connection, returned) {
                         now = heard;
                         continue;
@@ -129,7 +129,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     fiber::on_processor_stack(|| machine.handle_turn(now));
                 }
                 Action::Work => {
-                    // What may block may also wait for long: the peer has its say between.
+                    // Work that may block may take long: receive the peer's input first.
                     if is_duplex
                         && fiber::current().is_none()
                         && let Some(heard) = hear(machine, connection, returned)
@@ -167,7 +167,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
     }
 }
 
-/// Takes work back, or input that is there while output is on its way. `None` if there is neither.
+/// Takes finished work, or input that arrived during output. `None` if there is neither.
 fn hear<S: Session, T: Stream>(
     machine: &mut Machine<S>,
     connection: &Connection<T>,
@@ -190,7 +190,7 @@ fn hear<S: Session, T: Stream>(
     Some(now)
 }
 
-/// The same, or waits for one of them; with `wants_space` for space as well.
+/// The same, but waits for either; with `wants_space` for space as well.
 #[cold]
 fn listen<S: Session, T: Stream>(
     machine: &mut Machine<S>,
@@ -214,7 +214,7 @@ fn listen<S: Session, T: Stream>(
     now
 }
 
-/// Runs work: elsewhere, if the connection's fiber goes on meanwhile.
+/// Runs work, in the background if the connection's fiber continues meanwhile.
 fn run<S: Session>(
     machine: &mut Machine<S>,
     returned: &mut Option<Arc<Returned<S::Work>>>,
@@ -244,7 +244,7 @@ fn run<S: Session>(
     now
 }
 
-/// Gives work back that was run elsewhere. `false` if there is none yet.
+/// Returns finished work to the machine. `false` if there is none yet.
 fn take_back<S: Session>(
     machine: &mut Machine<S>,
     returned: &Option<Arc<Returned<S::Work>>>,
@@ -256,7 +256,7 @@ fn take_back<S: Session>(
     let works = mem::take(&mut *lock(returned));
     let has_some = !works.is_empty();
     for work in works {
-        // The hook has reported it.
+        // The panic hook has reported it.
         let work = work.unwrap_or_else(|| resume_unwind(Box::new("a job has panicked")));
         fiber::on_processor_stack(|| machine.handle_worked(work, now));
     }
@@ -271,7 +271,7 @@ fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Reads the clock. The machine hears first of a drain of the server.
+/// Reads the clock. Tells the machine first if the server drains.
 fn read_clock<S: Session>(machine: &mut Machine<S>) -> Now {
     let now = clock::now();
     machine.handle_server_state(machine.shared().server_state.get(), now);

@@ -1,4 +1,4 @@
-//! Buffers in which files go from the disk to their readers, under one limit for all of a server.
+//! Buffers for files between disk and reader, under one limit per server.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,17 @@ use crate::metrics::MetricsWriter;
 /// Most bytes to read from the disk at a time.
 pub(crate) const PIECE_LEN_MAX: u64 = 1024 * 1024;
 
-/// A buffer gets at most this part of what is left, so that some is left however many are out.
+/// A buffer gets at most this part of the remaining bytes, so that some always remain.
 const PART: usize = 4;
 
-/// All peers that are slow have this part of the limit together at most, so that some is left for
-/// the others.
+/// Part of the limit available to all slow peers together, so that some remains for others.
 const SLOW_PART: usize = 2;
 
-/// Length of a buffer that does not count, for when nothing worth having is left. Peers that do not
-/// read pin their buffers until they time out: one each, and under the netstack as many as are
-/// under way to them.
+/// Length of an uncounted buffer, used when too little of the limit remains. Peers that do not read
+/// pin their buffers until they time out: one each, and under the netstack all that are in flight.
 const SMALL_LEN: usize = (16 << 10) + DIRECT_ALIGNMENT;
 
-/// This part of the limit is kept mapped for the next reads, in so many buffers.
+/// Part of the limit, and number of buffers, that stay mapped for the next reads.
 const KEPT_PART: usize = 4;
 const KEPT_MAX: usize = 64;
 
@@ -34,30 +32,30 @@ pub(crate) struct Buffers {
 /// INVARIANT: `out_len + kept_len <= len_max`.
 struct Books {
     len_max: usize,
-    /// Bytes of the buffers that are out and count.
+    /// Bytes of counted buffers in use.
     out_len: usize,
-    /// Bytes of `kept`, which has the oldest first.
+    /// Bytes of `kept`, oldest buffer first.
     kept_len: usize,
     kept: Vec<AlignedBuffer>,
     small: u64,
 }
 
-/// An aligned buffer, taken while a piece is read and sent.
+/// An aligned buffer, held while a piece is read and sent.
 pub(crate) struct Buffer {
     of: Arc<Buffers>,
-    /// Taken only by drop.
+    /// `None` only during drop.
     bytes: Option<AlignedBuffer>,
     counted_len: usize,
 }
 
 impl Buffers {
-    /// No buffers, and at most `len_max` bytes of them.
+    /// An empty pool of at most `len_max` bytes.
     pub(crate) fn new(len_max: usize) -> Buffers {
         let books = Books { len_max, out_len: 0, kept_len: 0, kept: Vec::new(), small: 0 };
         Buffers { books: Mutex::new(books) }
     }
 
-    /// Writes how much of the limit is taken.
+    /// Writes the used part of the limit.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let (len, len_max, small) = {
             let books = self.books();
@@ -71,11 +69,11 @@ impl Buffers {
         out.counter("weft_file_buffers_small_total", help, &[], small);
     }
 
-    /// A buffer for so many bytes at any offset, or for fewer; `is_slow` if it is for a peer that
-    /// may keep it long.
+    /// A buffer for this many bytes at any offset, or for fewer; `is_slow` for a peer that may hold
+    /// it long.
     ///
     /// # Errors
-    /// What `mmap(2)` reports.
+    /// Errors of `mmap(2)`.
     pub(crate) fn take(self: &Arc<Self>, len: u64, is_slow: bool) -> io::Result<Buffer> {
         let wanted_len = len.min(PIECE_LEN_MAX) as usize + DIRECT_ALIGNMENT;
         let wanted_len = wanted_len.next_multiple_of(DIRECT_ALIGNMENT);
@@ -99,7 +97,7 @@ impl Buffers {
     }
 
     fn put_back(&self, buffer: Option<AlignedBuffer>, counted_len: usize) {
-        // One that did not count is unmapped here.
+        // An uncounted buffer is unmapped here.
         let buffer = buffer.filter(|_| counted_len > 0);
         let mut books = self.books();
         books.out_len -= counted_len;
@@ -118,7 +116,7 @@ impl Buffers {
 }
 
 impl Books {
-    /// Returns how much of the wanted length is left, if that is worth having.
+    /// Returns the part of the wanted length that remains, if it is worthwhile.
     fn grant(&self, wanted_len: usize, is_slow: bool) -> Option<usize> {
         let len_max = self.len_max / if is_slow { SLOW_PART } else { 1 };
         let part = len_max.saturating_sub(self.out_len) / PART;
@@ -126,7 +124,7 @@ impl Books {
         Some(len).filter(|&len| len >= wanted_len.min(SMALL_LEN))
     }
 
-    /// A kept one that is long enough, and not much longer than that.
+    /// A kept buffer that is long enough, and not much longer.
     fn take_kept(&mut self, len: usize) -> Option<AlignedBuffer> {
         let fits = |buffer: &AlignedBuffer| (len..=len + len / 4).contains(&buffer.len());
         let at = self.kept.iter().rposition(fits)?;
@@ -135,7 +133,7 @@ impl Books {
         Some(buffer)
     }
 
-    /// The oldest of those that are kept, as many as are above the limits.
+    /// Removes the oldest kept buffers above the limits.
     fn take_surplus(&mut self) -> Vec<AlignedBuffer> {
         let mut surplus = Vec::new();
         let left = self.len_max.saturating_sub(self.out_len);
@@ -180,11 +178,11 @@ mod tests {
         Arc::new(Buffers::new(LEN_MAX))
     }
 
-    /// Seen: 64 misses at a time held 17 MB, a quarter of a memory group of 70 MB, most of it for
-    /// files a tenth as long; and in such a group the event and the thread engine were killed,
-    /// because malloc keeps, on each of the threads that read, what was freed. Cause: all buffers
-    /// were of one length, for each thread, and malloc's. Cure: they are as long as what is read,
-    /// their sum has a limit, and each is a mapping that goes when it goes.
+    /// Seen: 64 concurrent misses held 17 MB, a quarter of a memory cgroup of 70 MB, most of it for
+    /// files a tenth as long; and in such a cgroup the event and the thread engine were killed,
+    /// because malloc keeps freed memory on each of the threads that read. Cause: all buffers had
+    /// one length, one per thread, from malloc. Cure: they are as long as the read, their sum has a
+    /// limit, and each is a mapping of its own that is unmapped when dropped.
     #[test]
     fn buffers_fit_the_read_and_have_a_limit() {
         let buffers = buffers();
@@ -203,7 +201,7 @@ mod tests {
         assert_eq!(out_len(), 0);
     }
 
-    /// Whatever the limit, and however many slow peers there are.
+    /// For any limit and any number of slow peers.
     #[test]
     fn slow_peers_leave_half_of_the_limit() {
         for len_max in [1 << 20, 70_000_000 / 12, LEN_MAX, 64 << 20] {
@@ -229,8 +227,8 @@ mod tests {
     }
 
     /// Seen: slow peers had all of the limit. Cause: small buffers, which do not count, were kept
-    /// when they came back, and counted when they were lent again. Cure: they are not kept, and
-    /// what is not granted is not taken from those that are.
+    /// when returned, and counted when reused. Cure: they are not kept, and a refused request takes
+    /// no kept buffer.
     #[test]
     fn slow_peers_that_give_back_leave_half() {
         let buffers = buffers();

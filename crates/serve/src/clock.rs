@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use session::Now;
 
-/// Monotonic and wall-clock time, at the cost of reading one clock.
+/// Monotonic and wall-clock time, for the cost of reading one clock.
 ///
 /// The monotonic clock is read at every call. The wall clock is accurate to a millisecond: it is
-/// the monotonic clock plus an offset, which is measured at least once a second. So a step of the
-/// system clock is visible within a second.
+/// the monotonic clock plus an offset, which is measured at least once a second. A step of the
+/// system clock is thus visible within a second.
 ///
 /// A clock belongs to one thread or fiber at a time (it is `Send` and not `Sync`).
 #[derive(Debug)]
@@ -33,7 +33,7 @@ const BASE_AGE_MAX: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 impl Clock {
-    /// Returns a clock that has just read both.
+    /// Returns a clock whose base is the current time of both.
     fn new() -> Clock {
         Clock::from(Base { monotonic: Instant::now(), since_epoch: wall() })
     }
@@ -68,7 +68,7 @@ impl Clock {
     }
 }
 
-/// Returns the current time, by a clock of this thread.
+/// Returns the current time, from this thread's clock.
 pub(crate) fn now() -> Now {
     thread_local! {
         static CLOCK: Clock = Clock::new();

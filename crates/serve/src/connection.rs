@@ -1,9 +1,9 @@
 //! One connection without its socket: a state machine without I/O and without a clock.
 //!
-//! A [`Machine`] owns everything of a connection but the socket: the session, input that the
-//! session has not used, replies on their way out, TLS, deadlines, and the reason of the close. The
-//! engine owns the socket. It asks for the [`next_action`](Machine::next_action), does it, and
-//! reports the result and the time to the `handle_…` method that the action names:
+//! A [`Machine`] owns everything of a connection except the socket: the session, unused input,
+//! queued replies, TLS, deadlines, and the reason of the close. The engine owns the socket. It asks
+//! for the [`next_action`](Machine::next_action), does it, and reports the result and the time to
+//! the `handle_…` method that the action names:
 //!
 //! ```text
 //!           handle_input · handle_filled · handle_sent · handle_read · handle_timeout · …
@@ -14,13 +14,11 @@
 //! ```
 //!
 //! The engine decides how bytes move and on which thread. The machine decides everything else:
-//! time-outs, the minimum rate of a slow reader, back-pressure, draining, what is logged and
-//! counted, and how a connection is closed so that the peer sees its last reply. So every engine
-//! behaves the same, and all of it is tested with a scripted peer in virtual time
-//! (`machine/tests.rs`).
+//! time-outs, the minimum rate of a slow reader, back-pressure, draining, logging and counting, and
+//! how a connection is closed so that the peer receives its last reply. All engines therefore
+//! behave alike, and all of it is tested with a scripted peer in virtual time (`machine/tests.rs`).
 //!
-//! Two fields decide the next action. While something is on its way out, it is sent. Then the state
-//! decides:
+//! Two fields decide the next action. Queued output is sent first. Without any, the state decides:
 //!
 //! ```text
 //!  Handshake ──▶ Open ──▶ Receive, Fill ◀──────┐
@@ -29,29 +27,29 @@
 //!                        session.receive ───────┤
 //!                           │                   │
 //!                           ├─▶ Turn ───────────┤ it filled the outbox
-//!                           ├─▶ Work ▶ Working ─┘ it waits for what may block
+//!                           ├─▶ Work ▶ Working ─┘ it waits for blocking work
 //!                           │
 //!                           │ it refused the peer, which may still be sending
 //!                           ├─▶ Finish ▶ Discard ─▶ Close
 //!                           │     ▲         │  ▲      ▲
 //!                           │     │         ▼  │      │
 //!                           └─▶ CheckQueues ────┴─────┘
-//!                             the last reply was sent: is input there, or may it still come?
+//!                             the last reply was sent: is input left, or may more arrive?
 //! ```
 //!
 //! Asking twice gives the same answer, so an engine may ask at any time. Unrequested events are
 //! safe: early input is buffered, an early timeout is ignored. Between two requests a machine holds
-//! no buffer: a pool of the thread lends one for the time of a reply.
+//! no buffer: a pool of the thread lends one for the duration of a reply.
 //!
-//! A session that listens while it speaks is in the state `Duplex`: input is taken and work handed
-//! out also while something is on its way out.
+//! A session that receives while it sends is in the state `Duplex`: input is taken and work handed
+//! out even while output is queued.
 //!
 //! Before the handshake, a connection of a known proxy is in the state `Proxy`, until its header
 //! has named the client.
 //!
-//! `action` (actions and their results) · `machine` (states and transitions) · `send` (data on its
-//! way out, slow readers) · `linger` (the last wait for a peer) ·
-//! `origin` (the client's address) · `tls` (records in and out).
+//! `action` (actions and their results) · `machine` (states and transitions) · `send` (queued
+//! output, slow readers) · `linger` (the last wait for a peer) · `origin` (the client's address) ·
+//! `tls` (records in and out).
 
 mod action;
 mod linger;

@@ -26,14 +26,14 @@ use cells::{Cell, DURATION_BOUNDS_US, NAMED_CELLS, Registry};
 pub use reasons::{AcceptError, Closed};
 pub use snapshot::CounterSnapshot;
 
-/// The counters of one server. Cheap to count from any thread; share it by reference or `Arc`.
+/// The counters of one server. Any thread may count at low cost; share it by reference or `Arc`.
 #[derive(Debug, Default)]
 pub struct Counters {
     registry: Arc<Registry>,
 }
 
 impl Counters {
-    /// Counts an accepted connection, which must be counted [`closed`](Counters::closed) exactly
+    /// Counts an accepted connection. It must be counted as [`closed`](Counters::closed) exactly
     /// once.
     pub fn accepted(&self) {
         self.registry.count(|cells| cells.add(Cell::Accepted, 1));
@@ -44,14 +44,14 @@ impl Counters {
         self.registry.count(|cells| cells.add(reason.cell(), 1));
     }
 
-    /// Counts a failure of accept(2). Returns its class, which says whether to pause.
+    /// Counts a failure of accept(2). Returns its class, which determines whether to pause.
     pub fn accept_failed(&self, error: &io::Error) -> AcceptError {
         let class = AcceptError::of(error);
         self.registry.count(|cells| cells.add(class.cell(), 1));
         class
     }
 
-    /// Counts a PROXY header of this version, or a connection that came without one, which is 0.
+    /// Counts a PROXY header of this version; 0 is a connection without one.
     pub(crate) fn proxied(&self, version: u8) {
         let cell = match version {
             0 => Cell::ProxyAbsent,

@@ -1,5 +1,5 @@
-//! Datagrams beside connections: several fibers, or a few kernel threads, receive from one socket
-//! and answer. No state is kept between two datagrams.
+//! Datagrams: several fibers, or a few kernel threads, receive from one socket and answer. No state
+//! is kept between two datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use fiber::Runtime;
 /// Longest possible datagram. udp(7)
 const DATAGRAM_LEN_MAX: usize = 65_536;
 
-/// Number of receivers, per processor or in all: while one answers, others receive.
+/// Number of receivers, per processor or in total: while one answers, others receive.
 const FIBERS_PER_PROCESSOR: usize = 4;
 const THREADS: usize = 2;
 
-/// Interval between two checks whether the server has ended.
+/// Interval between two checks for the end of the server.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Time that a reply waits for space in the socket's buffer; then it is dropped, as the network may
-/// drop it too.
+/// Time that a reply waits for space in the socket's buffer; then it is dropped, as the network
+/// might drop it.
 const SEND_PATIENCE: Duration = Duration::from_millis(200);
 
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ impl DatagramCounters {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Datagrams whose answer panicked: a bug, which costs this one answer.
+    /// Datagrams whose answer panicked: a bug that costs only this answer.
     pub fn panicked(&self) -> u64 {
         self.panicked.load(Ordering::Relaxed)
     }
@@ -73,7 +73,7 @@ struct Receiver<F, S> {
     is_over: Arc<AtomicBool>,
 }
 
-/// A datagram socket: that of `fiber` on fibers, that of std on threads.
+/// A datagram socket: of `fiber` on fibers, of std on threads.
 trait DatagramSocket: Send + Sync + 'static {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize>;
@@ -163,7 +163,7 @@ impl<F: Answer, S: DatagramSocket> Receiver<F, S> {
             };
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        // The panic was printed with its location. The next datagram is received in any case.
+        // The panic was printed with its location. Receiving continues in any case.
         let answered = catch_unwind(AssertUnwindSafe(|| (self.answer)(request, from, &mut send)));
         if answered.is_err() {
             self.counters.panicked.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl<F: Answer, S: DatagramSocket> Receiver<F, S> {
 /// Pauses after an error that may recur at once, so that the receiver does not spin.
 fn rest_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
-    // Nothing came in time, or an earlier datagram was not delivered (ICMP). udp(7)
+    // A time-out, or an undelivered earlier datagram (ICMP). udp(7)
     let is_usual = [ConnectionRefused, Interrupted, TimedOut, WouldBlock].contains(&error.kind());
     if !is_usual {
         fiber::sleep(ERROR_PAUSE);
@@ -190,7 +190,7 @@ mod tests {
 
     /// Seen: a panic in the answer ended its receiver, and after as many such datagrams as there
     /// are receivers the port did not answer any more. Cause: nothing caught the panic. Cure: it is
-    /// caught and counted, and the next datagram is received.
+    /// caught and counted, and receiving continues.
     fn survives_panics(
         start: impl FnOnce(UdpSocket, Arc<AtomicBool>, TestAnswer) -> io::Result<Arc<DatagramCounters>>,
     ) {
@@ -214,7 +214,7 @@ mod tests {
         let len = client.recv(&mut reply).expect("an answer after the panics");
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(&reply[..len], b"well");
-        // The last panics may not be counted yet: their answers were sent before.
+        // The last panics may not be counted yet: their answers are sent earlier.
         assert!(counters.panicked() >= PANICS - FIBERS_PER_PROCESSOR as u64);
     }
 

@@ -1,10 +1,10 @@
-//! Engines: what the user picks, and each one at work behind the same few calls.
+//! Engines: the user's choice, and each running engine behind the same few calls.
 //!
 //! An engine owns how it listens, how it waits and on which threads sessions run. To add one: a
-//! file here with a type that has the methods that `Running` passes on, a variant of [`Engine`] to
-//! pick it by, and a variant of `Running`. What makes a session of an accepted socket is common to
-//! all (`admission`); so is what is counted and when a connection ends, because the machine
-//! decides that.
+//! file here with a type that has the methods that `Running` forwards, a variant of [`Engine`] to
+//! select it by, and a variant of `Running`. Making a session from an accepted socket is common to
+//! all (`admission`); so are counting and the ends of connections, because the machine decides
+//! them.
 
 pub(crate) mod admission;
 #[cfg(feature = "event")]
@@ -52,20 +52,20 @@ use thread::Threads;
 pub enum Engine {
     /// A fiber per connection.
     Fiber {
-        /// Number of processors that run them.
+        /// Number of processors that run the fibers.
         processors: usize,
         /// Back end of the runtime.
         backend: BackendChoice,
     },
     /// A kernel thread per connection.
     Thread,
-    /// A few kernel threads that wait for many connections each.
+    /// A few kernel threads, each of which waits for many connections.
     #[cfg(feature = "event")]
     Event(EventOptions),
-    /// Stages with threads of their own, which hand connections from one to the next.
+    /// Stages with threads of their own, which pass connections on.
     #[cfg(feature = "pipeline")]
     Pipeline(PipelineOptions),
-    /// A few kernel threads with a TCP/IP of their own: [`Settings::netstack`](crate::Settings).
+    /// A few kernel threads with an in-process TCP/IP: [`Settings::netstack`](crate::Settings).
     #[cfg(feature = "netstack")]
     Netstack,
 }
@@ -81,11 +81,11 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Binds what the engine wants beside `listeners`. Call it before the process becomes another
-    /// user, because that one may not be allowed to; a server does it at its start otherwise.
+    /// Binds what the engine needs in addition to `listeners`. Call it before the process changes
+    /// its user, who may lack the permission; otherwise a server does it at start.
     ///
     /// # Errors
-    /// What the kernel says to new sockets.
+    /// Errors of new sockets.
     #[cfg_attr(not(feature = "event"), allow(unused_variables))]
     pub fn prepare(&self, listeners: &mut [Bound]) -> io::Result<()> {
         match self {
@@ -100,7 +100,7 @@ impl Engine {
     }
 }
 
-/// An engine at work. Dropping it ends its threads.
+/// A running engine. Dropping it ends its threads.
 pub(crate) enum Running {
     Fiber(Fibers),
     Thread(Threads),
@@ -129,7 +129,7 @@ macro_rules! each {
 }
 
 impl Running {
-    /// Starts to accept.
+    /// Starts accepting.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         engine: &Engine,
         #[cfg(feature = "netstack")] netstack: Option<NetstackInterface>,
@@ -154,7 +154,7 @@ impl Running {
         })
     }
 
-    /// A few words for people: what runs, on what and why.
+    /// A short description for people: what runs, on what and why.
     pub(crate) fn describe(&self) -> String {
         match self {
             Running::Fiber(fibers) => fibers.describe(),
@@ -168,7 +168,7 @@ impl Running {
         }
     }
 
-    /// Describes what it is doing now, for people, in lines.
+    /// Describes the current activity for people, in lines.
     pub(crate) fn dump(&self) -> String {
         match self {
             Running::Fiber(fibers) => fibers.dump(),
@@ -182,7 +182,7 @@ impl Running {
         }
     }
 
-    /// Writes the counters that not all engines have.
+    /// Writes counters that not all engines have.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         match self {
             Running::Fiber(fibers) => fibers.write_metrics(out),
@@ -196,8 +196,8 @@ impl Running {
         }
     }
 
-    /// The runtime, for what else can be done on fibers than to serve connections; the other
-    /// engines use threads.
+    /// The runtime, for other uses of fibers than serving connections; engines without one use
+    /// threads.
     pub(crate) fn runtime(&self) -> Option<&Runtime> {
         match self {
             Running::Fiber(fibers) => Some(fibers.runtime()),
@@ -205,13 +205,13 @@ impl Running {
         }
     }
 
-    /// The sockets that it listens on.
+    /// The listening sockets.
     pub(crate) fn listeners(&self) -> &[Bound] {
         each!(self, holder => holder.listeners())
     }
 
-    /// Says that the server has begun to drain, to an engine whose loops can tell their connections
-    /// at once. The others look for themselves when a wait of theirs ends: with input, or by
+    /// Announces a drain to engines whose loops can notify their connections at once. Connections
+    /// of other engines check for it when a wait of theirs ends: with input, or by
     /// [`close_idle`](Running::close_idle).
     pub(crate) fn drain(&self) {
         match self {
@@ -225,23 +225,23 @@ impl Running {
         }
     }
 
-    /// Ends all waits for connections; the sockets stay.
+    /// Ends all waits for connections; the sockets stay open.
     pub(crate) fn stop_accepting(&self) {
         each!(self, holder => holder.stop_accepting());
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub(crate) fn connection_count(&self) -> usize {
         each!(self, holder => holder.connection_count())
     }
 
-    /// Closes the connections that have been idle for long enough, so much time after the server's
+    /// Closes the connections that have been idle for long enough at this time after the server's
     /// start.
     pub(crate) fn close_idle(&self, after_start: Duration) {
         match self {
             Running::Fiber(fibers) => fibers.workers.close_idle(after_start),
             Running::Thread(threads) => threads.workers.close_idle(after_start),
-            // The connections of the others have timers for that.
+            // Connections of the other engines have timers for that.
             #[cfg(feature = "event")]
             Running::Event(_) => {}
             #[cfg(feature = "pipeline")]
@@ -251,7 +251,7 @@ impl Running {
         }
     }
 
-    /// Cuts all connections. Says how many there were.
+    /// Cuts all connections. Returns their number.
     pub(crate) fn cut(&self) -> usize {
         each!(self, holder => holder.cut())
     }

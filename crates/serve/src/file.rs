@@ -1,9 +1,9 @@
-//! How a file travels, once for all engines.
+//! Sending of files, common to all engines.
 //!
-//! A hit in the page cache goes from there. A miss is read by the engine's means: past the page
-//! cache if the file is not worth a place in it, so that a crowd of rare files does not push out
-//! the popular ones, and without the price of inserting and evicting pages. It makes no difference
-//! whether the bytes then go to the socket or into TLS.
+//! Cached data is sent from the page cache. Uncached data is read by the engine's means: with
+//! `O_DIRECT` if the file is not worth a place in the page cache, so that many rare files do not
+//! displace the popular ones, without the cost of inserting and evicting pages. The rules are the
+//! same whether the bytes then go to the socket or into TLS.
 
 use std::io::{self, ErrorKind::TimedOut};
 use std::ops::Range;
@@ -20,16 +20,16 @@ use session::FileRange;
 use crate::buffers::{Buffer, Buffers, PIECE_LEN_MAX};
 use crate::connection::FilePiece;
 
-/// True if a piece is to be checked, and the file has changed.
+/// True if a piece must be checked and its file has changed.
 pub(crate) fn has_changed(piece: &FilePiece<'_>) -> bool {
     piece.checks_file && !piece.range.file.is_unchanged().unwrap_or(false)
 }
 
-/// The read without which the beginning of a piece cannot be sent; `None` if it is in the page
-/// cache, so that it is sent or read from there without waiting for the disk.
+/// The read that must precede the sending of a piece; `None` if its beginning is in the page cache,
+/// so that no wait for the disk is needed.
 ///
-/// It is one rule for all engines, whether the bytes go to a socket, into TLS or into a netstack: a
-/// disk that allows so many reads a second allows no more of them if they are short.
+/// The rule is the same for all engines, whether the bytes go to a socket, into TLS or into a
+/// netstack: a disk that limits reads per second does not allow more of them if they are short.
 pub(crate) fn on_disk(piece: &FilePiece<'_>) -> Option<DiskRead> {
     let range = piece.range;
     let len = piece.len.min(PIECE_LEN_MAX);
@@ -45,10 +45,10 @@ pub(crate) fn on_disk(piece: &FilePiece<'_>) -> Option<DiskRead> {
     })
 }
 
-/// Files up to this length are looked at whole.
+/// Longest file whose caching is checked as a whole.
 const LOOKED_AT_LEN_MAX: u64 = 4 * 1024 * 1024;
 
-/// True if all of a file of moderate length is in the page cache.
+/// True if all of a file of up to that length is in the page cache.
 fn is_cached_whole(range: &FileRange) -> bool {
     let file = &range.file;
     let len = range.file.stamp().len;
@@ -69,12 +69,12 @@ pub(crate) struct DiskRead {
     range: FileRange,
     len: u64,
     buffers: Arc<Buffers>,
-    /// For a peer that is slow.
+    /// For a slow peer.
     is_slow: bool,
 }
 
 impl DiskRead {
-    /// The file past the page cache, if that is how it is read.
+    /// The file opened with `O_DIRECT`, if it is to be read that way.
     fn direct(&self) -> Option<BorrowedFd<'_>> {
         if self.range.keep { None } else { self.range.file.direct() }
     }
@@ -84,13 +84,12 @@ impl DiskRead {
         self.direct().is_some()
     }
 
-    /// Does it. Nothing if the file ends there. The last bytes of the range are read only if the
-    /// file's stamp is still the same afterwards.
+    /// Runs the read. Empty if the file ends there. The last bytes of the range are read only if
+    /// the file's stamp is still the same afterwards.
     ///
     /// # Errors
-    /// `InvalidData` if the file has changed; `TimedOut` if other reads past the page cache have
-    /// kept it waiting, so that the caller looks at its time and at the server's stage; else what
-    /// `pread(2)` reports.
+    /// `InvalidData` if the file has changed; `TimedOut` if other direct reads have delayed it, so
+    /// that the caller can check its deadline and the server's state; else the error of `pread(2)`.
     pub(crate) fn run(self) -> io::Result<Bytes> {
         let direct = self.direct();
         let _turn = match direct {
@@ -102,7 +101,7 @@ impl DiskRead {
             read(&self.range, direct, self.len, buffer)
         };
         match read_by(direct) {
-            // What alignment direct I/O needs is up to the file system. open(2)
+            // The alignment needed for direct I/O depends on the file system. open(2)
             Err(refused)
                 if direct.is_some() && Errno::from_io_error(&refused) == Some(Errno::INVAL) =>
             {
@@ -113,8 +112,8 @@ impl DiskRead {
     }
 }
 
-/// Reads the beginning of a piece, at most `len_max` or the peer's share, through the page cache,
-/// as [`DiskRead::run`].
+/// Reads the beginning of a piece through the page cache, at most `len_max` or the peer's share,
+/// like [`DiskRead::run`].
 ///
 /// # Errors
 /// As [`DiskRead::run`].
@@ -124,11 +123,11 @@ pub(crate) fn read_cached(piece: &FilePiece<'_>, len_max: u64) -> io::Result<Byt
     read(piece.range, None, len, buffer)
 }
 
-/// Reads the beginning of a piece that `sendfile(2)` has refused: not every file system has what it
-/// takes, nor every container the call.
+/// Reads the beginning of a piece that `sendfile(2)` has refused: some file systems do not support
+/// it, and some containers forbid the call.
 ///
 /// # Errors
-/// `refused`, if that says something else; else as [`DiskRead::run`].
+/// `refused`, if it has another reason; else as [`DiskRead::run`].
 pub(crate) fn read_instead(piece: &FilePiece<'_>, refused: io::Error) -> io::Result<Bytes> {
     const UNABLE: [Errno; 3] = [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP];
     match Errno::from_io_error(&refused) {
@@ -156,7 +155,7 @@ fn read(
     let space = &mut buffer.bytes()[..wanted as usize];
     let read = loop {
         match fiber::fs::read_at(file, space, start - skipped) {
-            // A network file system, or one in user space, and a signal. signal(7)
+            // A network or user-space file system, interrupted by a signal. signal(7)
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             read => break read?,
         }
@@ -170,7 +169,7 @@ fn read(
     Ok(Bytes::from_owner(ReadPiece { buffer, filled: (skipped as usize).min(end)..end }))
 }
 
-/// Bytes of a file, in a buffer that is lent.
+/// Bytes of a file, in a buffer from the pool.
 struct ReadPiece {
     buffer: Buffer,
     filled: Range<usize>,
@@ -185,12 +184,12 @@ impl AsRef<[u8]> for ReadPiece {
 /// Bytes to read from the page cache at a time, to be copied into a socket, or encrypted.
 pub(crate) const COPIED_PIECE_LEN: u64 = 64 * 1024;
 
-/// Number of concurrent reads past the page cache: as many as there are threads for them where a
-/// ring does not read. A fiber gives its turn back when it runs again, on a busy processor some
-/// milliseconds after the disk was done. Reads that wait for their turn hold no buffer.
+/// Most concurrent direct reads: the number of threads for them where no ring is used. A fiber
+/// releases its turn only when it runs again, which on a busy processor is some milliseconds after
+/// the disk was done. Reads that wait for a turn hold no buffer.
 static DIRECT_READS: Semaphore = Semaphore::new(32);
 
-/// Longest wait for a turn among them. A disk may hang.
+/// Longest wait for a turn. A disk may hang.
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -211,8 +210,8 @@ pub(crate) mod tests {
     use crate::connection::FileProgress;
     use crate::stream::{Stream, ThreadStream};
 
-    /// A file on a disk, which the folder of temporary files need not be. Beside the tests' program
-    /// one can be written, and beside its sources perhaps not.
+    /// A file on a disk, which the directory of temporary files may not be. It is created beside
+    /// the test program, since the sources may be read-only.
     pub(crate) fn file_on_disk(content: &[u8]) -> NamedTempFile {
         let program = env::current_exe().unwrap();
         let folder = program.parent().expect("a program is in a folder");
@@ -222,7 +221,7 @@ pub(crate) mod tests {
         file
     }
 
-    /// From now on this system call fails with this error in the calling thread.
+    /// Makes this system call fail with this error in the calling thread from now on.
     pub(crate) fn refuse(call: libc::c_long, errno: Errno) {
         refused::answer(call, errno.raw_os_error());
     }
@@ -244,9 +243,9 @@ pub(crate) mod tests {
         })
     }
 
-    /// Seen: replies with a head and no body, of files above --memory-file-max. Cause: there are
-    /// file systems that `sendfile(2)` does not send from, as OpenZFS on Linux 5.10 and 5.16 was
-    /// one; it fails with EINVAL, and so did the connection. Cure: such a file is read.
+    /// Seen: replies with a head and no body, for files above --memory-file-max. Cause: some file
+    /// systems do not support `sendfile(2)`, for example OpenZFS on Linux 5.10 and 5.16; it fails
+    /// with EINVAL, which ended the connection. Cure: such a file is read.
     #[test]
     fn file_system_without_sendfile() {
         let content: Vec<u8> = (0..100_000_u32).map(|at| (at / 7) as u8).collect();
@@ -274,9 +273,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// Seen: replies that were cut off, of files that are read past the page cache. Cause: `pread`
-    /// failed with EINVAL, as it does where direct I/O needs another alignment than ours. Cure:
-    /// such a piece is read through the page cache.
+    /// Seen: truncated replies of files that are read with `O_DIRECT`. Cause: `pread` failed with
+    /// EINVAL, as it does where direct I/O needs a larger alignment than the buffer's. Cure: such a
+    /// piece is read through the page cache.
     #[test]
     fn direct_read_that_is_refused() {
         let content: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
@@ -290,7 +289,7 @@ pub(crate) mod tests {
             is_slow: false,
         };
         let run = move || {
-            // What is in the page cache is read by another call.
+            // Cached data is read by another call.
             refuse(libc::SYS_pread64, Errno::INVAL);
             read.run().unwrap()
         };
@@ -298,8 +297,8 @@ pub(crate) mod tests {
         assert!(!bytes.is_empty() && content.starts_with(&bytes), "other bytes");
     }
 
-    /// Seen: on a disk that allows 1,000 reads a second, files that are not in memory took 2.9
-    /// reads each. Cause: pieces of 256 KiB. Cure: a file of up to 1 MiB is one read.
+    /// Seen: on a disk that allows 1,000 reads a second, uncached files took 2.9 reads each. Cause:
+    /// pieces of 256 KiB. Cure: a file of up to 1 MiB is one read.
     #[test]
     fn a_rare_file_is_one_read() {
         let content: Vec<u8> = (0..921_600_u32).map(|at| (at / 7) as u8).collect();

@@ -1,17 +1,17 @@
-//! Owned jobs: what may block, done where blocking is allowed. One pool for all engines.
+//! Jobs: blocking work, run where blocking is allowed. One pool for all engines.
 //!
-//! The pool is the runtime's offload threads, of which a process has at most 32. A pool of our own
-//! would not spare them: reads of files, look-ups of names and listings of a fiber stand in their
-//! line already, and two pools would be two limits for one disk. A fiber waits for its job there
-//! ([`fiber::offload`]); an engine whose threads serve many connections
-//! [hands it over](Jobs::hand_over), and what is called last delivers it.
+//! The pool is the runtime's offload threads, of which a process has at most 32. A separate pool
+//! would not relieve them: file reads, lookups of names and listings of fibers use them already,
+//! and two pools would mean two limits for one disk. A fiber waits for its job there
+//! ([`fiber::offload`]); an engine whose threads serve many connections [hands it
+//! over](Jobs::hand_over), with a callback that delivers the result.
 //!
-//! Threads of the thread engine block themselves, beside the pool and its figures (`weft_jobs_…`):
-//! nothing else waits for them.
+//! Threads of the thread engine block themselves, outside of the pool and its metrics
+//! (`weft_jobs_…`): nothing else waits for them.
 //!
-//! A connection has at most eight jobs in the line ([`session::WORKS_MAX`]). One that is cut leaves
-//! its jobs behind, so what is handed over has a limit and a counter of its own. Jobs that wait for
-//! something to happen (a `watch`) are begun, have a place below that limit, and no thread.
+//! A connection has at most eight queued jobs ([`session::WORKS_MAX`]). A connection that is cut
+//! leaves its jobs behind, so handed-over jobs have a limit and a counter of their own. Jobs that
+//! wait for an event (a `watch`) are started, count towards that limit, and occupy no thread.
 
 use std::io;
 use std::marker::PhantomData;
@@ -23,10 +23,10 @@ use session::{Now, Work};
 
 use crate::metrics::MetricsWriter;
 
-/// The jobs of a server.
+/// Jobs of a server.
 #[derive(Debug)]
 pub(crate) struct Jobs {
-    /// Handed over and not yet done.
+    /// Number of jobs handed over and not done.
     handed_over: AtomicUsize,
     handed_over_max: usize,
     refused: AtomicU64,
@@ -43,13 +43,13 @@ impl Jobs {
         }
     }
 
-    /// Runs work and waits for it, on a fiber or on a thread that serves one connection.
+    /// Runs work and waits for it, on a fiber or on the thread of a connection.
     ///
     /// # Errors
-    /// The work, as [`work`](Jobs::work).
+    /// Returns the work, as [`work`](Jobs::work) does.
     ///
     /// # Panics
-    /// With the work.
+    /// If the work panics.
     pub(crate) fn run<W: Work>(self: &Arc<Self>, mut work: W, now: Now) -> Result<W, W> {
         if !work.waits() || fiber::current().is_none() {
             fiber::offload(|| work.run(now));
@@ -57,18 +57,18 @@ impl Jobs {
         }
         let (done, wait) = fiber::sync::mpsc::channel();
         self.work(work, now, move |work| drop(done.send(work)))?;
-        // The session waits for it, without which nothing goes on.
+        // The session waits for it, so the wait must not be cancelled.
         match fiber::uncancellable(|| wait.recv()) {
             Ok(Some(work)) => Ok(work),
             _ => resume_unwind(Box::new("a job has panicked")),
         }
     }
 
-    /// Has work run elsewhere, or begun. `done` gets it back on the thread that ran it or that ends
-    /// its wait; `None` if it panicked.
+    /// Runs work in the background, or starts it. `done` gets it back, on the thread that ran it or
+    /// that ended its wait; `None` if it panicked.
     ///
     /// # Errors
-    /// The work, if as much as may be handed over has not been done yet.
+    /// Returns the work if the limit on unfinished jobs is reached.
     pub(crate) fn work<W: Work>(
         self: &Arc<Self>,
         mut work: W,
@@ -94,10 +94,10 @@ impl Jobs {
         Ok(())
     }
 
-    /// Has something done elsewhere.
+    /// Runs a call in the background.
     ///
     /// # Errors
-    /// `ResourceBusy` if as much as may be handed over has not been done yet.
+    /// `ResourceBusy` if the limit on unfinished jobs is reached.
     #[cfg(feature = "event")]
     pub(crate) fn hand_over(
         self: &Arc<Self>,
@@ -107,7 +107,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Reserves space in the queue, for a caller that wants back what it cannot hand over.
+    /// Reserves space in the queue, for a caller that must keep its job otherwise.
     ///
     /// # Errors
     /// As [`hand_over`](Jobs::hand_over).
@@ -120,12 +120,12 @@ impl Jobs {
         Ok(Place(Arc::clone(self)))
     }
 
-    /// Counts that a connection was not asked for more work.
+    /// Counts that a connection was at its limit and not asked for more work.
     pub(crate) fn count_deferral(&self) {
         self.deferred.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes how the pool is doing.
+    /// Writes the state of the pool.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let pool = fiber::offload_counters();
         let help = "Jobs that may block: session work, file reads and listings off the processors.";
@@ -146,11 +146,11 @@ impl Jobs {
     }
 }
 
-/// The place of something that is handed over; dropping it is its end.
+/// The slot of a job; dropping it ends the job.
 pub(crate) struct Place(Arc<Jobs>);
 
 impl Place {
-    /// Has something done by a thread of the pool.
+    /// Runs a call on a thread of the pool.
     pub(crate) fn hand_over(self, call: impl FnOnce() + Send + 'static) {
         fiber::offload_detached(move || self.run(call));
     }
@@ -166,7 +166,7 @@ impl Drop for Place {
     }
 }
 
-/// The way back of work that waits. If that is dropped, it has panicked.
+/// The return path of waiting work. If it is dropped unused, the work has panicked.
 struct WayBack<W, F: FnOnce(Option<W>)>(Option<(Place, F)>, PhantomData<fn(W)>);
 
 impl<W, F: FnOnce(Option<W>)> WayBack<W, F> {
@@ -198,7 +198,7 @@ pub(crate) mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Work of test sessions: a call, which waits for an event if it is to be so.
+    /// Work of test sessions: a call, which optionally waits for an event.
     #[derive(Debug)]
     pub(crate) struct Call(pub(crate) fn(), pub(crate) bool);
 
@@ -219,7 +219,7 @@ pub(crate) mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Work that waits until what it sends is called.
+    /// Work that waits until the function that it sends is called.
     struct Wait(mpsc::Sender<Box<dyn FnOnce() + Send>>);
 
     impl Work for Wait {
@@ -238,10 +238,9 @@ pub(crate) mod tests {
         }
     }
 
-    /// Seen: each `watch` of the cache held one of the 32 threads that cold files, listings and
-    /// crawls share, for as long as it watched; later, a thread of its own. Cause: what waits for
-    /// something to happen was work like any other. Cure: it says so, and is called when that
-    /// happens.
+    /// Seen: each `watch` of the cache held one of the 32 threads shared by cold files, listings
+    /// and crawls, for as long as it watched; later, a thread of its own. Cause: waiting for an
+    /// event was work like any other. Cure: such work is marked, and called when the event occurs.
     #[test]
     fn waiting_jobs_have_no_threads() {
         let jobs = Arc::new(Jobs::new(1000));
@@ -275,7 +274,7 @@ pub(crate) mod tests {
             done.send(()).unwrap();
         };
         jobs.hand_over(waits).unwrap();
-        // The end of a job that panics is an end, too.
+        // A job that panics has ended, too.
         jobs.hand_over(|| panic!("deliberate, from a test")).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while jobs.handed_over.load(Ordering::Relaxed) > 1 {

@@ -1,9 +1,9 @@
-//! Drivers: what carries the bytes of a [`Session`](session::Session).
+//! Drivers: the I/O of a [`Session`](session::Session).
 //!
-//! A session takes input and writes output, and knows nothing of sockets. A driver receives, hands
-//! in, and sends. What belongs to a connection and is not I/O is a *machine* (`machine.rs`, which
-//! is the page to read): time-outs, drain, TLS, the reason of the close. So they are the same under
-//! each engine. With a fiber or a kernel thread per connection the driver is a short loop
+//! A session takes input and writes output, and knows nothing of sockets. A driver receives, passes
+//! input on, and sends. Everything of a connection that is not I/O is a *machine* (`machine.rs`,
+//! the page to read): time-outs, drain, TLS, the reason of the close. It is the same under each
+//! engine. With a fiber or a kernel thread per connection the driver is a short loop
 //! (`blocking.rs`); event loops, the stages of a pipeline and the loops of a netstack do the same
 //! for many connections each (`engine.rs`).
 //!
@@ -37,13 +37,12 @@
 //! | `netstack` | TCP/IP in user space, and `event` |
 //! | `tls` | TLS, by rustls |
 //!
-//! `machine` (a connection as a machine) · `blocking` (the driver) · `stream` (what it needs of
-//! a connection) · `file` (how a file travels) · `buffers` (what it is read into) · `memory`
-//! (what connections hold) · `jobs` (what may block) · `lingering` (how many wait at their end) ·
-//! `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and drain) ·
-//! `proxy` (PROXY headers) · `addresses` (connections of one address) ·
-//! [`listen`], [`limits`], [`counters`], [`tls`], [`datagrams`], [`access_log`],
-//! [`messages`], [`metrics`].
+//! `machine` (a connection as a machine) · `blocking` (the driver) · `stream` (its interface to a
+//! connection) · `file` (sending files) · `buffers` (for reads of files) · `memory` (held by
+//! connections) · `jobs` (blocking work) · `lingering` (limit on connections that wait at their
+//! end) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and
+//! drain) · `proxy` (PROXY headers) · `addresses` (connections of one address) · [`listen`],
+//! [`limits`], [`counters`], [`tls`], [`datagrams`], [`access_log`], [`messages`], [`metrics`].
 
 pub mod access_log;
 mod addresses;

@@ -10,7 +10,7 @@ pub use crate::proxy::ProxyProtocol;
 
 /// Limits on the resources that a peer may use, and for how long.
 ///
-/// [`Duration::MAX`] is for ever.
+/// [`Duration::MAX`] means no limit.
 ///
 /// Every wait for a peer ends: one that sends a header byte every few seconds, reads nothing, or
 /// vanishes without a FIN holds its connection for a bounded time. There is no limit on the
@@ -27,8 +27,8 @@ pub struct Limits {
     pub file_buffers_max: usize,
 
     /// Most bytes of memory that all connections may hold together while they wait for their peers:
-    /// replies that were not taken, input that was not used, TLS handshakes. 256 MiB. From half of
-    /// it on replies are made one by one; a connection that needs much when all is held is closed.
+    /// replies not taken, input not used, TLS handshakes. 256 MiB. From half of it on replies are
+    /// made one by one; when all is used, a connection that needs much is closed.
     pub connection_memory_max: usize,
 
     /// Reply to a connection beyond [`connections_max`](Limits::connections_max) before it is
@@ -36,11 +36,11 @@ pub struct Limits {
     /// queue until another ends.
     pub refusal: Option<&'static str>,
 
-    /// Connections that begin with a PROXY header; `None` is none. The header has the time of the
-    /// first request's head, or of the TLS handshake.
+    /// Connections that begin with a PROXY header; `None`: none. The header must arrive within the
+    /// time of the first request's head, or of the TLS handshake.
     pub proxy_protocol: Option<ProxyProtocol>,
 
-    /// Limit on the connections of one address; `None` is none. Peers of Unix sockets have no
+    /// Limit on the connections of one address; `None`: unlimited. Peers of Unix sockets have no
     /// address, and no limit.
     pub by_address: Option<AddressLimit>,
 
@@ -50,11 +50,11 @@ pub struct Limits {
 
     /// From the first byte of a request's head to its last, however the bytes are spread: 20 s.
     ///
-    /// Apache starts with 20 s as well (mod_reqtimeout); nginx allows 60 s. A head is a few
-    /// packets, and even one that is lost four times in a row arrives after 1 + 2 + 4 + 8 = 15 s
-    /// (RFC 6298), so a client that needs longer is not slow but holding the connection. The first
-    /// request of a connection has this long, too, counted from accept: a peer that connects and
-    /// is silent has not earned the patience of `idle_timeout`.
+    /// Apache also begins with 20 s (mod_reqtimeout); nginx allows 60 s. A head is a few packets,
+    /// and even one that is lost four times in a row arrives after 1 + 2 + 4 + 8 = 15 s (RFC 6298),
+    /// so a client that takes longer is not slow but holds the connection on purpose. The limit
+    /// also applies to the first request, counted from accept: a peer that connects and is silent
+    /// does not get the longer `idle_timeout`.
     pub head_timeout: Duration,
 
     /// Between two reads of a request's body: 60 s, as nginx (`client_body_timeout`). A body may
@@ -62,15 +62,15 @@ pub struct Limits {
     pub body_timeout: Duration,
 
     /// Between two requests of a connection: 75 s, as nginx (`keepalive_timeout`). It is above the
-    /// 60 s for which common balancers keep idle connections, so it is the balancer that closes
-    /// first, and no request of theirs crosses our FIN.
+    /// 60 s for which common balancers keep idle connections, so the balancer closes first, and
+    /// none of its requests crosses the server's FIN.
     pub idle_timeout: Duration,
 
     /// While sending, without the peer taking a single byte: 60 s, as nginx (`send_timeout`).
     pub send_timeout: Duration,
 
     /// Bytes per second that a peer must take while there is something to send, averaged over
-    /// [`send_rate_window`](Limits::send_rate_window); 0 is no minimum. Default 500, the rate that
+    /// [`send_rate_window`](Limits::send_rate_window); 0: no minimum. Default 500, the rate that
     /// Apache demands of senders (mod_reqtimeout `MinRate`): below the slowest modem, far above the
     /// trickle of a slow-read attack.
     pub send_rate_min: u64,
@@ -80,27 +80,27 @@ pub struct Limits {
     /// reader as a dead one.
     pub send_rate_window: Duration,
 
-    /// Time for which a thread that serves many connections relies on reports, where one may be
-    /// lost, as real-time signals and completions of io_uring may be: 60 s. The time-outs above may
-    /// be far longer, as those of a cache are. So after this time, or in a busy pipeline twice as
-    /// long, it tries what it waits for. Where no report is lost (epoll, poll) it never does.
+    /// Time for which a thread with many connections relies on reports that may be lost, as
+    /// real-time signals and completions of io_uring may be: 60 s. The time-outs above may be far
+    /// longer, as in a cache. After this time (twice as long in a busy pipeline) the thread retries
+    /// the calls that it waits for. Where no report can be lost (epoll, poll) it never does.
     pub recheck: Duration,
 
-    /// From the order to stop until the connections that are still open are cut: 25 s. Kubernetes
-    /// kills 30 s after SIGTERM, so this leaves time to write the log out and say what was cut.
+    /// From the order to stop until the remaining connections are cut: 25 s. Kubernetes kills 30 s
+    /// after SIGTERM, so this leaves time to write the log and report the cut.
     pub drain_deadline: Duration,
 }
 
-/// Longer than any server runs. A duration above it, such as [`Duration::MAX`], means the same, and
-/// reaches beyond what a clock can say.
+/// Longer than any server runs. Longer durations, such as [`Duration::MAX`], mean the same, but
+/// overflow the clock.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Descriptors that are not for connections: listeners, rings, logs, and the files being served.
 const RESERVE_MIN: u64 = 64;
 const RESERVE_MAX: u64 = 16 * 1024;
 
-/// Above this a default is no longer a limit. Some container engines set a descriptor limit of
-/// 2^30.
+/// Largest default, since a higher one would limit nothing: some container engines set a descriptor
+/// limit of 2^30.
 const CONNECTIONS_DEFAULT_MAX: u64 = 1_000_000;
 
 impl Limits {
@@ -128,12 +128,12 @@ impl Limits {
         }
     }
 
-    /// True if a connection's address decides what becomes of it.
+    /// True if a setting depends on a connection's address.
     pub(crate) fn asks_for_peers(&self) -> bool {
         self.proxy_protocol.is_some() || self.by_address.is_some()
     }
 
-    /// The same, with durations that can be added to the time.
+    /// Caps all durations so that they can be added to the time.
     pub(crate) fn within_reach(self) -> Limits {
         Limits {
             handshake_timeout: self.handshake_timeout.min(FOREVER),
@@ -149,18 +149,18 @@ impl Limits {
     }
 }
 
-/// The limits for 1024 descriptors, which is what Linux gives a process that does not ask for more.
+/// The limits for 1024 descriptors, the default of Linux for a process.
 impl Default for Limits {
     fn default() -> Limits {
         Limits::for_descriptors(1024)
     }
 }
 
-/// Raises the soft limit on open descriptors to the hard one, and returns both as they are now
-/// (`u64::MAX` for none). The soft limit of 1024 is there for programs that use select(2).
+/// Raises the soft limit on open descriptors to the hard one, and returns both new values
+/// (`u64::MAX` for none). The soft limit of 1024 exists for programs that use select(2).
 ///
 /// # Errors
-/// What `setrlimit(2)` reports; the limit is then as it was.
+/// Errors of `setrlimit(2)`; the limit is then unchanged.
 pub fn raise_nofile() -> io::Result<(u64, u64)> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -183,9 +183,8 @@ mod tests {
     use crate::listen::{Address, bind};
     use crate::server::{Server, Settings};
 
-    /// Seen: a server did not start, or lost its connections, if a limit was the longest duration
-    /// there is. Cause: that was added to the time, which panics. Cure: no limit reaches beyond
-    /// what a clock can say.
+    /// Seen: a server did not start, or lost its connections, if a limit was the longest possible
+    /// duration. Cause: adding it to the time panics. Cure: limits are capped.
     #[test]
     fn limits_without_end_are_for_ever() {
         for engine in [

@@ -1,10 +1,10 @@
-//! How many connections linger after their last reply, and may.
+//! Count and limit of connections that linger after their last reply.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::metrics::MetricsWriter;
 
-/// The least number of connections that may linger at once, however few may be open.
+/// The least limit on lingering connections, however few may be open.
 const LINGERING_MIN: usize = 16;
 
 /// Count of connections that linger, and its limit.
@@ -28,8 +28,8 @@ impl Lingering {
         }
     }
 
-    /// Counts one more; `false` if there are as many as there may be. In a drain they take space
-    /// from no other connection.
+    /// Counts one more; `false` at the limit. In a drain there is none, since new connections need
+    /// no space.
     pub(crate) fn enter(&self, is_draining: bool) -> bool {
         let max = if is_draining { usize::MAX } else { self.max };
         let more = |count| (count < max).then_some(count + 1);
@@ -41,7 +41,7 @@ impl Lingering {
         has_room
     }
 
-    /// Counts one less.
+    /// Uncounts one.
     pub(crate) fn leave(&self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }

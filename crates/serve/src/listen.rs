@@ -10,7 +10,7 @@
 //!                             urls()        accept loops
 //! ```
 //!
-//! Sockets come out listening, close-on-exec and in blocking mode; a driver that polls sets
+//! Sockets are returned listening, close-on-exec and in blocking mode; a driver that polls sets
 //! `O_NONBLOCK` itself.
 
 mod address;
@@ -37,7 +37,7 @@ pub use error::BindError;
 pub(crate) use handshakes::handshakes_under_way;
 pub use inherited::{Inherited, inherited};
 
-/// The process that holds the TAP interface `name` of this network namespace, for an error message.
+/// The process that holds the TAP interface `name` in this network namespace, for an error message.
 /// `None` if there is none, or it belongs to another user.
 pub fn tap_holder(name: &str) -> Option<String> {
     holder::of_tap(name).map(|holder| holder.to_string())
@@ -49,16 +49,16 @@ pub fn tap_holder(name: &str) -> Option<String> {
 /// `backlog` is the length of the listen queue; `None` is the maximum (`net.core.somaxconn`).
 ///
 /// # Errors
-/// A [`BindError`] whose text says what to do.
+/// A [`BindError`] whose text gives the remedy.
 pub fn bind(address: &Address, backlog: Option<u32>) -> Result<Vec<Bound>, BindError> {
     bind_beside(&[], address, backlog)
 }
 
-/// Like [`bind`], but skips an address at which one of `others` listens already: systemd may hold
+/// Like [`bind`], but skips an address at which one of `others` already listens: systemd may hold
 /// the port that the configuration names.
 ///
 /// # Errors
-/// A [`BindError`] whose text says what to do.
+/// A [`BindError`] whose text gives the remedy.
 pub fn bind_beside(
     others: &[Bound],
     address: &Address,

@@ -1,5 +1,5 @@
-//! Bound on the memory that all connections of a server hold while they wait for their peers:
-//! replies that were not taken, input that was not used, TLS handshakes under way.
+//! Limit on the memory that all connections of a server hold while they wait for their peers:
+//! replies not taken, input not used, TLS handshakes in progress.
 //!
 //! ```text
 //!   0 ─────────── a quarter ─────────── half ──────────────────── all ─────────
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! From half on each connection costs little more than one reply head, so peers that do not read
-//! leave enough for those that do: back-pressure, not refusal. Nothing here is on the path of a
-//! request but a load of one number, which changes only when a buffer grows or is freed.
+//! leave enough for those that do: back-pressure, not refusal. A request costs only the load of one
+//! number, which changes only when a buffer grows or is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,23 +18,23 @@ use std::time::Duration;
 
 use crate::metrics::MetricsWriter;
 
-/// The bound of a server, and what its connections hold.
+/// The limit of a server, and the total held by its connections.
 #[derive(Debug)]
 pub(crate) struct Memory {
     len_max: usize,
     held_len: AtomicUsize,
-    /// The most that was held since memory went back to the system.
+    /// Maximum held since memory was last returned to the system.
     peak_len: AtomicUsize,
     shortages: AtomicU64,
     waits: AtomicU64,
     is_trimming: AtomicBool,
 }
 
-/// Bytes to receive at a time while memory is short. A request is shorter as a rule, and what a
-/// session does not use is held.
+/// Bytes to receive at a time while memory is short. Requests are usually shorter, and unused input
+/// is held.
 const RECEIVE_LEN_SHORT: usize = 2 * 1024;
 
-/// The same once the bound is reached.
+/// The same once the limit is reached.
 const RECEIVE_LEN_FULL: usize = 1024;
 
 /// Most bytes that a connection may hold once the limit is reached. One that needs more is closed.
@@ -43,7 +43,7 @@ pub(crate) const HELD_LEN_FULL: usize = 8 * 1024;
 /// The least time of a handshake while memory is short: a few round trips.
 const HANDSHAKE_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// A peak above this leaves holes in the allocator's memory, which it would keep.
+/// Peak above which holes remain in the allocator's memory, which it would keep.
 const PEAK_LEN_MIN: usize = 4 << 20;
 
 impl Memory {
@@ -65,13 +65,13 @@ impl Memory {
         self.held_len.load(Ordering::Relaxed)
     }
 
-    /// True if buffers are worth keeping for the next replies.
+    /// True if buffers should be kept for the next replies.
     #[inline]
     pub(crate) fn is_ample(&self) -> bool {
         self.held_len() <= self.len_max / 4
     }
 
-    /// True if connections must get by with little.
+    /// True if connections must use little memory.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.held_len() > self.len_max / 2
@@ -101,8 +101,8 @@ impl Memory {
         &mut space[..len]
     }
 
-    /// Time-out of a handshake that begins now: `usual` as long as memory is not short, and less
-    /// the fuller it is, so that those that never end make space for those that do.
+    /// Time-out of a handshake that begins now: `usual` while memory is not short, and less the
+    /// fuller it is, so that handshakes that never complete make space for others.
     pub(crate) fn handshake_timeout(&self, usual: Duration) -> Duration {
         let half = self.len_max / 2;
         let left = self.len_max.saturating_sub(self.held_len()).min(half);
@@ -110,12 +110,12 @@ impl Memory {
         usual.mul_f64(share).max(HANDSHAKE_TIMEOUT_MIN).min(usual)
     }
 
-    /// A handshake waits until there is memory for it.
+    /// Counts a handshake that waits for memory.
     pub(crate) fn count_wait(&self) {
         self.waits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes how much of the bound is held.
+    /// Writes the used part of the limit.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let help = "Memory that connections hold while they wait for peers: replies, input, \
                     handshakes; with what is kept for the next.";
@@ -152,7 +152,7 @@ impl Memory {
     }
 }
 
-/// Bytes that one connection, or one buffer, is charged for. Dropping it gives them back.
+/// Bytes charged for one connection or one buffer. Dropping it gives them back.
 #[derive(Debug, Default)]
 pub(crate) struct Charge {
     /// `None` while it holds nothing.
@@ -167,7 +167,7 @@ impl Charge {
         self.len
     }
 
-    /// Holds `len` bytes from now on. Says whether that is more than before.
+    /// Changes the charge to `len` bytes. Returns whether it has grown.
     #[inline]
     pub(crate) fn set(&mut self, memory: &Arc<Memory>, len: usize) -> bool {
         len != self.len && self.change(memory, len)
@@ -206,15 +206,15 @@ impl Drop for Charge {
     }
 }
 
-/// Has the allocator give back what a crowd has left, on a thread of its own, because that takes
-/// milliseconds. If there is none, memory goes back after the next crowd.
+/// Makes the allocator return free memory after a crowd, on a thread of its own, because it takes
+/// milliseconds. Without a thread, memory is returned after the next crowd.
 fn trim(memory: &Arc<Memory>) {
     if memory.is_trimming.swap(true, Ordering::Relaxed) {
         return;
     }
     let own = Arc::clone(memory);
     let work = move || {
-        // Its last buffers are being freed.
+        // Its last buffers are still being freed.
         thread::sleep(Duration::from_millis(100));
         give_free_memory_back();
         own.is_trimming.store(false, Ordering::Relaxed);
@@ -224,11 +224,11 @@ fn trim(memory: &Arc<Memory>) {
     }
 }
 
-/// Returns the pages that the allocator has free to the system. Other allocators than glibc's do so
-/// by themselves. malloc_trim(3)
+/// Returns the allocator's free pages to the system. Allocators other than glibc's do so by
+/// themselves. malloc_trim(3)
 pub fn give_free_memory_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) touches only memory that is free, and may be called on any thread.
+    // SAFETY: malloc_trim(3) touches only free memory, and may be called on any thread.
     unsafe {
         libc::malloc_trim(0);
     }

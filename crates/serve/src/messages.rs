@@ -1,9 +1,9 @@
 //! Messages on standard error.
 //!
-//! A server must not depend on the reader of its messages. A stopped pager, or a log collector that
-//! hangs, leaves a pipe full, and `write(2)` then blocks for ever. So a message waits for a moment
-//! only, and is dropped and counted otherwise. While the pipe stays full, further messages do not
-//! wait at all.
+//! A server must not depend on the reader of its messages. A stopped pager, or a hanging log
+//! collector, leaves a pipe full, and `write(2)` then blocks forever. A message therefore waits
+//! only briefly, and is then dropped and counted. While the pipe stays full, further messages do
+//! not wait at all.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
@@ -64,7 +64,7 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 }
 
 struct Messages {
-    /// Nothing of the last message could be written.
+    /// No byte of the last message could be written.
     is_stuck: AtomicBool,
     dropped: AtomicU64,
     /// Dropped messages not yet reported to the reader.
@@ -118,14 +118,14 @@ impl Messages {
 /// Way to write without blocking.
 #[derive(Debug)]
 pub(crate) enum Way<F> {
-    /// A file, or what was opened with `O_NONBLOCK`; writing to it never blocks for a reader.
+    /// A file, or a descriptor opened with `O_NONBLOCK`; writing to it never blocks for a reader.
     Plain(F),
     /// A pipe or a terminal, opened again with `O_NONBLOCK`: that flag belongs to the open file
     /// description, which other processes share. So does a file's offset. open(2), proc(5)
     Own(OwnedFd),
     /// A pipe or a terminal that cannot be opened again: another user's, or without `/proc`.
     Polled(F),
-    /// A socket, such as journald gives a service for its output.
+    /// A socket, such as journald provides for the output of a service.
     Socket(F),
 }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     /// Seen: SIGTERM did not end a server whose standard error was a full pipe. Cause: its last
-    /// message blocked. Cure: no message waits for longer than a moment.
+    /// message blocked. Cure: no message waits for longer than `PATIENCE`.
     #[test]
     fn stopped_reader_blocks_no_message() {
         let (far, near) = io::pipe().unwrap();

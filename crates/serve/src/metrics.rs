@@ -4,8 +4,8 @@ use std::fmt::{Display, Write};
 
 /// Collects samples and writes them as Prometheus text, version 0.0.4.
 ///
-/// All samples of a family stand together under one `HELP` and one `TYPE`, as the format demands,
-/// in whatever order they were given.
+/// All samples of a family are adjacent under one `HELP` and one `TYPE`, as the format demands,
+/// regardless of the order in which they were added.
 ///
 /// Shapes: names are `[a-zA-Z_:][a-zA-Z0-9_:]*`, label names the same without `:`; a counter's name
 /// ends in `_total`, and units are in the name (`_bytes`, `_seconds`).

@@ -1,8 +1,7 @@
-//! PROXY protocol, versions 1 and 2: the header with which a proxy names its client, before
-//! anything else on the connection, TLS included.
+//! PROXY protocol, versions 1 and 2: the header in which a proxy names its client, before anything
+//! else on the connection, including TLS.
 //!
-//! By haproxy's `proxy-protocol.txt`. Bytes in, a header out; the machine decides what to do with
-//! it.
+//! As in haproxy's `proxy-protocol.txt`. Bytes in, a header out; the machine decides what follows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,10 +10,10 @@ use session::Networks;
 /// Connections that begin with a PROXY header, which names their client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyProtocol {
-    /// Networks of the proxies. A header from elsewhere is input like any other.
+    /// Networks of the proxies. A header from another peer is ordinary input.
     pub from: Networks,
-    /// A connection without a header is closed. Otherwise its client is the proxy itself, so a
-    /// proxy that passes bytes on as they come lets its clients name any address.
+    /// A connection without a header is closed. Otherwise its client is the proxy itself, so behind
+    /// a proxy that forwards bytes unchanged, clients can claim any address.
     pub is_required: bool,
 }
 
@@ -34,9 +33,9 @@ const TLV_CRC32C: u8 = 3;
 /// The beginning of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// More bytes decide.
+    /// More bytes are needed.
     Partial,
-    /// No beginning of a header.
+    /// Not the beginning of a header.
     Absent,
     /// A header that breaks the rules.
     Malformed,
@@ -48,12 +47,12 @@ pub(crate) enum Beginning {
 pub(crate) struct Header {
     pub(crate) version: u8,
     pub(crate) len: usize,
-    /// `None` if the proxy speaks for itself, such as in a health check, or for a client without
-    /// an IP address: the connection's own address holds.
+    /// `None` if the proxy speaks for itself, as in a health check, or for a client without an IP
+    /// address: the connection's own address then applies.
     pub(crate) client: Option<SocketAddr>,
 }
 
-/// Reads the header at the start of `input`.
+/// Parses the header at the start of `input`.
 pub(crate) fn read(input: &[u8]) -> Beginning {
     if input.starts_with(V2_START) {
         return read_v2(input).unwrap_or(Beginning::Malformed);
@@ -71,7 +70,7 @@ pub(crate) fn read(input: &[u8]) -> Beginning {
 fn read_v1(input: &[u8]) -> Option<Beginning> {
     let line = &input[..input.len().min(V1_LEN_MAX)];
     let Some(end) = line.iter().position(|&byte| byte == b'\n') else {
-        // A CR that is not followed by its LF cannot become right.
+        // A CR that is not followed by its LF is final: it cannot become valid.
         let is_short = line.len() < V1_LEN_MAX;
         let body = line.strip_suffix(b"\r").unwrap_or(line);
         return (is_short && !body.contains(&b'\r')).then_some(Beginning::Partial);
@@ -102,7 +101,7 @@ fn v1_client(line: &str) -> Option<SocketAddr> {
     is_whole.then_some(SocketAddr::new(client, port))
 }
 
-/// Decimal, without a leading zero or sign.
+/// Parses a decimal port without leading zero or sign.
 fn port(word: &str) -> Option<u16> {
     let is_plain = word.bytes().all(|byte| byte.is_ascii_digit());
     let is_shortest = word == "0" || !word.starts_with('0');
@@ -111,7 +110,7 @@ fn port(word: &str) -> Option<u16> {
 
 /// `None` if it is malformed.
 fn read_v2(input: &[u8]) -> Option<Beginning> {
-    // What is wrong is known as early as can be.
+    // Report mistakes as early as possible.
     let is_local = match input.get(12) {
         Some(0x20) => true,
         Some(0x21) => false,
@@ -152,7 +151,7 @@ fn read_v2(input: &[u8]) -> Option<Beginning> {
     Some(Beginning::Header(Header { version: 2, len, client }))
 }
 
-/// The source, whose port follows both addresses.
+/// The source address; its port follows both addresses.
 fn v2_client<const N: usize, A: From<[u8; N]> + Into<IpAddr>>(
     rest: &[u8],
     port_at: usize,
@@ -162,8 +161,8 @@ fn v2_client<const N: usize, A: From<[u8; N]> + Into<IpAddr>>(
     Some(SocketAddr::new(address.into(), port))
 }
 
-/// False if there is a checksum that is not the header's. `None` if the list of TLVs ends within
-/// one, or the checksum has a wrong length. Other TLVs are skipped.
+/// False if there is a wrong checksum. `None` if the list of TLVs is truncated, or the checksum has
+/// a wrong length. Other TLVs are skipped.
 fn has_right_sum(header: &[u8], mut tlvs: &[u8]) -> Option<bool> {
     while let Some((&[kind, high, low], rest)) = tlvs.split_first_chunk() {
         let (value, next) = rest.split_at_checked(u16::from_be_bytes([high, low]).into())?;
@@ -183,7 +182,7 @@ fn has_right_sum(header: &[u8], mut tlvs: &[u8]) -> Option<bool> {
     tlvs.is_empty().then_some(true)
 }
 
-/// CRC32C (Castagnoli), bit by bit: a header comes once a connection. RFC 4960 B
+/// CRC32C (Castagnoli), bit by bit: there is one header per connection. RFC 4960 B
 fn crc32c<'a>(bytes: impl Iterator<Item = &'a u8>) -> u32 {
     !bytes.fold(u32::MAX, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| {
@@ -215,7 +214,7 @@ mod tests {
         v2(0x21, family, &[&address[..], &[0; 16], &[0x13, 0x88, 0, 1]].concat())
     }
 
-    /// A TLV with the checksum of the header that it ends.
+    /// A header that ends with its checksum TLV.
     fn with_sum() -> Vec<u8> {
         let mut header = v2_tcp4(&[TLV_CRC32C, 0, 4, 0, 0, 0, 0]);
         let sum = crc32c(header.iter()).to_be_bytes();
@@ -224,7 +223,7 @@ mod tests {
         header
     }
 
-    /// The header is found whole, cut at every byte, and with anything behind it.
+    /// Checks that the header is found whole, cut at every byte, and with anything after it.
     fn check(header: &[u8], client: Option<&str>) {
         let client = client.map(|client| client.parse().unwrap());
         for cut in 0..header.len() {
@@ -289,7 +288,7 @@ mod tests {
         for at in V2_HEAD_LEN..header.len() {
             let mut wrong = header.clone();
             wrong[at] ^= 0x40;
-            // A change of the TLV's type makes it another TLV, which is skipped.
+            // A changed TLV type makes it another TLV, which is skipped.
             if wrong[at] != TLV_CRC32C ^ 0x40 || at != header.len() - 7 {
                 assert_eq!(read(&wrong), Beginning::Malformed, "byte {at}");
             }
@@ -370,7 +369,7 @@ mod tests {
         }
     }
 
-    /// A decision about the beginning stays, whatever follows it.
+    /// The result for a prefix is final, whatever follows it.
     #[test]
     fn damaged_headers_are_decided_once() {
         let line = b"PROXY TCP6 2001:db8::7 ::1 5000 443\r\nGET".to_vec();

@@ -1,4 +1,4 @@
-//! The open connections, so that a drain finds them.
+//! Registry of open connections, for drains.
 
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,19 @@ use session::{Now, Session};
 use crate::connection::{DRAIN_GRACE, LINGER_DRAIN_TIMEOUT, Machine};
 use crate::stream::Stream;
 
-/// A stream, and since when it has been waiting between two requests: what a drain sees of it.
+/// A stream, and the time since when it waits between two requests: a drain's view of it.
 pub(crate) struct Connection<T> {
     pub(crate) stream: T,
     pub(crate) idle: IdleSince,
 }
 
-/// Since when a connection has been idle, for those that look from other threads: milliseconds
-/// after the server's start, plus one; 0 is busy.
+/// Time since when a connection has been idle, for other threads: milliseconds after the server's
+/// start, plus one; 0 means busy.
 #[derive(Default)]
 pub(crate) struct IdleSince(AtomicU64);
 
 impl IdleSince {
-    /// Notes that the machine waits for input, between two requests or behind the last.
+    /// Notes that the machine waits for input, between two requests or after the last one.
     #[inline]
     pub(crate) fn note<S: Session>(&self, machine: &Machine<S>, now: Now) {
         if let Some(since) = machine.idle_since(now) {
@@ -34,7 +34,7 @@ impl IdleSince {
         self.0.store(after_start.as_millis() as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Begins anew, unless it is busy by now.
+    /// Restarts the idle time, unless the connection is busy by now.
     fn restart(&self, after_start: Duration) {
         let since = self.0.load(Ordering::Relaxed);
         if since != 0 {
@@ -59,7 +59,7 @@ impl IdleSince {
 /// A connection that can be ended from outside.
 trait Ended: Send + Sync {
     /// Returns true if it has been idle for long enough to be closed by a drain. If its socket has
-    /// something to send, it goes on as long as that, and a while more.
+    /// unsent data, it may continue until that is sent, and for a while after.
     fn check_idle(&self, after_start: Duration) -> bool;
     fn end(&self, how: Shutdown);
 }
@@ -68,7 +68,7 @@ impl<T: Stream> Ended for Connection<T> {
     fn check_idle(&self, after_start: Duration) -> bool {
         let is_over = self.idle.is_over(after_start);
         if is_over && self.stream.has_unsent() {
-            // Its peer reads, and may send as it does.
+            // The peer is reading, and may send meanwhile.
             self.idle.restart(after_start + LINGER_DRAIN_TIMEOUT - DRAIN_GRACE);
             return false;
         }
@@ -81,8 +81,8 @@ impl<T: Stream> Ended for Connection<T> {
     }
 }
 
-/// All open connections of an engine, in a list for each processor: processors do not wait for each
-/// other.
+/// All open connections of an engine, in one list per processor, so that processors do not
+/// contend.
 pub(crate) struct Connections {
     lists: Box<[List]>,
 }
@@ -97,10 +97,10 @@ impl List {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all that `are_to_end`, and says how many these were.
+    /// Ends all that `are_to_end`; returns their number.
     ///
-    /// Without the lock: to end one may be to wait for a lock that is promised to another fiber,
-    /// and a worker that leaves the list meanwhile would keep the processor from that fiber.
+    /// The list must not be locked meanwhile: ending a connection may wait for a lock that another
+    /// fiber is next to get, and a worker that leaves the list would block that fiber's processor.
     fn end(&self, how: Shutdown, are_to_end: impl Fn(&dyn Ended) -> bool) -> usize {
         let mut place = 0;
         let mut count = 0;
@@ -111,7 +111,7 @@ impl List {
         count
     }
 
-    /// The first one from this place on that is to end, and where it is.
+    /// The next connection to end from this index on, with its index.
     fn next_from(
         &self,
         place: usize,
@@ -130,7 +130,7 @@ impl Connections {
         Connections { lists }
     }
 
-    /// Takes a connection that this processor has accepted. It may end on any thread.
+    /// Registers a connection accepted by this processor. It may end on any thread.
     pub(crate) fn register<T: Stream>(
         self: &Arc<Self>,
         processor: usize,
@@ -151,22 +151,22 @@ impl Connections {
         self.lists.iter().map(|list| list.lock().len()).sum()
     }
 
-    /// Closes those that are idle, so much time after the server's start. That wakes their readers
-    /// as an end of the stream would. A request that crosses this is read first.
+    /// Closes connections that are idle at this time after the server's start. That wakes their
+    /// readers like an end of the stream. A request that crosses this is read first.
     pub(crate) fn close_idle(&self, after_start: Duration) {
         for list in &self.lists {
             list.end(Shutdown::Read, |connection| connection.check_idle(after_start));
         }
     }
 
-    /// Returns how many there were.
+    /// Cuts all connections. Returns their number.
     pub(crate) fn cut(&self) -> usize {
         let lists = self.lists.iter();
         lists.map(|list| list.end(Shutdown::Both, |_| true)).sum()
     }
 }
 
-/// Takes the connection off the list when dropped, also by a panic.
+/// Removes the connection from the list when dropped, even by a panic.
 pub(crate) struct Registered {
     connections: Arc<Connections>,
     processor: u32,
@@ -193,7 +193,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Its end takes until its worker, on another thread, has taken it off the list.
+    /// A connection that waits in `end` until its worker, on another thread, has left the list.
     struct FileProgress(Mutex<Option<Registered>>);
 
     impl Ended for FileProgress {
@@ -223,8 +223,8 @@ mod tests {
         connections
     }
 
-    /// The same as `a_drain_leaves_slow_readers_their_reply`, for what waits in a receive. That is
-    /// ended by an end of the stream that the peer has not sent, and nothing is waited for then.
+    /// The equivalent of `a_drain_leaves_slow_readers_their_reply` for connections that wait in a
+    /// receive. Their wait is ended as if by the peer's end of stream, without a later wait.
     #[test]
     fn unsent_bytes_keep_an_idle_connection() {
         let [(tcp, peer), _unix] = full();
@@ -233,7 +233,7 @@ mod tests {
         let mut after_start = 2 * DRAIN_GRACE;
         assert!(!connection.check_idle(after_start));
         drain(peer);
-        // It has time to read what its own socket has by then.
+        // It has time to read the rest from its own socket.
         assert!(!connection.check_idle(after_start + LINGER_DRAIN_TIMEOUT / 2));
         let start = Instant::now();
         while !connection.check_idle(after_start) {
@@ -245,10 +245,10 @@ mod tests {
         assert!(!connection.check_idle(2 * after_start), "it is busy");
     }
 
-    /// Seen: a server on a netstack with fibers stood still for ever in two of 21 stops with 2,000
-    /// clients. Cause: the list was locked while a connection was cut, which waits for the lock of
-    /// its shard. That lock had been handed to a fiber whose processor waited for the list, for
-    /// another fiber whose connection had ended. Cure: the list is not locked meanwhile.
+    /// Seen: a server on a netstack with fibers hung in two of 21 stops with 2,000 clients. Cause:
+    /// the list was locked while a connection was cut, which waits for the lock of its shard. That
+    /// lock had been handed to a fiber whose processor waited for the list, for another fiber whose
+    /// connection had ended. Cure: the list is not locked meanwhile.
     #[test]
     fn workers_unregister_during_a_cut() {
         let open = connections(5);

@@ -1,4 +1,4 @@
-//! A server: an engine that brings connections to sessions, from start to drain.
+//! A server: an engine that serves connections with sessions, from start to drain.
 
 mod drain;
 
@@ -26,48 +26,48 @@ use crate::messages;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
-/// Settings of a server, apart from the session. The default has no listeners: put in those that
-/// [`bind`](crate::listen::bind) gives.
+/// Settings of a server, apart from the session. The default has no listeners: add those from
+/// [`bind`](crate::listen::bind).
 #[derive(Debug, Default)]
 pub struct Settings {
     /// Concurrency model.
     pub engine: Engine,
     /// Listeners, already bound.
     pub listeners: Vec<Bound>,
-    /// Source of connections instead, if the engine is [`Engine::Netstack`]. It is not a part of
-    /// the engine, which is a value to compare and copy, because it has open devices. Without it
-    /// that engine does not start; any other closes it.
+    /// Source of connections for [`Engine::Netstack`], in place of listeners. It is separate from
+    /// the engine, a value that can be compared and copied, because it has open devices. That
+    /// engine does not start without it; any other closes it.
     #[cfg(feature = "netstack")]
     pub netstack: Option<NetstackInterface>,
     /// Limits on the resources that a peer may use.
     pub limits: Limits,
-    /// Number of fibers (or threads) that are started upfront, each of which accepts a connection
-    /// and then serves it. `None`: as many as there are connections, and a few to spare.
+    /// Number of fibers (or threads) started in advance, each of which accepts a connection and
+    /// then serves it. `None`: as many as there are connections, plus some spare ones.
     pub fibers: Option<usize>,
     /// Log for the lines that sessions write about their replies.
     pub log: Option<Arc<AccessLog>>,
-    /// Give sessions their peer's address, also without a log. It is a system call per connection.
+    /// Give sessions their peer's address even without a log, for a system call per connection.
     pub names_peers: bool,
 }
 
-/// A running server. Dropping it cuts what is open; see [`drain`](Server::drain).
+/// A running server. Dropping it cuts open connections; see [`drain`](Server::drain).
 ///
-/// At its limit of connections a server *pauses accepting*: the kernel keeps further connections in
-/// the listen queue, in the order in which they came, until one ends.
+/// At its connection limit a server *pauses accepting*: the kernel keeps further connections in the
+/// listen queue, in order, until one ends.
 pub struct Server {
     shared: Arc<Shared>,
-    /// Ends what runs beside the connections.
+    /// Ends the tasks that run beside the connections.
     is_over: Arc<AtomicBool>,
     running: Running,
 }
 
 impl Server {
-    /// Starts to accept. `open` makes the session of a new connection, once TLS is agreed on where
-    /// it is spoken; it is told the peer's address if the peer has one and the settings ask for it.
+    /// Starts accepting. `open` makes the session of a new connection, after the handshake on a TLS
+    /// listener; it gets the peer's address if there is one and the settings request it.
     ///
     /// # Errors
-    /// What the kernel says to new threads, rings and descriptors. `InvalidInput` for
-    /// [`Engine::Netstack`] without a netstack.
+    /// Errors of new threads, rings and descriptors. `InvalidInput` for [`Engine::Netstack`]
+    /// without a netstack.
     pub fn start<S, O>(settings: Settings, open: O) -> io::Result<Server>
     where
         S: Session + 'static,
@@ -92,7 +92,7 @@ impl Server {
     /// calls its last argument with each datagram to send back.
     ///
     /// # Errors
-    /// What the kernel says to new threads and descriptors.
+    /// Errors of new threads and descriptors.
     pub fn serve_datagrams(
         &self,
         socket: UdpSocket,
@@ -105,12 +105,11 @@ impl Server {
         }
     }
 
-    /// Runs `work` beside the connections, on a fiber or a kernel thread of its own. It must end
-    /// soon after its argument has become true, and on a fiber it must give way to others now and
-    /// then.
+    /// Runs `work` beside the connections, on its own fiber or kernel thread. It must end soon
+    /// after its argument has become true, and on a fiber it must yield periodically.
     ///
     /// # Errors
-    /// What the kernel says to a new thread or stack.
+    /// Errors of a new thread or stack.
     pub fn run_beside(
         &self,
         name: &str,
@@ -128,7 +127,7 @@ impl Server {
         }
     }
 
-    /// The engine in a few words: `fibers on 2 processors, io_uring`, and why if that needs a word.
+    /// The engine in a few words: `fibers on 2 processors, io_uring`, with a reason if necessary.
     pub fn describe(&self) -> String {
         self.running.describe()
     }
@@ -138,7 +137,7 @@ impl Server {
         self.shared.counters.snapshot()
     }
 
-    /// Writes what the driver and the engine have counted.
+    /// Writes the counters of driver and engine.
     pub fn write_metrics(&self, out: &mut MetricsWriter) {
         self.counters().write_to(out);
         self.shared.jobs.write_metrics(out);
@@ -155,7 +154,7 @@ impl Server {
         runtime.map(Runtime::counters).unwrap_or_default()
     }
 
-    /// Describes what the engine is doing now, for people.
+    /// Describes the engine's current activity, for people.
     pub fn dump(&self) -> String {
         self.running.dump()
     }
@@ -165,7 +164,7 @@ impl Server {
         self.running.runtime().map(Runtime::inspector)
     }
 
-    /// Connections open now.
+    /// Number of open connections.
     pub fn connection_count(&self) -> usize {
         self.running.connection_count()
     }

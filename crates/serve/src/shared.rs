@@ -1,4 +1,4 @@
-//! State that all connections of a server share.
+//! State shared by all connections of a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::lingering::Lingering;
 use crate::memory::Memory;
 
-/// State that all connections of a server share.
+/// State shared by all connections of a server.
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
@@ -21,13 +21,13 @@ pub(crate) struct Shared {
     pub(crate) server_state: ServerState,
     /// Connections that have sent their last reply.
     pub(crate) lingering: Lingering,
-    /// Pool for what may block.
+    /// Pool for blocking work.
     pub(crate) jobs: Arc<Jobs>,
     /// Buffers for files.
     pub(crate) buffers: Arc<Buffers>,
     /// Limit on the memory that connections hold while they wait.
     pub(crate) memory: Arc<Memory>,
-    /// Connections by address, if those of one are limited.
+    /// Connections by address, if there is a limit per address.
     pub(crate) addresses: Option<Arc<Addresses>>,
     pub(crate) start: Instant,
 }
@@ -58,17 +58,17 @@ pub(crate) const DRAINING: u8 = 1;
 pub(crate) const CUTTING: u8 = 2;
 
 impl ServerState {
-    /// From now on conversations end at the next request boundary.
+    /// Makes conversations end at the next request boundary.
     pub(crate) fn drain(&self) {
         self.0.fetch_max(DRAINING, Ordering::SeqCst);
     }
 
-    /// From now on conversations end at once.
+    /// Makes conversations end at once.
     pub(crate) fn cut(&self) {
         self.0.fetch_max(CUTTING, Ordering::SeqCst);
     }
 
-    /// One of the three.
+    /// The current state.
     #[inline]
     pub(crate) fn get(&self) -> u8 {
         self.0.load(Ordering::Relaxed)

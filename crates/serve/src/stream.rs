@@ -1,5 +1,5 @@
-//! What a driver needs of a connection, and the two kinds that the blocking driver has: a fiber's
-//! and a kernel thread's.
+//! A driver's interface to a connection, and its two implementations for the blocking driver: of a
+//! fiber and of a kernel thread.
 
 mod gathered;
 mod packets;
@@ -33,14 +33,14 @@ pub(crate) use unacked::unacked;
 
 /// A connected byte stream. Every wait has a deadline.
 pub(crate) trait Stream: Send + Sync + 'static {
-    /// A call that sends from the page cache may wait for the disk.
+    /// A call that sends from the page cache may block on the disk.
     const MAY_WAIT: bool = false;
 
-    /// Waits for input and shows it to `f`, in a buffer of the thread that carries the stream; an
-    /// empty slice is the end. Asks for no more than `len_max`, unless the kernel has the buffer.
+    /// Waits for input and passes it to `f`, in a buffer of the thread; an empty slice is the end.
+    /// Receives at most `len_max`, unless the kernel provides the buffer.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline; else what `recv(2)` reports.
+    /// `TimedOut` past the deadline; else errors of `recv(2)`.
     fn receive<R>(
         &self,
         len_max: usize,
@@ -54,32 +54,32 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// As [`receive`](Stream::receive).
     fn receive_into(&self, space: &mut [u8], deadline: Instant) -> io::Result<usize>;
 
-    /// Sends what it can of `slices`; `more` says that a file or the end of the
-    /// stream follows at once.
+    /// Sends as much as possible of `slices`; `more`: a file or the end of the stream follows at
+    /// once.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline if nothing was sent; else what `sendmsg(2)` reports.
+    /// `TimedOut` past the deadline if nothing was sent; else errors of `sendmsg(2)`.
     fn send(&self, slices: &[IoSlice<'_>], more: bool, deadline: Instant) -> io::Result<usize>;
 
     /// Same as [`receive`](Stream::receive), without waiting.
     ///
     /// # Errors
-    /// `WouldBlock`; else what `recv(2)` reports.
+    /// `WouldBlock`; else errors of `recv(2)`.
     fn try_receive<R>(&self, len_max: usize, f: impl FnOnce(&[u8]) -> R) -> io::Result<R>;
 
     /// Same as [`send`](Stream::send), without waiting.
     ///
     /// # Errors
-    /// `WouldBlock`; else what `sendmsg(2)` reports.
+    /// `WouldBlock`; else errors of `sendmsg(2)`.
     fn try_send(&self, slices: &[IoSlice<'_>], more: bool) -> io::Result<usize>;
 
-    /// Waits until a send or a receive may succeed, after both could not; may return for no reason.
+    /// Waits until a send or a receive may succeed; may return spuriously.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline; else what the wait itself reports.
+    /// `TimedOut` past the deadline; else errors of the wait itself.
     fn wait_either(&self, deadline: Instant) -> io::Result<()>;
 
-    /// Waits until there is input, or its end; may return for no reason.
+    /// Waits until there is input, or its end; may return spuriously.
     ///
     /// # Errors
     /// As [`wait_either`](Stream::wait_either).
@@ -88,10 +88,10 @@ pub(crate) trait Stream: Send + Sync + 'static {
     /// Waits until a send may take something.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline; else what the wait itself reports.
+    /// `TimedOut` past the deadline; else errors of the wait itself.
     fn wait_writable(&self, deadline: Instant) -> io::Result<()>;
 
-    /// Sends what it can of a piece of a file, or reads it if it is on the disk.
+    /// Sends as much as possible of a piece of a file, or reads it if it is uncached.
     ///
     /// # Errors
     /// As [`send`](Stream::send), and as [`DiskRead::run`](file::DiskRead::run).
@@ -108,13 +108,13 @@ pub(crate) trait Stream: Send + Sync + 'static {
         }
     }
 
-    /// Sends what it can of a piece of a file from the page cache.
+    /// Sends as much as possible of a piece of a file from the page cache.
     ///
     /// # Errors
     /// As [`send`](Stream::send).
     fn send_file_cached(&self, piece: &FilePiece<'_>) -> io::Result<FileProgress>;
 
-    /// Reads the beginning of a piece of a file. Nothing if the file ends there.
+    /// Reads the beginning of a piece of a file. Empty if the file ends there.
     ///
     /// # Errors
     /// As [`DiskRead::run`](file::DiskRead::run), and as [`wait_writable`](Stream::wait_writable).
@@ -126,7 +126,7 @@ pub(crate) trait Stream: Send + Sync + 'static {
         }
     }
 
-    /// Waits until there is space for what is about to be read, if the peer is slow.
+    /// Waits until there is space for the bytes to be read, if the peer is slow.
     ///
     /// # Errors
     /// As [`wait_writable`](Stream::wait_writable).
@@ -134,36 +134,36 @@ pub(crate) trait Stream: Send + Sync + 'static {
         if piece.is_slow() { self.wait_writable(piece.until) } else { Ok(()) }
     }
 
-    /// Counts the bytes that the peer has not acknowledged, when the check is due: on a Unix socket
-    /// those that it has not read.
+    /// Counts the bytes that the peer has not acknowledged, when the check is due; on a Unix
+    /// socket, those that it has not read.
     ///
     /// # Errors
-    /// `BrokenPipe` if it will never take more.
+    /// `BrokenPipe` if the peer will never take more.
     fn unacked(&self, check: &UnackedCheck) -> io::Result<Unacked>;
 
-    /// Counts the bytes in the socket's queues; those not sent only if that is asked, and then our
+    /// Counts the bytes in the socket's queues; unsent ones only if `asks_unsent`, and then this
     /// side of the stream ends first.
     ///
     /// # Errors
-    /// What `ioctl(2)` reports.
+    /// Errors of `ioctl(2)`.
     fn queues(&self, asks_unsent: bool) -> io::Result<Queues>;
 
-    /// True if bytes wait in the socket until the peer has space for them. From any thread.
+    /// True if bytes wait in the socket for space at the peer. From any thread.
     fn has_unsent(&self) -> bool;
 
-    /// Ends reading, writing or both, and wakes what waits in them. From any thread.
+    /// Ends reading, writing or both, and wakes fibers or threads that wait. From any thread.
     ///
     /// # Errors
-    /// What `shutdown(2)` reports: the peer may be gone already.
+    /// Errors of `shutdown(2)`: the peer may be gone already.
     fn shutdown(&self, how: Shutdown) -> io::Result<()>;
 
     /// The peer's address, if it has one.
     fn peer(&self) -> Option<SocketAddr>;
 }
 
-/// Sends the chunks in memory up to the next file. Says how many bytes the peer took, and whether
+/// Sends the chunks in memory up to the next file. Returns the number of bytes taken, and whether
 /// that is all. If nothing follows, the last packet waits for the end of the stream. Without
-/// `until` it does not wait for space.
+/// `until` the call does not wait for space.
 #[inline]
 pub(crate) fn send_out<T: Stream>(
     stream: &T,
@@ -186,7 +186,7 @@ fn is_all(sent: &io::Result<u64>, piece: &FilePiece<'_>) -> bool {
     matches!(sent, Ok(len) if *len == piece.len)
 }
 
-/// A connection that a fiber carries.
+/// A connection of a fiber.
 #[derive(Debug)]
 pub(crate) enum FiberStream {
     Tcp(TcpStream),
@@ -203,15 +203,15 @@ macro_rules! either {
 }
 
 impl FiberStream {
-    /// Receives what is there, without a wait, and shows it to `f`.
+    /// Receives available input without a wait, and passes it to `f`.
     ///
     /// # Errors
-    /// What `recv(2)` reports.
+    /// Errors of `recv(2)`.
     pub(crate) fn receive_now<R>(&self, f: impl FnOnce(&[u8]) -> R) -> io::Result<Option<R>> {
         either!(self, stream => stream.receive_now(f))
     }
 
-    /// Returns it as a source of input for stackless fibers.
+    /// Returns the stream as a source of input for stackless fibers.
     pub(crate) fn source(&self) -> fiber::Source<'_> {
         either!(self, stream => stream.source())
     }
@@ -296,17 +296,17 @@ impl Stream for FiberStream {
     }
 }
 
-/// A connection that a kernel thread carries: plain blocking system calls.
+/// A connection of a kernel thread, with plain blocking system calls.
 #[derive(Debug)]
 pub(crate) struct ThreadStream {
     fd: OwnedFd,
-    /// The time-outs that the socket has now, in nanoseconds: setting the same again would be a
-    /// system call for nothing.
+    /// Current time-outs of the socket, in nanoseconds: setting the same value again would waste a
+    /// system call.
     receive_timeout: AtomicU64,
     send_timeout: AtomicU64,
 }
 
-/// Deadlines are kept to this, so that successive ones give equal time-outs.
+/// Granularity of deadlines, so that successive ones give equal time-outs.
 const TIMEOUT_STEP: Duration = Duration::from_millis(100);
 
 pub(crate) const RECEIVE_LEN: usize = 16 * 1024;
@@ -324,11 +324,11 @@ impl ThreadStream {
 
     fn prepare(&self, which: Timeout, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A peer that trickles always has a byte ready: without this it would never be late.
+        // A peer that trickles always has a byte ready, and would otherwise never time out.
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // Rounded up: never early.
+        // Rounded up, so that it is never early.
         let steps = left.as_nanos() / TIMEOUT_STEP.as_nanos() + 1;
         let timeout = TIMEOUT_STEP * u32::try_from(steps).unwrap_or(u32::MAX);
         let set = match which {
@@ -352,7 +352,7 @@ impl ThreadStream {
         }
     }
 
-    /// Repeats an interrupted call; what the kernel says after a time-out is `EAGAIN`. socket(7)
+    /// Repeats an interrupted call; after a time-out the kernel returns `EAGAIN`. socket(7)
     fn call<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
         loop {
             match call() {

@@ -1,5 +1,5 @@
-//! How TLS is spoken: certificates and rules, by rustls, that can be read again while the server
-//! runs. The records are made and opened by each connection machine (`connection/tls.rs`).
+//! TLS of a server: certificates and rules, by rustls, reloadable at run time. Records are made and
+//! opened by each connection machine (`connection/tls.rs`).
 
 mod files;
 mod followed;
@@ -39,16 +39,16 @@ use tickets::{TicketKey, TicketKeys, Tickets, read_keys};
 /// TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Certificates of the server. A client gets that of the host whose name it asks for (SNI, RFC
-    /// 6066 3), or else the first one that names it, or else the first.
+    /// Certificates of the server. A client gets the certificate of the host that it names (SNI,
+    /// RFC 6066 3), else the first one that contains the name, else the first one.
     pub certificates: Vec<Certificate>,
-    /// Certificates that come while the server runs.
+    /// Certificates obtained at run time.
     pub managed: Option<Arc<Managed>>,
     /// Name of the option for the file of a key, for error messages.
     pub key_option: &'static str,
     /// The keys are in DER, not in PEM.
     pub key_is_der: bool,
-    /// Names of hosts; one that no certificate is for is warned of.
+    /// Host names; a warning lists those without a certificate.
     pub hosts: Vec<HostName>,
     /// Certificates of clients.
     pub clients: Clients,
@@ -58,14 +58,13 @@ pub struct TlsOptions {
     pub only_1_3: bool,
     /// True if sessions can be resumed.
     pub resumes: bool,
-    /// Files with keys of session tickets, for several servers: 80 or 48 random bytes each. The
-    /// first seals, all open. Empty: keys in memory, which change by themselves.
+    /// Files with keys of session tickets, shared by several servers: 80 or 48 random bytes each.
+    /// The first one encrypts, all decrypt. Empty: keys in memory, rotated automatically.
     pub ticket_keys: Vec<PathBuf>,
-    /// The protocols that may be spoken inside, the preferred one first (ALPN), such as `http/1.1`.
-    /// A client that names only others is refused; one that names none is served. Empty: clients
-    /// are not asked.
+    /// Protocols spoken inside TLS, the preferred one first (ALPN), such as `http/1.1`. A client
+    /// that offers only others is refused; one that offers none is served. Empty: ALPN is not used.
     pub protocols: Vec<Vec<u8>>,
-    /// Plain-text reply to a peer that does not speak TLS. Empty: it gets an alert of TLS.
+    /// Plain-text reply to a peer that does not speak TLS. Empty: a TLS alert is sent.
     pub in_the_clear: &'static [u8],
 }
 
@@ -74,10 +73,10 @@ pub struct TlsOptions {
 pub struct Certificate {
     /// The certificate and its intermediate certificates, in PEM.
     pub chain: PathBuf,
-    /// The private key; `None` if it is in the file of the chain.
+    /// The private key; `None` if it is in the same file as the chain.
     pub key: Option<PathBuf>,
-    /// Names of a host (SNI) that this certificate is for, such as `*.example.org`. Empty: those
-    /// that it names itself.
+    /// Host names (SNI) for which this certificate is used, such as `*.example.org`. Empty: the
+    /// names that it contains.
     pub names: Vec<HostName>,
 }
 
@@ -91,7 +90,7 @@ impl Certificate {
     }
 }
 
-/// Authentication of clients by certificates. The file has those of the accepted authorities.
+/// Authentication of clients by certificates. The file contains the accepted authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
     /// Clients are not asked for a certificate.
@@ -112,7 +111,7 @@ impl Clients {
     }
 }
 
-/// The certificate and the rules by which a server speaks TLS, from files that can be read again.
+/// The certificates and rules of a server's TLS, from files that can be reloaded.
 #[derive(Debug)]
 pub struct Tls {
     /// Held while files are read.
@@ -120,11 +119,11 @@ pub struct Tls {
     current: RwLock<Current>,
     in_the_clear: &'static [u8],
     handshake_count: AtomicU64,
-    /// By [`FAILURES`].
+    /// Indexed as [`FAILURES`].
     failure_counts: [AtomicU64; FAILURES.len()],
 }
 
-/// Options and what was read by them.
+/// Options and the contents of their files.
 #[derive(Clone, Debug)]
 struct Files {
     options: TlsOptions,
@@ -133,45 +132,45 @@ struct Files {
     certificates: Vec<Followed<Arc<Loaded>>>,
     authorities: Option<Followed<Authorities>>,
     ticket_keys: Option<Followed<Vec<Arc<TicketKey>>>>,
-    /// Keys of tickets, also after a reload.
+    /// Keys of tickets, kept across reloads.
     tickets: Arc<TicketKeys>,
-    /// Sessions of clients without tickets, also after a reload.
+    /// Sessions of clients without tickets, kept across reloads.
     sessions: Arc<dyn StoresServerSessions>,
 }
 
-/// What new connections get, and what is told of it.
+/// State for new connections and for reports.
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
     shown: Arc<Shown>,
     certificates: Vec<Arc<Loaded>>,
-    /// Hosts that no certificate names.
+    /// Hosts without a certificate.
     unnamed: Vec<HostName>,
-    /// Number of certificates, and of lists of authorities and keys, that could not be read again.
+    /// Number of certificates, authority lists and key lists that could not be reloaded.
     refused_count: usize,
     since: Instant,
 }
 
-/// Options whose files were read, for [`Tls::adopt`].
+/// Options with their files read, for [`Tls::adopt`].
 #[derive(Debug)]
 pub struct TlsPlan {
     files: Files,
     current: Current,
 }
 
-/// Result of a look at the files.
+/// Result of a check of the files.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// What was read again, and what could not be: the older one stays then.
+    /// Messages about reloaded files, and about those that could not be: the old state then stays.
     pub news: Vec<Result<String, String>>,
-    /// True if files have changed that were not read: they may change again.
+    /// True if changed files were not read yet: they may change again.
     pub is_unsettled: bool,
 }
 
 /// Number of sessions kept for resumption.
 const SESSIONS_KEPT_MAX: usize = 16 * 1024;
 
-/// Time between two looks at files.
+/// Interval between two checks of files.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The same while files change.
 const LOOK_SOON: Duration = Duration::from_secs(1);
@@ -183,7 +182,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// A sentence that names the file and says what is wrong with it.
+    /// A sentence that names the file and its fault.
     pub fn open(options: TlsOptions) -> Result<Tls, String> {
         let in_the_clear = options.in_the_clear;
         let files = Files::open(options, None)?;
@@ -191,7 +190,7 @@ impl Tls {
         Tls::of(files, in_the_clear)
     }
 
-    /// TLS with another provider than the options ask for.
+    /// TLS with a provider other than that of the options.
     #[cfg(test)]
     pub(crate) fn with_provider(options: TlsOptions, provider: CryptoProvider) -> Tls {
         let in_the_clear = options.in_the_clear;
@@ -210,11 +209,11 @@ impl Tls {
         })
     }
 
-    /// Reads all files again. Each certificate is by itself: an older one stays if it cannot be
-    /// read. Open connections keep theirs, and sessions can be resumed.
+    /// Reads all files again. Each certificate is handled separately: the old one stays if the new
+    /// one cannot be read. Open connections keep theirs, and sessions can be resumed.
     ///
     /// # Errors
-    /// A line for each certificate that cannot be read.
+    /// One line for each certificate that cannot be read.
     pub fn reload(&self) -> Result<(), String> {
         let mut files = self.files();
         let looks = files.update(Which::All);
@@ -227,7 +226,7 @@ impl Tls {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
     }
 
-    /// Reads the files again that have changed and were the same at two looks.
+    /// Reads changed files again, if they were the same at two checks.
     pub fn look(&self) -> Looked {
         let mut files = self.files();
         let mut looked = Looked::default();
@@ -248,11 +247,11 @@ impl Tls {
         looked
     }
 
-    /// Looks at the files every few seconds on a thread of its own, as long as this is there, and
-    /// tells what it finds.
+    /// Checks the files every few seconds on a thread of its own, as long as `self` exists, and
+    /// passes messages to `tell`.
     ///
     /// # Errors
-    /// The system has no thread.
+    /// No thread could be started.
     pub fn follow(
         self: &Arc<Tls>,
         tell: impl Fn(Result<&str, &str>) + Send + 'static,
@@ -278,8 +277,8 @@ impl Tls {
         thread.spawn(look).map(drop)
     }
 
-    /// Reads the files of other options; what was read already stays, and so do the managed
-    /// certificates.
+    /// Reads the files of new options. Files that were already read are not read again, and managed
+    /// certificates stay.
     ///
     /// # Errors
     /// Those of [`Tls::open`].
@@ -302,7 +301,7 @@ impl Tls {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives new connections what was read.
+    /// Uses the files' contents for new connections.
     fn show(&self, files: &Files) -> Result<(), String> {
         let newer = Current::of(files)?;
         files.use_ticket_keys();
@@ -310,8 +309,8 @@ impl Tls {
         Ok(())
     }
 
-    /// A sentence for each certificate that clients will refuse, as far as the server can know: one
-    /// that has expired or is not valid yet, a chain that is out of order, hosts that none names.
+    /// A sentence for each certificate that clients will refuse, as far as the server can tell:
+    /// expired or not valid yet, a chain in wrong order, hosts without a certificate.
     pub fn warnings(&self, now: SystemTime) -> Vec<String> {
         let current = self.current();
         let certificates = &current.certificates;
@@ -366,8 +365,8 @@ impl Tls {
         }
     }
 
-    /// True if the certificate of clients that ask for `server_name` is also for `host`, as it
-    /// stands in a `Host` field. RFC 9110 7.4
+    /// True if the certificate for clients that ask for `server_name` also covers `host`, the value
+    /// of a `Host` field. RFC 9110 7.4
     pub fn covers(&self, server_name: &str, host: &[u8]) -> bool {
         let Some((name, _)) = name_and_port(host) else {
             return false;
@@ -407,7 +406,7 @@ impl Tls {
     }
 }
 
-/// Reasons of TLS errors, as metrics have them.
+/// Reasons of TLS errors, as in the metrics.
 const FAILURES: [&str; 5] =
     ["client_certificate", "client_alert", "nothing_in_common", "malformed", "other"];
 
@@ -434,7 +433,7 @@ fn sessions(options: &TlsOptions) -> Arc<dyn StoresServerSessions> {
     }
 }
 
-/// Hosts whose certificate is another's.
+/// A sentence about hosts that no certificate covers.
 fn unnamed(hosts: &[HostName]) -> Option<String> {
     let shown: Vec<_> = hosts.iter().take(NAMES_SHOWN_MAX).map(HostName::as_str).collect();
     let rest = match hosts.len() - shown.len() {
@@ -447,7 +446,7 @@ fn unnamed(hosts: &[HostName]) -> Option<String> {
 }
 
 impl Files {
-    /// Reads the files of `options`; of files that `old` has, what it has read.
+    /// Reads the files of `options`; takes the contents of files that `old` has already from there.
     fn open(options: TlsOptions, old: Option<&Files>) -> Result<Files, String> {
         let provider = Arc::new(provider(&options.ciphers)?);
         let mut certificates = Vec::new();
@@ -484,7 +483,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Reads files again, and says of each certificate and of the authorities what came of it.
+    /// Reads files again; returns the results for certificates, authorities and keys.
     fn update(&mut self, which: Which) -> Vec<(PathBuf, Look)> {
         let trusted = self.trusted();
         let options = &self.options;
@@ -513,13 +512,13 @@ impl Files {
         self.tickets.use_files(keys.unwrap_or_default());
     }
 
-    /// The authorities by which clients are known.
+    /// Digest of the authorities that clients' certificates are checked with.
     fn trusted(&self) -> Option<[u8; 32]> {
         let authorities = self.authorities.as_ref()?;
         Some(authorities.value.digest)
     }
 
-    /// An authority that was removed must not stay trusted through an old session.
+    /// Drops stored sessions if authorities have changed: a removed one must not stay trusted.
     fn forget_sessions_after(&mut self, trusted: Option<[u8; 32]>) {
         if self.trusted() != trusted {
             self.sessions = sessions(&self.options);
@@ -581,14 +580,14 @@ impl Current {
     }
 }
 
-/// The certificates that clients are shown.
+/// Certificates that clients are shown.
 #[derive(Debug, Default)]
 struct Shown {
     managed: Option<Arc<Managed>>,
     pairs: Vec<Arc<CertifiedKey>>,
     /// Certificates of hosts, by name.
     hosts: HostIndex<usize>,
-    /// The others, by the names in them.
+    /// Other certificates, by the names in them.
     others: HostIndex<usize>,
 }
 
@@ -602,7 +601,7 @@ impl Shown {
                 (&mut shown.hosts, &certificate.names)
             };
             for name in names {
-                // The first one stays.
+                // The first certificate stays.
                 index.add(name, at);
             }
             shown.pairs.push(Arc::clone(&loaded.pair));
@@ -617,11 +616,11 @@ impl Shown {
 }
 
 thread_local! {
-    /// Name that the client asked for whose hello came last on this thread.
+    /// Name requested in the last client hello on this thread.
     static ASKED_NAME: Cell<Option<Box<str>>> = const { Cell::new(None) };
 }
 
-/// Takes the name that a client asked for in the records that were opened just now.
+/// Takes the name that a client requested in the records just opened.
 pub(crate) fn take_asked_name() -> Option<Box<str>> {
     ASKED_NAME.take()
 }

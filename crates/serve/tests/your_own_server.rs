@@ -1,5 +1,5 @@
-//! `docs/your-own-server.md` and `examples/line.rs` are one program, and it does what the page
-//! says. The system suite runs it on the netstack, which needs root.
+//! `docs/your-own-server.md` and `examples/line.rs` are one program, which does what the page says.
+//! The system suite runs it on the netstack, which needs root.
 
 extern crate weftwork_serve as serve;
 
@@ -22,7 +22,7 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(repository().join(path)).unwrap()
 }
 
-/// The fenced blocks of the page in one language, one after the other.
+/// The page's fenced blocks in one language, in order.
 fn blocks(language: &str) -> Vec<String> {
     let page = read("docs/your-own-server.md");
     let fences = page.split("```").skip(1).step_by(2);

@@ -44,13 +44,13 @@ pub(super) struct LogBuffer {
 /// Limit on buffers; more bring no benefit.
 const BUFFERS_MAX: usize = 64;
 
-/// Number of buffers tried for a line, so that dropping one is cheap on a large machine.
+/// Buffers tried for a line; a limit keeps dropping lines cheap on a large machine.
 const NEIGHBOURS_MAX: usize = 8;
 
 impl SharedBuffers {
     pub(super) fn new(options: &Options) -> io::Result<SharedBuffers> {
         let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
-        // At least one more than there are processors, so that a thread always finds one unlocked.
+        // More than one per processor, so that a thread always finds one unlocked.
         let count = (threads + 1).next_power_of_two().min(BUFFERS_MAX);
         let buffer_len_max = options.queued_len_max / count;
         let buffer = || -> Result<PaddedBuffer, TryReserveError> {

@@ -27,7 +27,7 @@ impl<R: FnMut(&str)> News<R> {
         News { target, report, trouble: None, told: Told::default() }
     }
 
-    /// Time at which a recovery can be reported that came less than a minute after the failure.
+    /// Time at which to report a recovery that came less than a minute after the failure.
     pub(super) fn due(&self) -> Option<Instant> {
         let pending = self.told.trouble && self.trouble.is_none();
         self.told.at.filter(|_| pending).map(|at| at + REPORT_INTERVAL)

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::Target;
 use crate::messages::Way;
 
-/// Open destination of the log. Only a disk can make a write exceed its patience.
+/// Open destination of the log. Only a write to a disk can exceed its patience.
 #[derive(Debug)]
 pub(super) struct Sink(Way<OwnedFd>);
 
@@ -37,7 +37,7 @@ impl Sink {
     }
 
     /// A socket, which cannot be opened by name, but may be open already: `/dev/stdout` and links
-    /// to it, where standard output is a socket, as under systemd. open(2), `ENXIO`
+    /// to it, if standard output is a socket, as under systemd. open(2), `ENXIO`
     fn of_socket(path: &Path, error: io::Error) -> io::Result<Sink> {
         let refuse = |why| Err(io::Error::new(error.kind(), why));
         let named = fs::metadata(path)?;
@@ -85,7 +85,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(10);
 
-    /// Writes until the sink takes no more; returns how much that was.
+    /// Fills the sink; returns the number of bytes.
     fn fill(sink: &Sink) -> usize {
         let mut filled = 0;
         while let Some(len) = sink.write(&[b'x'; 4096], SOON).unwrap() {

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
-/// A log to a file in a directory of its own, and its reports.
+/// A log to a file in a temporary directory, and its reports.
 struct World {
     folder: tempfile::TempDir,
     log: AccessLog,
@@ -68,7 +68,7 @@ fn line_is_written_within_the_flush_interval() {
     let world = open(&Options::default());
     world.log.write(b"line\n");
     eventually("the line is not written", || !world.text().is_empty());
-    // And again, after the writer has gone back to sleep.
+    // And again, once the writer sleeps.
     world.log.write(b"line\n");
     eventually("the second line is not written", || world.text() == "line\nline\n");
 }
@@ -80,7 +80,7 @@ fn half_a_buffer_is_written_at_once() {
     for _ in 0..world.log.shared.buffer_len_max / 2 / line.len() {
         world.log.write(&line);
     }
-    // One or two may have gone to a neighbour while the writer looked into this thread's buffer.
+    // One or two may have gone to a neighbour while the writer held this thread's buffer.
     eventually("half a buffer is not written", || {
         world.log.write(&line);
         !world.text().is_empty()
@@ -161,11 +161,11 @@ fn full_disk_is_reported() {
     world.log.write(b"one\n");
     let report = world.reports.recv_timeout(LONG).unwrap();
     assert!(report.contains("No space left on device"), "{report}");
-    // Seen: `0 lines were lost` while all of them waited for a disk that was full until the stop.
+    // Seen: `0 lines were lost` while all of them waited for a disk that stayed full.
     assert!(report.ends_with("0 lines are lost, 1 wait"), "{report}");
     eventually("it is tried again", || world.log.write_errors() >= 3);
 
-    // There is space again: what had queued up is written.
+    // The disk has space again: queued lines are written.
     fs::remove_file(&path).unwrap();
     world.log.write(b"two\n");
     world.log.reopen().unwrap();
@@ -182,7 +182,7 @@ fn lines_lost_on_a_full_disk_are_counted() {
     world.log.write(b"one\ntwo\n");
     world.log.write(b"three\n");
     assert!(!world.log.close(Duration::from_millis(20)));
-    // On a busy machine the writer comes to its end a little later.
+    // On a busy machine the writer ends a little later.
     let mut last = String::new();
     while !last.contains("3 lines are lost") {
         let next = world.reports.recv_timeout(LONG);
@@ -201,7 +201,7 @@ fn blocked_pipe_drops_lines() {
     let world = open_at(tempfile::tempdir().unwrap(), path, &options);
 
     let line = [b"x".repeat(99), b"\n".to_vec()].concat();
-    // A write that waited for space in the pipe would wait for ever.
+    // A write that waited for space in the pipe would wait forever.
     let mut sent = 0;
     while world.log.lines_dropped() < 1000 {
         world.log.write(&line);
@@ -211,7 +211,7 @@ fn blocked_pipe_drops_lines() {
     let report = world.reports.recv_timeout(LONG).unwrap();
     assert!(report.contains("fast enough"), "{report}");
 
-    // The reader wakes up: whole lines come, and all that were not dropped.
+    // The reader resumes: only whole lines arrive, and all that were not dropped.
     let reading = thread::spawn(move || {
         let mut text = Vec::new();
         reader.read_to_end(&mut text).map(|_| text)
@@ -272,7 +272,7 @@ fn reports_once_a_minute() {
     news.tell(&shared, b"", start + minute);
     assert!(told().contains("2 lines are lost"));
 
-    // The recovery comes too soon, and is told when it may be.
+    // The recovery follows too soon, and is reported when allowed.
     news.trouble = None;
     news.tell(&shared, b"", start + minute + second);
     assert_eq!(told(), "");
@@ -296,7 +296,7 @@ fn missing_directory_fails_at_the_start() {
     assert!(AccessLog::open(missing, &Options::default(), |_| {}).is_err());
 }
 
-/// The receipt for the cost of a line: `cargo test --release -p weftwork-serve what_a_line_costs --
+/// Measures the cost of a line: `cargo test --release -p weftwork-serve what_a_line_costs --
 /// --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

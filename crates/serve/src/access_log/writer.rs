@@ -12,7 +12,7 @@ use super::buffers::{SharedBuffers, allocate, lock};
 use super::news::News;
 use super::sink::Sink;
 
-/// The thread that writes.
+/// The writer thread.
 pub(super) struct LogWriter<R> {
     pub(super) shared: Arc<SharedBuffers>,
     pub(super) sink: Sink,
@@ -61,7 +61,7 @@ impl<R: FnMut(&str)> LogWriter<R> {
         }
     }
 
-    /// Writes the batch and every buffer, as far as the sink accepts them.
+    /// Writes the batch and all buffers, as far as the sink accepts them.
     fn flush(&mut self) {
         if let Some(sink) = lock(&self.shared.reopened).take() {
             self.sink = sink;
@@ -113,10 +113,10 @@ impl<R: FnMut(&str)> LogWriter<R> {
     }
 }
 
-/// Time that the writer waits for a full pipe or socket before it checks for other work.
+/// Time that the writer waits for a full pipe or socket before it checks for other tasks.
 const SINK_PATIENCE: Duration = Duration::from_millis(50);
 
-/// Lines being written.
+/// Lines to be written.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) lines: Vec<u8>,

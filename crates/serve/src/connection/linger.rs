@@ -1,12 +1,12 @@
-//! The last wait of a connection, until its last reply has reached the peer.
+//! The last wait of a connection, for its last reply to reach the peer.
 //!
-//! A socket that is closed with unread input is reset at once, and one that receives input after it
-//! was closed is reset then. Either throws away what the socket has not sent yet, and the reset may
-//! overtake what it has (RFC 9112 9.6). So a connection *lingers* if input is there, or may still
-//! come: its side of the stream ends, and it reads and discards until the peer closes.
+//! A socket closed with unread input is reset at once, and a closed socket that receives input is
+//! reset then. Either discards data that the socket has not sent yet, and the reset may overtake
+//! data that it has sent (RFC 9112 9.6). A connection therefore *lingers* if input is unread or may
+//! still arrive: its side of the stream ends, and it discards input until the peer closes.
 //!
-//! To wait for the peer's end costs as much as a receive, and nearly every peer sends nothing
-//! behind its last request. So a connection that its peer has asked to close is closed at once if
+//! Waiting for the peer's end costs as much as a receive, and nearly every peer sends nothing after
+//! its last request. A connection that its peer has asked to close is therefore closed at once if
 //! nothing is unread and all of the reply has left the socket.
 
 use std::sync::Arc;
@@ -15,41 +15,40 @@ use std::time::{Duration, Instant};
 use crate::counters::Closed;
 use crate::shared::Shared;
 
-/// Time without input, and time in all, before the connection is closed: as nginx
+/// Time without input, and total time, before the connection is closed; as in nginx
 /// (`lingering_timeout`, `lingering_time`).
 pub(super) const LINGER_IDLE: Duration = Duration::from_secs(5);
 pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for which a peer may go on sending while the server drains: a few round trips.
+/// Time for which a peer may continue to send while the server drains: a few round trips.
 pub(crate) const LINGER_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes that a peer may go on sending: an upload that a gigabit link brings in 10 s.
+/// Bytes that a peer may still send: an upload that takes 10 s on a gigabit link.
 pub(super) const LINGER_LEN_MAX: u64 = 1 << 30;
 
-/// Time that a drain leaves an idle connection open: longer than most round trips, so that a client
-/// that has just sent a request on it gets a reply and not a reset.
+/// Time that a drain leaves an idle connection open: longer than most round trips, so that a
+/// request in flight gets a reply and not a reset.
 pub(crate) const DRAIN_GRACE: Duration = Duration::from_millis(250);
 
-/// State of a connection that lingers.
+/// State of a lingering connection.
 pub(super) struct Linger {
     shared: Arc<Shared>,
     /// Number of bytes discarded.
     len: u64,
-    /// Time of the last input that counted, or of the beginning.
+    /// Time of the last input that extended the wait, or of the beginning.
     last_input_at: Instant,
-    /// Input keeps the connection open until then.
+    /// Time until which input keeps the connection open.
     extends_until: Instant,
-    /// The end, whatever the peer does.
+    /// Final deadline, whatever the peer does.
     until: Instant,
-    /// The socket had something to send when it was last checked.
+    /// The socket had unsent data at the last check.
     had_unsent: bool,
-    /// Time for a peer that was slow to read what its own socket has, silent or not.
+    /// Time for a slow peer, even a silent one, to read data from its own socket.
     reads_until: Instant,
 }
 
 impl Linger {
-    /// Begins to linger; `None` if too many connections do. A peer that was too slow has little
-    /// time.
+    /// Begins to linger; `None` if too many connections do. A peer that timed out gets little time.
     pub(super) fn begin(
         shared: &Arc<Shared>,
         closed: Closed,
@@ -74,13 +73,13 @@ impl Linger {
         })
     }
 
-    /// Deadline for the peer's next bytes, or its end.
+    /// Deadline for the peer's next bytes or its end.
     pub(super) fn next_deadline(&self, is_draining: bool) -> Instant {
         let patience = if is_draining { DRAIN_GRACE } else { LINGER_IDLE };
         self.until.min(self.reads_until.max(self.last_input_at + patience))
     }
 
-    /// Time since which it counts as idle for a drain.
+    /// Time from which the connection counts as idle for a drain.
     pub(super) fn idle_since(&self, now: Instant) -> Instant {
         self.reads_until.checked_sub(DRAIN_GRACE).map_or(now, |since| since.max(now))
     }
@@ -90,9 +89,9 @@ impl Linger {
         now < self.extends_until
     }
 
-    /// Notes whether the socket has something to send. Returns true if it has, or had at the last
-    /// check: the peer is reading, and its input counts for some more time. It may send as it
-    /// reads, as HTTP/2 does.
+    /// Notes whether the socket has unsent data. Returns true if it has, or had at the last check:
+    /// the peer is reading, and its input counts for some more time. It may send while it reads, as
+    /// in HTTP/2.
     pub(super) fn note_unsent(&mut self, has_unsent: bool, now: Instant) -> bool {
         let had_unsent = std::mem::replace(&mut self.had_unsent, has_unsent);
         let is_reading = had_unsent || has_unsent;
@@ -106,17 +105,17 @@ impl Linger {
         is_reading
     }
 
-    /// True if the longest time is over.
+    /// True if the final deadline has passed.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         now >= self.until
     }
 
-    /// Begins another wait: the peer was silent for long enough, but takes its time to read.
+    /// Begins another wait: the peer was silent for long enough, but is still reading.
     pub(super) fn wait_again(&mut self, now: Instant) {
         self.last_input_at = now;
     }
 
-    /// Counts input that was discarded; `false` if it was too much.
+    /// Counts discarded input; `false` if it exceeds the limit.
     pub(super) fn discard(&mut self, len: usize, now: Instant) -> bool {
         self.len += len as u64;
         if self.is_extended_by_input(now) {
@@ -125,8 +124,8 @@ impl Linger {
         self.len < LINGER_LEN_MAX
     }
 
-    /// Shortens the wait, because the server has begun to drain: to that of an idle connection if
-    /// the peer is silent, and to a few round trips if it goes on sending.
+    /// Shortens the wait when the server begins to drain: as for an idle connection if the peer is
+    /// silent, and to a few round trips if it continues to send.
     pub(super) fn shorten(&mut self, now: Instant) {
         self.extends_until = self.extends_until.min(now + LINGER_DRAIN_TIMEOUT);
     }

@@ -1,8 +1,8 @@
 //! The connection machine: its states, the next action of each, and the events that move it.
 //!
-//! The [module above](super) draws the states. In this file, from the top: the machine and its
-//! states; the next action; events of input and of output; then the steps that several events
-//! share. Events of the end are in [`ending`].
+//! The [module above](super) draws the states. In this file, in order: the machine and its states;
+//! the next action; events of input and of output; then the steps that several events share. Events
+//! of the end are in [`ending`].
 
 mod ending;
 #[cfg(test)]
@@ -29,53 +29,53 @@ use crate::shared::Shared;
 /// One connection. See the [module page](super).
 pub(crate) struct Machine<S> {
     pub(super) shared: Arc<Shared>,
-    /// `None` before it is opened, and after the end.
+    /// `None` before it is opened and after its end.
     session: Option<S>,
-    /// `None` without TLS, and while records are opened.
+    /// `None` without TLS, and while records are being opened.
     tls: Option<Box<TlsConnection>>,
     pub(super) is_tls: bool,
-    /// `Some` if a setting asks for the client's address.
+    /// `Some` if a setting needs the client's address.
     pub(super) origin: Option<Box<Origin>>,
-    /// INVARIANT: between two calls it is `Some` only with something to send in it.
+    /// INVARIANT: between two calls it is `Some` only with unsent data.
     outgoing: Option<Box<Outgoing>>,
-    /// Input that the session has not used: the beginning of a request, as a rule nothing.
+    /// Input that the session has not used: the beginning of a request, usually empty.
     pub(super) held: Vec<u8>,
     held_charge: Charge,
-    /// End of the present wait for input.
+    /// Deadline of the current wait for input.
     deadline: Instant,
-    /// Arrival of the first byte of the request that is to be answered next, and how much later the
-    /// last input came.
+    /// Arrival of the first byte of the next request to answer, and the delay from it to the last
+    /// input.
     begun: Instant,
     arrived_after_us: u32,
-    /// Number of bytes sent in all, as far as can be counted.
+    /// Total bytes sent, saturating.
     sent_len: u32,
     pub(super) state: State,
     phase: Phase,
     drain: Drain,
-    /// Works of the session that are out.
+    /// Number of the session's works that are running.
     works: u8,
     /// In Duplex: the session may have work to hand out.
     asks_for_work: bool,
     /// The engine runs work in place, so that output goes first.
     works_in_place: bool,
-    /// `Some` from the end of our side of the stream on, while the peer's is waited for.
+    /// `Some` after the end of the server's side of the stream, while waiting for the peer's.
     linger: Option<Box<Linger>>,
-    /// The peer has sent all that it will.
+    /// The peer will send nothing more.
     is_ended: bool,
-    /// The peer's side of the stream has ended, so that no input is left or can come. Under TLS the
-    /// peer may have said before that it sends no more.
+    /// The peer's side of the stream has ended, so no input is left or can arrive. Under TLS the
+    /// peer may have announced its end earlier.
     is_stream_ended: bool,
 }
 
-/// The state when nothing is on its way out.
+/// The state when no output is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A PROXY header is to come.
+    /// Waiting for a PROXY header.
     Proxy,
     Handshake,
     Open,
     Receive,
-    /// Input is taken also while something is on its way out.
+    /// Input is taken even while output is queued.
     Duplex {
         has_more: bool,
     },
@@ -90,7 +90,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// True once the end of the conversation is decided on.
+    /// True once the conversation is to end.
     fn is_end(self) -> bool {
         matches!(
             self,
@@ -99,44 +99,44 @@ impl State {
     }
 }
 
-/// Draining of the server, as this connection knows it.
+/// Draining of the server, from this connection's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     No,
-    /// The session does not know yet.
+    /// The session has not been told yet.
     Pending,
-    /// The session knows.
+    /// The session has been told.
     Announced,
 }
 
 /// Limit on held input, in bytes. Each session has smaller limits of its own.
 const HELD_LEN_MAX: usize = 1024 * 1024;
 
-/// Length of held input in bytes from which none is taken while something is on its way out.
+/// Length of held input from which no more is taken while output is queued, in bytes.
 const HELD_LEN_DUPLEX: usize = 32 * 1024;
 
-/// Capacity that an idle machine keeps for unused input, in bytes.
+/// Capacity for unused input that an idle machine keeps, in bytes.
 const HELD_LEN_KEPT: usize = 512;
 
 /// Time between two checks of a handshake that waits for memory.
 const MEMORY_CHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// Time that TLS's goodbye may wait for space in the socket's buffer, if it follows no reply. It is
-/// a courtesy then: a peer that takes nothing more goes without. Behind a reply it has as long as
-/// the reply, because a peer takes a reply without it for one that was cut off.
+/// Time that TLS's close_notify may wait for space in the socket's buffer, if no reply precedes it:
+/// a peer that takes nothing more goes without. After a reply it has as long as the reply, because
+/// a peer takes a reply without it for a truncated one.
 const GOODBYE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Number of bytes that leave a new connection without a wait, unless the peer has next to no
-/// space: every congestion window begins with more (RFC 6928), and so does the receive window of a
-/// socket with the smallest buffer that Linux allows. socket(7)
+/// Bytes that a new connection sends without a wait, unless the peer has almost no space: every
+/// initial congestion window is larger (RFC 6928), and so is the receive window of a socket with
+/// the smallest buffer that Linux allows. socket(7)
 const SENT_AT_ONCE_LEN_MAX: u32 = 1024;
 
 // ---- the next action
 
 impl<S: Session> Machine<S> {
-    /// A connection that was accepted just now.
+    /// A newly accepted connection.
     ///
-    /// `peer` is asked only if a setting wants the address, because it may be a system call.
+    /// `peer` is called only if a setting needs the address, because it may be a system call.
     pub(crate) fn new(
         shared: Arc<Shared>,
         tls: Option<Box<TlsConnection>>,
@@ -176,7 +176,7 @@ impl<S: Session> Machine<S> {
         machine
     }
 
-    /// Tells it that work is run in place, and keeps the connection waiting.
+    /// Declares that the engine runs work in place, during which the connection waits.
     pub(crate) fn work_in_place(&mut self) {
         self.works_in_place = true;
     }
@@ -199,7 +199,7 @@ impl<S: Session> Machine<S> {
         }
         let until = self.deadline;
         match self.state {
-            // It goes on for what is out.
+            // The connection continues because of running work.
             State::Duplex { .. } if self.is_ended => Action::Nothing,
             State::Receive
             | State::Duplex { .. }
@@ -225,8 +225,8 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// True if input may be given to it while something is on its way out: an engine that waits for
-    /// space should wait for input as well.
+    /// True if input is accepted while output is queued: an engine that waits for space should then
+    /// wait for input as well.
     #[inline]
     pub(crate) fn is_duplex(&self) -> bool {
         let is_overfull = |outgoing: &Outgoing| outgoing.out.is_overfull();
@@ -236,46 +236,46 @@ impl<S: Session> Machine<S> {
             && !self.outgoing.as_deref().is_some_and(is_overfull)
     }
 
-    /// True if work is out while the session goes on.
+    /// True if work runs while the session continues.
     #[inline]
     pub(crate) fn has_works_out(&self) -> bool {
         self.works > 0
     }
 
-    /// True if work is out, or the session may have some to hand out.
+    /// True if work is running, or the session may have some to hand out.
     fn may_work(&self) -> bool {
         self.works > 0 || self.asks_for_work
     }
 
-    /// True if the session waits for work, and for nothing else.
+    /// True if the session waits for work and nothing else.
     pub(crate) fn waits_for_work(&self) -> bool {
         self.state == State::Working
     }
 
-    /// True if a session with more to say may go on.
+    /// True if there is space for a session with more output.
     fn has_space(&self) -> bool {
         let is_half_empty = |outgoing: &Outgoing| outgoing.out.is_half_empty();
         self.outgoing.as_deref().is_none_or(is_half_empty)
     }
 
-    /// True if a complete reply is queued, so that the time of its sending must be recorded.
+    /// True if a complete reply is queued, so that its sending must be timed.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.outgoing.as_ref().is_some_and(|outgoing| outgoing.out.is_timed())
     }
 
-    /// True if its next input is for a handshake of TLS, which takes long.
+    /// True if the next input belongs to a TLS handshake, which takes long.
     #[inline]
     pub(crate) fn is_handshaking(&self) -> bool {
         self.state == State::Handshake
     }
 
-    /// Deadline of the present wait for input, for an engine that waits elsewhere than it asks.
+    /// Deadline of the current wait for input, for an engine that waits outside of the action.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// True if it waits for input, and not for the rest of a request.
+    /// True if the connection waits for input, but not for the rest of a request.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         let waits = matches!(
@@ -285,14 +285,14 @@ impl<S: Session> Machine<S> {
         self.phase == Phase::Idle && waits && self.works == 0
     }
 
-    /// True if it waits only for its peer to close.
+    /// True if the connection only waits for its peer to close.
     #[inline]
     pub(crate) fn is_lingering(&self) -> bool {
         matches!(self.state, State::Discard(_))
     }
 
-    /// Time since which it waits for input between two requests, or behind the last, as far as a
-    /// drain is concerned. `None` if it waits for the rest of a request.
+    /// Time since when it waits for input between two requests, or after the last one, for the
+    /// purposes of a drain. `None` if it waits for the rest of a request.
     #[inline]
     pub(crate) fn idle_since(&self, now: Now) -> Option<Instant> {
         match &self.linger {
@@ -309,7 +309,7 @@ impl<S: Session> Machine<S> {
 // ---- events of input and of the session
 
 impl<S: Session> Machine<S> {
-    /// Takes the session that [`Action::Open`] asked for.
+    /// Takes the session requested by [`Action::Open`].
     pub(crate) fn handle_opened(&mut self, session: S, now: Now) {
         debug_assert_eq!(self.state, State::Open, "opened once");
         self.session = Some(session);
@@ -330,14 +330,14 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// The peer has sent all that it will.
+    /// Notes that the peer will send nothing more.
     pub(crate) fn handle_end_of_input(&mut self, now: Now) {
         self.is_ended = true;
         self.is_stream_ended = true;
         self.settle(now);
     }
 
-    /// Bytes of input were received into the space of [`Action::Fill`]; 0 is the end of the stream.
+    /// Takes the number of bytes received by [`Action::Fill`]; 0 is the end of the stream.
     pub(crate) fn handle_filled(&mut self, filled: io::Result<usize>, now: Now) {
         let len = match filled {
             Ok(0) => return self.handle_end_of_input(now),
@@ -354,7 +354,7 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Gives the session the turn that [`Action::Turn`] asked for.
+    /// Gives the session the turn requested by [`Action::Turn`].
     pub(crate) fn handle_turn(&mut self, now: Now) {
         if matches!(self.state, State::Turn | State::Duplex { has_more: true }) {
             self.show_held(now);
@@ -365,7 +365,7 @@ impl<S: Session> Machine<S> {
     /// Hands out work for [`Action::Work`]. `None` if there is no more.
     ///
     /// # Panics
-    /// If the session has none and waits for it.
+    /// If the session has none but waits for it.
     pub(crate) fn take_work(&mut self, now: Now) -> Option<S::Work> {
         let work = self.session.as_mut().and_then(S::take_work);
         if self.state == State::Work {
@@ -378,23 +378,23 @@ impl<S: Session> Machine<S> {
             self.works += 1;
             self.shared.counters.worked();
         } else if self.is_ended {
-            // It may have been all that the connection was open for.
+            // The connection may have been open only for this work.
             self.settle(now);
         }
         work
     }
 
-    /// Takes work back that was run.
+    /// Takes back finished work.
     pub(crate) fn handle_worked(&mut self, work: S::Work, now: Now) {
         self.take_back(now, |session, out| session.handle_worked(work, now, out));
     }
 
-    /// Takes work back that could not be run.
+    /// Takes back work that could not be run.
     pub(crate) fn handle_refused(&mut self, work: S::Work, now: Now) {
         self.take_back(now, |session, out| session.handle_refused(work, now, out));
     }
 
-    /// Gives work back to the session, if the conversation goes on.
+    /// Returns work to the session, if the conversation continues.
     fn take_back(&mut self, now: Now, give: impl FnOnce(&mut S, &mut Outbox) -> Next) {
         self.works -= 1;
         if let Some(session) = &mut self.session
@@ -414,7 +414,7 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Shows input to the session, or holds it until the session has its turn.
+    /// Passes input to the session, or holds it until the session's turn.
     #[inline]
     fn take(&mut self, input: &[u8], now: Now) {
         self.note_arrival(now);
@@ -437,7 +437,7 @@ impl<S: Session> Machine<S> {
                 self.shared.counters.received(input.len());
                 self.take_proxy_header(input, now);
             }
-            // It was not left in the socket, where a check would find it.
+            // This input is no longer in the socket, where a check of the queues would find it.
             (State::CheckQueues(closed), _) => self.state = State::Finish(closed),
             _ => {
                 self.shared.counters.received(input.len());
@@ -464,8 +464,8 @@ impl<S: Session> Machine<S> {
         self.open_records(input, now);
     }
 
-    /// Begins the handshake if the peer's first record is whole, and there is memory for it.
-    /// Otherwise it waits for that.
+    /// Begins the handshake if the peer's first record is complete and there is memory for it.
+    /// Otherwise waits for these.
     pub(super) fn begin_handshake(&mut self, now: Now) {
         let Some(tls) = &mut self.tls else {
             return;
@@ -492,7 +492,7 @@ impl<S: Session> Machine<S> {
         self.open_records(&held, now);
     }
 
-    /// True if a handshake lacks nothing but memory.
+    /// True if a handshake only lacks memory.
     fn waits_for_memory(&self) -> bool {
         let has_begun = self.tls.as_ref().is_none_or(|tls| tls.has_begun());
         !has_begun && is_record_whole(&self.held)
@@ -511,8 +511,7 @@ impl<S: Session> Machine<S> {
                 sealed.put(text);
                 self.state = State::Finish(Closed::Error);
             }
-            // TLS's own records: handshake, tickets, alerts. Records keep the order in which they
-            // were made.
+            // TLS's own records: handshake, tickets, alerts. Records keep their order.
             Err(None) => {
                 tls.has_ended = true;
                 tls.take_records(sealed);
@@ -534,7 +533,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Notes when input came, to the microsecond, and up to an hour after the request began.
+    /// Records the arrival of input, in microseconds, up to an hour after the request began.
     #[inline]
     fn note_arrival(&mut self, now: Now) {
         self.arrived_after_us = 0;
@@ -546,7 +545,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Shows the session its unused input again.
+    /// Passes its unused input to the session again.
     fn show_held(&mut self, now: Now) {
         let Some(session) = &mut self.session else {
             return;
@@ -559,7 +558,7 @@ impl<S: Session> Machine<S> {
         self.follow(received, now);
     }
 
-    /// Moves to the state that the session's answer asks for.
+    /// Moves to the state that the session's result requires.
     #[inline]
     fn follow(&mut self, received: Received, now: Now) {
         self.state = match received.next {
@@ -589,8 +588,8 @@ impl<S: Session> Machine<S> {
             }
             Next::Flush => State::Turn,
             Next::Work => State::Work,
-            // With input behind the last request, or from a peer that did not ask for the end and
-            // may have sent the next one.
+            // With input after the last request, or from a peer that did not ask for the end and
+            // may have sent the next request.
             Next::Close if !self.held.is_empty() || self.drain == Drain::Announced => {
                 State::Finish(Closed::Session)
             }
@@ -604,8 +603,8 @@ impl<S: Session> Machine<S> {
         self.give_up(GiveUp::TooLong, State::Finish(Closed::TooLong), now);
     }
 
-    /// Sets the deadline of a wait. A head has one deadline for all of it, however its bytes are
-    /// spread; `is_new` says that bytes were used, so it is another head than before.
+    /// Sets the deadline of a wait. A head has one deadline in total, however its bytes are spread;
+    /// `is_new` means that bytes were used, so it is another head.
     #[inline]
     fn wait_in(&mut self, phase: Phase, is_new: bool, now: Now) {
         if phase != Phase::Head || self.phase != Phase::Head || is_new {
@@ -614,7 +613,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Time-out of the present phase.
+    /// Time-out of the current phase.
     #[inline]
     fn timeout(&self) -> Duration {
         let limits = &self.shared.limits;
@@ -626,7 +625,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// True if the session has space of its own for the next input. Under TLS input comes as
+    /// True if the session lends space for the next input. Never under TLS, where input arrives as
     /// records.
     fn lends_space(&mut self) -> bool {
         self.held.is_empty()
@@ -638,11 +637,11 @@ impl<S: Session> Machine<S> {
 // ---- events of output
 
 impl<S: Session> Machine<S> {
-    /// Takes the number of bytes that the peer took of [`Action::Send`]; 0 if there were none,
-    /// because a file was cut short.
+    /// Takes the number of bytes that [`Action::Send`] sent; 0 if there were none because a file
+    /// was truncated.
     ///
-    /// `now` may be the time of the last event if the engine sent all that it was offered and
-    /// [`is_timed`](Machine::is_timed) is false: only a rest is judged by the time.
+    /// `now` may be the time of the last event if the engine sent everything it was offered and
+    /// [`is_timed`](Machine::is_timed) is false: time only matters for a remainder.
     #[inline]
     pub(crate) fn handle_sent(&mut self, sent: io::Result<u64>, now: Now) {
         let len = match sent {
@@ -660,7 +659,7 @@ impl<S: Session> Machine<S> {
         self.sent_len = self.sent_len.saturating_add(sent_len);
         if self.tls.is_none() {
             if outgoing.is_empty() && outgoing.out.replies() > 0 {
-                // Counted together with them.
+                // Counted together with the replies.
                 outgoing.last_sent_len = len as usize;
             } else {
                 self.shared.counters.sent(len as usize);
@@ -695,7 +694,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Takes the next bytes of the file that is to be sent; none is its early end.
+    /// Takes the next bytes of the file being sent; none if it ended early.
     pub(crate) fn handle_read(&mut self, read: io::Result<Bytes>, now: Now) {
         let bytes = match read {
             Ok(bytes) if bytes.is_empty() => return self.cut_off(now),
@@ -710,7 +709,7 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Cuts a reply off: the file is not what it was when its length was announced.
+    /// Truncates a reply: the file has changed since its length was announced.
     fn cut_off(&mut self, now: Now) {
         self.fail(Closed::Error, now);
     }
@@ -719,12 +718,12 @@ impl<S: Session> Machine<S> {
 // ---- the end of every event
 
 impl<S: Session> Machine<S> {
-    /// Ends every event: encrypts, gives back an outbox that is empty, and ends what has come to
-    /// its end.
+    /// Completes every event: encrypts, returns an empty outbox to the pool, and ends the
+    /// conversation where it is over.
     #[inline]
     fn settle(&mut self, now: Now) {
         if let Some(outgoing) = &mut self.outgoing {
-            // Under TLS a reply leaves `out` when it is encrypted, and is sent with its records.
+            // Under TLS a reply leaves `out` when encrypted, and is sent with its records.
             if outgoing.sealed.is_empty() && outgoing.out.has_sent() {
                 account_sent(&self.shared, &mut outgoing.out, false, now);
             }
@@ -757,20 +756,20 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Bytes that it holds beside its output.
+    /// Bytes that the connection holds apart from its output.
     #[inline]
     fn held_len(&self) -> usize {
         self.held.capacity() + self.session.as_ref().map_or(0, S::held_len)
     }
 
-    /// Charges what it holds. If all connections hold all that they may, and this one has come to
-    /// hold much, it is closed.
+    /// Charges held memory. If all connections together reach the limit, and this one has grown and
+    /// holds much, it is closed.
     #[cold]
     fn check_memory(&mut self, has_grown: bool, now: Now) {
         let held_len = self.held_len();
         let Machine { shared, held, .. } = self;
         let has_grown = self.held_charge.set(&shared.memory, held_len) || has_grown;
-        // Half a request is as long as it is, whatever space there is for the rest.
+        // Count the input itself, not the capacity reserved for the rest of a request.
         let held_len = held_len - held.capacity() + held.len();
         let outgoing_len = (self.outgoing.as_ref()).map_or(0, |outgoing| outgoing.charged_len());
         let records_len = self.tls.as_ref().map_or(0, |tls| tls.buffer_len());
@@ -783,15 +782,15 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Moves on at the end of input or of the conversation, with nothing on its way out; and says
-    /// goodbye in TLS.
+    /// Advances at the end of input or of the conversation, with no output queued; sends TLS's
+    /// close_notify.
     fn settle_end(&mut self, now: Now) {
         if self.is_ended && self.drain != Drain::No && self.is_idle() {
             self.end_drained(now);
             return self.settle(now);
         }
         self.state = match self.state {
-            // Without a request under way, work is only waited for as long as the peer is there.
+            // Between requests, work is only waited for while the peer is there.
             State::Duplex { .. } if self.may_work() && self.phase != Phase::Idle => self.state,
             State::Receive
             | State::Duplex { has_more: false }
@@ -845,8 +844,8 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Lengthens the wait for input by the time of a sending, during which nothing is received, or
-    /// nothing need be. Returns when the sending began, and how long it took.
+    /// Extends the wait for input by the duration of a sending, during which nothing was received,
+    /// or had to be. Returns the start and the duration of the sending.
     #[inline(always)]
     fn add_sending(&mut self, now: Now) -> Option<(Instant, Duration)> {
         if !matches!(self.state, State::Receive | State::Fill) {
@@ -858,8 +857,8 @@ impl<S: Session> Machine<S> {
         Some(sending)
     }
 
-    /// The same in Duplex: the session's turns have begun the wait anew, but for the time since the
-    /// last.
+    /// The same in Duplex: the session's turns have restarted the wait, except for the time since
+    /// the last one.
     #[cold]
     fn add_sending_beside(&mut self, now: Now) {
         if matches!(self.state, State::Duplex { .. }) && self.phase != Phase::Head {
@@ -867,8 +866,8 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Gives back the outgoing data, sent or not. `sending` is the beginning and the length of the
-    /// sending, if that is known.
+    /// Returns the outgoing data to the pool, sent or not. `sending` is the start and the duration
+    /// of the sending, if known.
     #[inline]
     fn drop_outgoing(&mut self, sending: Option<(Instant, Duration)>, now: Now) {
         if let Some(mut outgoing) = self.outgoing.take() {
@@ -894,7 +893,7 @@ impl<S: Session> Machine<S> {
     ) {
         let (first, others) = self.take_asked_since();
         let took = |asked| match sending {
-            // As a rule: the request came in one piece. Subtracting once more would cost a little.
+            // The common case: the request arrived in one piece. This spares a subtraction.
             Some((since, took)) if since == asked => took,
             _ => now.monotonic.saturating_duration_since(asked),
         };
@@ -910,8 +909,8 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Takes the arrival times of the requests that were just answered: that of the first, which
-    /// may have come in pieces, and that of the others, which came with the last input.
+    /// Takes the arrival times of the requests just answered: of the first, which may have come in
+    /// pieces, and of the others, which came with the last input.
     fn take_asked_since(&mut self) -> (Instant, Instant) {
         let after = Duration::from_micros(std::mem::take(&mut self.arrived_after_us).into());
         let arrived = self.begun + after;
@@ -919,7 +918,7 @@ impl<S: Session> Machine<S> {
     }
 }
 
-/// Counts and logs the replies that are timed one by one and were sent, or all of them.
+/// Counts and logs individually timed replies: those sent, or all.
 #[cold]
 fn account_sent(shared: &Shared, out: &mut Outbox, takes_all: bool, now: Now) {
     let replied = |took| shared.counters.replied(1, took, 0);
@@ -927,7 +926,7 @@ fn account_sent(shared: &Shared, out: &mut Outbox, takes_all: bool, now: Now) {
     out.take_sent(now.monotonic, takes_all, replied, write);
 }
 
-/// Returns the outgoing data, borrowed from the pool if there is none yet.
+/// Returns the outgoing data, taken from the pool if there is none yet.
 #[inline]
 fn outgoing<'a>(
     outgoing: &'a mut Option<Box<Outgoing>>,

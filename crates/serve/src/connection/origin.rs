@@ -1,5 +1,5 @@
-//! The client of a connection, as its socket or a PROXY header names it; and the limit of its
-//! address. Only if a setting asks for it: other connections have none of this.
+//! The client of a connection, by its socket or a PROXY header; and the limit of its address. It
+//! exists only if a setting needs it.
 
 use std::net::SocketAddr;
 
@@ -14,12 +14,12 @@ use crate::proxy::{self, Beginning};
 /// The client of a connection.
 pub(super) struct Origin {
     client: Option<SocketAddr>,
-    /// AddressSlot among the connections of its address, if that has a limit.
+    /// Slot among the connections of its address, if that has a limit.
     _place: Option<AddressSlot>,
 }
 
 impl<S: Session> Machine<S> {
-    /// Takes the address of the socket: from a proxy a header comes first.
+    /// Takes the address of the socket. A proxy must send a header first.
     #[cold]
     pub(super) fn identify(&mut self, peer: Option<SocketAddr>) {
         let proxies = self.shared.limits.proxy_protocol.as_ref();
@@ -50,7 +50,7 @@ impl<S: Session> Machine<S> {
             }
             Beginning::Header(header) => {
                 self.shared.counters.proxied(header.version);
-                // A connection that is idle behind its header holds nothing.
+                // An idle connection holds no memory after its header.
                 self.held = self.held.split_off(header.len);
                 self.take_place(header.client.or(peer));
             }
@@ -60,7 +60,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Goes on with the connection of a client, unless its address has too many.
+    /// Continues with the client's connection, unless its address has too many.
     fn take_place(&mut self, client: Option<SocketAddr>) {
         let addresses = self.shared.addresses.as_ref();
         let counted =
@@ -78,7 +78,7 @@ impl<S: Session> Machine<S> {
         self.origin = Some(Box::new(Origin { client, _place: place }));
     }
 
-    /// The address of the client, if a setting asks for it.
+    /// The client's address, if a setting needs it.
     pub(super) fn client(&self) -> Option<SocketAddr> {
         self.origin.as_ref()?.client
     }

@@ -1,7 +1,7 @@
-//! Output of a connection on its way to the peer, and the peer's pace in taking it.
+//! Queued output of a connection, and the peer's pace in taking it.
 //!
-//! It is lent by a pool of the thread for as long as there is something to send: a connection that
-//! waits for a request needs none of it.
+//! A pool of the thread lends it while there is something to send: a connection that waits for a
+//! request needs none.
 //!
 //! ```text
 //!  the session ── put ──▶ out ─────────────── without TLS ──────────▶ Action::Send, SendFile
@@ -25,64 +25,64 @@ use crate::counters::Closed;
 use crate::limits::Limits;
 use crate::memory::{Charge, Memory};
 
-/// Output, and how fast the peer takes it.
+/// Output, and the peer's pace.
 pub(crate) struct Outgoing {
     /// Output of the session.
     pub(super) out: Outbox,
-    /// The same as TLS records, some 32 KiB at a time.
+    /// The output as TLS records, some 32 KiB at a time.
     pub(super) sealed: Outbox,
-    /// Bytes that were read of the file at the front of `out`, of which they are still a part: they
-    /// may go back at any time.
+    /// Bytes read of the file at the front of `out`. The file still counts them as unsent, so they
+    /// may be dropped at any time.
     fetched: Outbox,
     /// Charge for the memory of the outboxes.
     charge: Charge,
-    /// Length of what was fetched, and when it goes back.
+    /// Length of the fetched bytes, and the time to drop them.
     fetched_len: u64,
     fetched_until: Instant,
     /// Bytes to read of a file at a time.
     share: u64,
-    /// Beginning of the sending, or of the present lap.
+    /// Start of the sending, or of the current lap.
     lap_begun: Instant,
-    /// Deadline for the peer to take something.
+    /// Deadline for progress by the peer.
     pub(super) until: Instant,
-    /// Beginning of the window in which the peer's rate is measured, and bytes taken in it.
+    /// Start of the window in which the peer's rate is measured, and bytes taken in it.
     since: Instant,
     taken: u64,
     is_begun: bool,
-    /// A file was too much for the socket.
+    /// The socket could not take a file at once.
     is_in_pieces: bool,
     /// Result of the last check, and the delay before the next one.
     unacked: Option<Unacked>,
     check_after: Duration,
     /// Bytes sent since the last page of the page cache: no write can change them.
     copied: u64,
-    /// Length of the last send, if it is not counted yet.
+    /// Length of the last send, if not counted yet.
     pub(super) last_sent_len: usize,
 }
 
-/// Length of the end of a slow file that goes out as copies, so that the peer has something to take
-/// while the machine waits until no page of the page cache is left on its way.
+/// Length of the end of a slow file that is sent as copies, so that the peer has something to take
+/// while the machine waits for the last page of the page cache to be acknowledged.
 pub(super) const COPIED_END_LEN: u64 = 256 * 1024;
 
-/// Part of that which is held back meanwhile.
+/// Part of that end that is held back meanwhile.
 pub(super) const HELD_BACK_LEN: u64 = 16 * 1024;
 
-/// Time that bytes which were read wait for the peer to take them. Buffers for files have a limit,
-/// and peers that go on taking need them.
+/// Time for which bytes read wait for the peer. Buffers for files have a limit, and active peers
+/// need them.
 pub(super) const FETCHED_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Least number of bytes to read at a time for a peer that has not taken them.
+/// Least number of bytes read at a time for a peer that was slow to take them.
 const SHARE_MIN: u64 = 64 * 1024;
 
 /// Delays between two checks of unacknowledged bytes. The socket reports when it has sent all, so a
-/// peer that pauses costs next to nothing and is not waited for longer than it pauses. From then on
-/// the peer's side takes it within a round trip, of which there is no report: each delay is a
-/// quarter longer than the one before, so a check is late by at most a quarter of that.
+/// peer that pauses costs little, and the wait is not longer than the pause. From then on the peer
+/// acknowledges them within a round trip, which is not reported: each delay is a quarter longer
+/// than the previous one, so a check is late by at most a quarter of that time.
 const UNACKED_CHECK_MIN: Duration = Duration::from_micros(100);
 const UNACKED_CHECK_MAX: Duration = Duration::from_millis(250);
 
 impl Outgoing {
-    /// Takes an empty one from the pool.
+    /// Takes an empty `Outgoing` from the pool.
     #[inline]
     pub(super) fn take(is_logged: bool, memory: &Memory, now: Instant) -> Box<Outgoing> {
         let kept = pool::take();
@@ -117,7 +117,7 @@ impl Outgoing {
         })
     }
 
-    /// Gives it back to the pool. Content is dropped.
+    /// Returns it to the pool. Content is dropped.
     #[inline]
     pub(super) fn put_back(mut self: Box<Outgoing>, memory: &Arc<Memory>) {
         if !memory.is_ample() {
@@ -129,12 +129,12 @@ impl Outgoing {
             self.sealed.clear();
             self.fetched.clear();
         }
-        // It may have given back what was too much to be kept.
+        // It may have freed memory that was too much to keep.
         self.charge(memory);
         pool::put_back(self);
     }
 
-    /// Charges the outboxes' memory. Returns true if it has grown.
+    /// Charges the memory of the outboxes. Returns true if it has grown.
     #[inline]
     pub(super) fn charge(&mut self, memory: &Arc<Memory>) -> bool {
         let allocated_len = self.out.allocated_len() + self.sealed.allocated_len();
@@ -151,7 +151,7 @@ impl Outgoing {
         self.out.is_empty() && self.sealed.is_empty()
     }
 
-    /// Starts the clock of a sending, unless one is under way.
+    /// Starts the clock of a sending, unless one is in progress.
     #[inline]
     pub(super) fn begin(&mut self, now: Instant, limits: &Limits) {
         if !self.is_begun {
@@ -166,7 +166,7 @@ impl Outgoing {
         }
     }
 
-    /// Begins another lap. Returns when the sending, or the last lap, began, and how long it took.
+    /// Begins another lap. Returns the start and the duration of the sending, or of the last lap.
     #[inline]
     pub(super) fn lap(&mut self, now: Instant) -> Option<(Instant, Duration)> {
         self.is_begun.then(|| {
@@ -175,7 +175,7 @@ impl Outgoing {
         })
     }
 
-    /// Returns the next action of output. Never called when empty.
+    /// Returns the next output action. Never called when empty.
     #[inline]
     pub(super) fn next_action<'a>(
         &'a self,
@@ -202,12 +202,12 @@ impl Outgoing {
                 is_last: is_last && self.fetched.queued_len() == out.queued_len(),
             };
         }
-        // Its length has been announced: a file that ends early or was written to meanwhile can
-        // only be cut off, so that it is not taken for whole. What `sendfile(2)` queues are the
-        // page cache's own pages, so a write changes bytes that were sent but not yet taken. A
-        // write into a settled file shows in its stamp: once a file was too much for the socket,
-        // its last bytes are held back until all such pages were taken and the stamp is still the
-        // same. Where that cannot be told, every piece is a copy. docs/serve.md says what is left.
+        // The length has been announced: a file that ends early or was written meanwhile can only
+        // be truncated, so that it is not taken for complete. `sendfile(2)` queues the page cache's
+        // own pages, so a write changes bytes that were sent but not yet acknowledged. A write into
+        // a settled file changes its stamp: if the socket could not take a file at once, its last
+        // bytes are held back until all such pages were acknowledged and the stamp is still equal.
+        // For unsettled files every piece is a copy. docs/serve.md lists the remaining risk.
         let len = range.len();
         let piece = |len, checks_file| FilePiece {
             range,
@@ -233,14 +233,13 @@ impl Outgoing {
         }
     }
 
-    /// Deadline for the peer to take something, or for what was fetched to go back.
+    /// Deadline for progress by the peer, or for dropping the fetched bytes.
     fn taken_until(&self) -> Instant {
         if self.fetched.is_empty() { self.until } else { self.until.min(self.fetched_until) }
     }
 
-    /// Takes bytes that were read of the file at the front. If the last ones were taken in less
-    /// than half of the time that they have, twice as much is read the next time: that is taken in
-    /// time too.
+    /// Takes bytes read of the file at the front. If the previous ones were taken in less than half
+    /// of their time, the next read is twice as long: its bytes will be taken in time too.
     pub(super) fn fetch(&mut self, bytes: Bytes, now: Instant) {
         if now + FETCHED_PATIENCE / 2 < self.fetched_until {
             self.share = (2 * self.share).min(PIECE_LEN_MAX);
@@ -250,8 +249,8 @@ impl Outgoing {
         self.fetched.put_shared(bytes);
     }
 
-    /// Gives back what was fetched, if the peer has not taken it in time. From then on as much is
-    /// read at a time as it took in that time.
+    /// Drops fetched bytes that the peer has not taken in time. The next reads are as long as the
+    /// part that it took.
     pub(super) fn give_back(&mut self, now: Instant) {
         if !self.fetched.is_empty() && now >= self.fetched_until {
             let taken = self.fetched_len - self.fetched.queued_len();
@@ -273,7 +272,7 @@ impl Outgoing {
         len
     }
 
-    /// Drops what is not encrypted: nothing follows an alert, and used up keys encrypt nothing.
+    /// Drops unencrypted data: nothing follows an alert, and exhausted keys encrypt nothing.
     pub(super) fn drop_plain(&mut self) {
         self.fetched.clear();
         self.out.consume(self.out.queued_len());
@@ -283,7 +282,7 @@ impl Outgoing {
         UnackedCheck { after, all_was_sent, enough: self.copied }
     }
 
-    /// Takes the result of a check; `false` if the peer takes too little.
+    /// Takes the result of a check; `false` if the peer is too slow.
     pub(super) fn checked(&mut self, unacked: Unacked, now: Instant, limits: &Limits) -> bool {
         let before = self.unacked.replace(unacked);
         self.check_after = if unacked.all_is_sent {
@@ -301,7 +300,7 @@ impl Outgoing {
         }
     }
 
-    /// The peer has taken `len` bytes.
+    /// Notes that the peer has taken `len` bytes.
     #[inline]
     pub(super) fn consume(&mut self, len: u64) {
         self.taken += len;
@@ -320,8 +319,8 @@ impl Outgoing {
         self.out.consume(len);
     }
 
-    /// Judges the peer's rate, with something left to send; `false` if a whole window has brought
-    /// less than the minimum.
+    /// Judges the peer's rate while something is left to send; `false` if less than the minimum was
+    /// taken in a whole window.
     pub(super) fn keeps_pace(&mut self, now: Instant, limits: &Limits) -> bool {
         self.until = now + limits.send_timeout;
         let elapsed = now.saturating_duration_since(self.since);
@@ -349,7 +348,7 @@ mod tests {
         one.sealed.put(b"not sent");
         let address = &raw const *one;
         one.put_back(&memory);
-        // Takes the memory of what was freed and not kept.
+        // Takes the memory of `one` if it was freed instead of kept.
         let _other = Outgoing::new(now);
         let again = Outgoing::take(false, &memory, now);
         assert_eq!(&raw const *again, address);

@@ -1,5 +1,5 @@
-//! TLS as a transform of bytes: records in, plain bytes out, and the other way round. No stream
-//! beneath it.
+//! TLS as a transformation of bytes, without a stream below it: records in, plain bytes out, and
+//! the reverse.
 
 use std::io;
 use std::sync::Arc;
@@ -14,50 +14,49 @@ use session::{Chunk, Outbox, TlsFacts};
 use crate::memory::{Charge, Memory};
 use crate::tls::{Tls, take_asked_name};
 
-/// Bytes to encrypt before they are sent. A peer that takes less than this within the send time-out
-/// is too slow: some 500 bytes a second.
+/// Bytes to encrypt before they are sent. A peer that takes fewer within the send time-out is too
+/// slow: some 500 bytes a second.
 pub(super) const SEALED_LEN_MAX: usize = 32 * 1024;
 
 /// The same while memory is short.
 const SEALED_LEN_LEAN: usize = 4 * 1024;
 
-/// Memory of a handshake beside the connection: keys, its messages, the certificate chain on its
-/// way out. Measured: 7 to 9 KiB.
+/// Memory of a handshake apart from the connection: keys, its messages, the certificate chain to
+/// send. Measured: 7 to 9 KiB.
 const HANDSHAKE_LEN: usize = 12 * 1024;
 
-/// The header of a record has the content type, the version and the length, which is no more than
-/// this in the clear. RFC 8446 5.1
+/// Length of a record's header: content type, version and length. RFC 8446 5.1
 const HEADER_LEN: usize = 5;
 const HANDSHAKE_RECORD: u8 = 22;
 const RECORD_LEN_MAX: usize = 1 << 14;
 
-/// Most input that is kept: fragments of one handshake message.
+/// Limit on kept input: fragments of one handshake message.
 const INCOMING_LEN_MAX: usize = 1 << 16;
 
-/// Least step in which the space for a rest of input grows.
+/// Smallest step by which the space for kept input grows.
 const INCOMING_STEP_LEN: usize = 4096;
 
-/// Bytes that a record adds to its content at most: 29 in TLS 1.2 with AES.
+/// Most bytes that a record adds to its content: 29 in TLS 1.2 with AES.
 const RECORD_OVERHEAD: usize = 32;
 
 /// The state of TLS on one connection.
 pub(crate) struct TlsConnection {
-    /// `None` until the peer's first record has come whole: one that sends nothing, or a part,
-    /// costs next to nothing.
+    /// `None` until the peer's first record is complete: a peer that sends nothing, or a part,
+    /// costs almost nothing.
     connection: Option<Box<UnbufferedServerConnection>>,
-    /// Name that the client asks for, which such a connection does not tell.
+    /// Name that the client requested; an unbuffered connection does not expose it.
     server_name: Option<Box<str>>,
     tls: Arc<Tls>,
-    /// Charge for the handshake and what has come of it.
+    /// Charge for the handshake and for buffered input.
     charge: Charge,
-    /// Unused input: a part of a record, or fragments of a handshake message. Between records it
-    /// has no memory; the buffers of rustls' other interface keep 4 KiB for each connection.
+    /// Unused input: part of a record, or fragments of a handshake message. Empty between records;
+    /// the buffers of rustls' other interface keep 4 KiB per connection.
     incoming: Vec<u8>,
-    /// TLS's own records, to be taken.
+    /// TLS's own records, ready to be sent.
     made: Vec<u8>,
-    /// The peer has said that nothing comes after it.
+    /// The peer has sent close_notify.
     has_peer_ended: bool,
-    /// The last record was made: the peer is told that nothing comes after it.
+    /// The last record was made: nothing may follow it.
     pub(super) has_ended: bool,
 }
 
@@ -83,7 +82,7 @@ impl TlsConnection {
     /// Begins the handshake.
     ///
     /// # Errors
-    /// What rustls says to a new connection, which concerns its memory only.
+    /// Errors of rustls for a new connection, which concern only memory.
     pub(super) fn begin(&mut self, memory: &Arc<Memory>) -> io::Result<()> {
         let connection = UnbufferedServerConnection::new(self.tls.config());
         self.connection = Some(Box::new(connection.map_err(io::Error::other)?));
@@ -91,7 +90,7 @@ impl TlsConnection {
         Ok(())
     }
 
-    /// Charges what TLS holds to `memory`. Says whether that has grown.
+    /// Charges held memory to `memory`. Returns whether it has grown.
     pub(super) fn charge(&mut self, memory: &Arc<Memory>) -> bool {
         let handshake_len = if self.is_handshaking() { HANDSHAKE_LEN } else { 0 };
         self.charge.set(memory, handshake_len + self.buffer_len())
@@ -117,11 +116,11 @@ impl TlsConnection {
         }
     }
 
-    /// Opens the records in `input` and shows what is in them. A record whose end is yet to come is
-    /// kept. Says whether the peer said goodbye, behind which input is ignored. RFC 8446 6.1
+    /// Opens the records in `input` and passes their content on. An incomplete record is kept.
+    /// Returns whether the peer sent close_notify, after which input is ignored. RFC 8446 6.1
     ///
     /// # Errors
-    /// What is wrong with the records. The alert that says so is the last record to take.
+    /// The mistake in the records. The last record to send is the alert about it.
     pub(super) fn open(
         &mut self,
         input: &[u8],
@@ -136,7 +135,7 @@ impl TlsConnection {
         }
         let spare = self.incoming.capacity() - self.incoming.len();
         if !self.incoming.is_empty() && spare < input.len() {
-            // In steps, and not twofold: it is charged.
+            // Grow in steps, not by doubling: the memory is charged.
             self.incoming.reserve_exact(input.len().max(INCOMING_STEP_LEN));
         }
         self.incoming.extend_from_slice(input);
@@ -167,7 +166,7 @@ impl TlsConnection {
             }
         };
         if opened.is_err() {
-            // The alert. Beyond it rustls would look at the same records again.
+            // Get the alert. After it rustls would process the same records again.
             while connection.wants_write()
                 && let Ok(ConnectionState::EncodeTlsData(data)) =
                     connection.process_tls_records(&mut self.incoming[used..]).state
@@ -176,7 +175,7 @@ impl TlsConnection {
             }
         }
         if used > 0 {
-            // The memory of what was used goes back.
+            // Free the memory of the used part.
             self.incoming = self.incoming.split_off(used);
         }
         if was_handshaking {
@@ -188,7 +187,7 @@ impl TlsConnection {
         opened.inspect_err(|error| self.tls.count_failure(error))
     }
 
-    /// Returns the reply in the clear to a peer that does not speak TLS, which this error shows.
+    /// The plain-text reply to a peer that does not speak TLS, if that is this error.
     pub(super) fn in_the_clear(&self, error: &rustls::Error) -> Option<&'static [u8]> {
         const NO_RECORD: rustls::Error =
             rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
@@ -196,9 +195,8 @@ impl TlsConnection {
         (self.is_handshaking() && *error == NO_RECORD && !text.is_empty()).then_some(text)
     }
 
-    /// Makes records of what is in `out`, up to the first file. Returns how many bytes they hold.
-    /// If the keys are used up, the last record says that nothing comes after it, and the rest
-    /// stays.
+    /// Encrypts the content of `out`, up to the first file. Returns the number of plaintext bytes.
+    /// If the keys are exhausted, the last record is close_notify, and the rest stays in `out`.
     pub(super) fn seal(&mut self, out: &mut Outbox, sealed: &mut Outbox) -> usize {
         let len_max = if out.is_lean() { SEALED_LEN_LEAN } else { SEALED_LEN_MAX };
         let mut len = 0;
@@ -222,21 +220,21 @@ impl TlsConnection {
         len
     }
 
-    /// Makes records of `bytes`, or returns false.
+    /// Encrypts `bytes`, or returns false.
     fn seal_bytes(&mut self, bytes: &[u8], sealed: &mut Outbox) -> bool {
         let records = bytes.len().div_ceil(RECORD_LEN_MAX);
         let len = bytes.len() + records * RECORD_OVERHEAD;
         self.write(sealed, len, |traffic, space| traffic.encrypt(bytes, space))
     }
 
-    /// Makes the record that says that nothing comes after it.
+    /// Makes the close_notify record.
     pub(super) fn end(&mut self, sealed: &mut Outbox) {
         self.has_ended = true;
         self.write(sealed, RECORD_OVERHEAD, |traffic, space| traffic.queue_close_notify(space));
     }
 
-    /// Appends to `sealed` what `write` makes in a space of `len` bytes, behind TLS's own records.
-    /// False: it cannot.
+    /// Appends the output of `write` in a space of `len` bytes to `sealed`, after TLS's own
+    /// records. False: not possible.
     fn write(
         &mut self,
         sealed: &mut Outbox,
@@ -247,7 +245,7 @@ impl TlsConnection {
         let Some(connection) = &mut self.connection else {
             return false;
         };
-        // Whole records were opened, so nothing is used of the rest.
+        // All complete records were opened, so this consumes nothing.
         while let Ok(state) = connection.process_tls_records(&mut self.incoming).state {
             match state {
                 ConnectionState::EncodeTlsData(data) => {
@@ -274,7 +272,7 @@ impl TlsConnection {
         false
     }
 
-    /// Takes the records that were made, in the order in which they were.
+    /// Takes the finished records, in order.
     pub(super) fn take_records(&mut self, sealed: &mut Outbox) {
         if !self.made.is_empty() {
             sealed.put(&self.made);
@@ -285,7 +283,7 @@ impl TlsConnection {
 
 type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
 
-/// Appends a record of TLS's own.
+/// Appends one of TLS's own records.
 fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, records: &mut Vec<u8>) {
     append(records, 0, |space| match data.encode(space) {
         Ok(len) => Ok(len),
@@ -294,7 +292,7 @@ fn encode(mut data: EncodeTlsData<'_, ServerConnectionData>, records: &mut Vec<u
     });
 }
 
-/// Appends what `write` makes in a space of `len` bytes, or of as many as it wants.
+/// Appends the output of `write` in a space of `len` bytes, or of as many as it needs.
 fn append(
     records: &mut Vec<u8>,
     mut len: usize,
@@ -310,8 +308,8 @@ fn append(
     }
 }
 
-/// True if a handshake can begin with these bytes: the first record is whole, or its header says
-/// that it is none.
+/// True if a handshake can begin with these bytes: the first record is complete, or its header is
+/// invalid.
 pub(crate) fn is_record_whole(bytes: &[u8]) -> bool {
     match bytes {
         [HANDSHAKE_RECORD, _, _, high, low, rest @ ..] => {

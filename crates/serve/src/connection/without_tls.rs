@@ -1,4 +1,4 @@
-//! The type of `tls` in a build without the feature: no value of it exists.
+//! The types of `tls` in a build without the feature; they have no values.
 
 use std::convert::Infallible;
 use std::io;

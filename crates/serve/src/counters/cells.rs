@@ -1,4 +1,4 @@
-//! Each thread's counts in cells of its own, and their sum.
+//! Counts in cells of each thread, and their sum.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +23,17 @@ cells! {
     DurationNs,
 }
 
-/// Behind the named cells: how many replies took up to each of [`DURATION_BOUNDS_US`], but longer
-/// than the one before; the last is for those beyond all.
+/// After the named cells: replies per interval of [`DURATION_BOUNDS_US`]; the last cell is for
+/// replies longer than all bounds.
 pub(super) const CELLS: usize = NAMED_CELLS + DURATION_BOUNDS_US.len() + 1;
 
-/// Microseconds: from a small file out of memory to a client on a slow line.
+/// Microseconds: from a small file in memory to a client on a slow line.
 pub(super) const DURATION_BOUNDS_US: [u64; 17] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
 ];
 
-/// One thread's counts. Two cache lines at a time, because x86 prefetches lines in pairs.
+/// One thread's counts. Aligned to two cache lines, because x86 prefetches lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Cells {
@@ -47,7 +47,7 @@ impl Default for Cells {
 }
 
 impl Cells {
-    /// Only the owner calls this, so nothing is lost between load and store.
+    /// Only the owner calls this, so no count is lost between load and store.
     pub(super) fn add(&self, cell: Cell, count: u64) {
         self.add_at(cell as usize, count);
     }
@@ -59,7 +59,7 @@ impl Cells {
     }
 }
 
-/// The cells of all threads that have counted on one `Counters`.
+/// The cells of all threads that have counted in one `Counters`.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     all: Mutex<All>,
@@ -68,7 +68,7 @@ pub(super) struct Registry {
 #[derive(Debug)]
 struct All {
     live: Vec<Arc<Cells>>,
-    /// The sum of what ended threads counted.
+    /// Sum of the counts of ended threads.
     retired: [u64; CELLS],
 }
 
@@ -91,7 +91,7 @@ impl Registry {
             }
         });
         if counted.is_err() {
-            // The thread is ending and has given its cells back already.
+            // The thread is ending and has returned its cells already.
             let cells = Cells::default();
             add(&cells);
             self.lock().retire(&cells);
@@ -102,7 +102,7 @@ impl Registry {
     pub(super) fn sum(&self) -> [u64; CELLS] {
         let all = self.lock();
         let mut values = all.retired;
-        // Closed before accepted: what was accepted before it was closed is then seen as well.
+        // Closed before accepted: any accept that preceded a seen close is then seen as well.
         for cell in (0..CELLS).rev() {
             let live = all.live.iter().map(|cells| cells.values[cell].load(Ordering::Acquire));
             values[cell] += live.sum::<u64>();
@@ -110,7 +110,7 @@ impl Registry {
         values
     }
 
-    /// Threads that count.
+    /// Number of counting threads.
     #[cfg(test)]
     pub(super) fn live_count(&self) -> usize {
         self.lock().live.len()
@@ -130,7 +130,7 @@ impl All {
 }
 
 thread_local! {
-    /// This thread's cells, one for each `Counters` that it counted on; in a server that is one.
+    /// This thread's cells, one block per `Counters`; a server has one.
     static MINE: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -141,7 +141,7 @@ struct Mine {
 
 impl Mine {
     fn is_of(&self, registry: &Arc<Registry>) -> bool {
-        // A `Weak` keeps the address from being used again.
+        // A `Weak` keeps the address from being reused.
         std::ptr::eq(self.registry.as_ptr(), Arc::as_ptr(registry))
     }
 }

@@ -11,7 +11,7 @@ use super::cells::Cell;
 macro_rules! counted {
     ($kind:ident $($variant:ident $(($phase:ident))? $label:literal $cell:ident)*) => {
         impl $kind {
-            /// Each of them.
+            /// All of them.
             pub const ALL: [$kind; [$($label),*].len()] =
                 [$($kind::$variant $((Phase::$phase))?),*];
 
@@ -44,7 +44,7 @@ pub enum Closed {
     TooSlow,
     /// The peer sent more than the driver buffers, and the session used none of it.
     TooLong,
-    /// The memory bound of all connections was reached, and this one held much.
+    /// The memory limit of all connections was reached, and this one held much.
     NoMemory,
     /// The connection limit was reached.
     Refused,
@@ -74,14 +74,14 @@ counted! { Closed
     Error "error" ClosedError
 }
 
-/// Class of an error of accept(2), by what a driver does then.
+/// Class of an error of accept(2), by the driver's reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptError {
     /// No descriptors are left (`EMFILE`, `ENFILE`). The connection stays in the listen queue, and
-    /// accept fails again at once: pause.
+    /// accept would fail again at once: pause.
     Descriptors,
     /// The connection was gone before it was accepted (`ECONNABORTED` and the network errors that
-    /// accept(2) passes on). Go on.
+    /// accept(2) passes on). Continue.
     Aborted,
     /// The kernel has no memory for it (`ENOBUFS`, `ENOMEM`): pause.
     Memory,

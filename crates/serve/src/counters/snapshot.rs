@@ -1,10 +1,10 @@
-//! The counters at one moment, and their metrics.
+//! A snapshot of the counters, and their metrics.
 
 use super::cells::{CELLS, Cell, DURATION_BOUNDS_US, NAMED_CELLS};
 use super::{AcceptError, Closed};
 use crate::metrics::MetricsWriter;
 
-/// The counters at one moment.
+/// A snapshot of the counters.
 #[derive(Clone, Debug)]
 pub struct CounterSnapshot {
     pub(super) values: [u64; CELLS],

@@ -91,8 +91,8 @@ fn accepted_is_active_plus_closed() {
         });
         while !done.load(Ordering::Acquire) {
             let seen = counters.snapshot();
-            // In the channel, in each thread's hands, and what happens between two loads of a
-            // snapshot only makes `accepted` larger.
+            // Connections in the channel, in a thread's hands, and events between two loads of a
+            // snapshot only make `accepted` larger.
             assert_eq!(seen.accepted(), seen.active() + seen.closed_total());
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! From an accepted socket to a session, the same on every engine.
+//! Admission: makes sessions of accepted sockets, the same way on every engine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::tls::Tls;
 pub(crate) struct Start<O> {
     pub(crate) admission: Admission<O>,
     pub(crate) listeners: Vec<Bound>,
-    /// A fixed number of fibers or threads, where connections have one each.
+    /// A fixed number of fibers or threads, for engines with one per connection.
     pub(crate) workers: Option<usize>,
 }
 
@@ -30,8 +30,7 @@ pub(crate) struct Admission<O> {
     pub(crate) shared: Arc<Shared>,
     open: O,
     names_peers: bool,
-    /// Connections that have been admitted and not ended. Counted only where the others are
-    /// refused.
+    /// Connections that were admitted and have not ended. Counted only if further ones are refused.
     admitted: AtomicUsize,
 }
 
@@ -45,7 +44,7 @@ impl<O> Admission<O> {
         }
     }
 
-    /// True if sessions get the address of their peer.
+    /// True if sessions get the peer's address.
     #[cfg(feature = "event")]
     pub(crate) fn names_peers(&self) -> bool {
         self.names_peers
@@ -60,7 +59,7 @@ impl<O> Admission<O> {
     /// Counts a connection as accepted.
     ///
     /// # Errors
-    /// The last words to it if it is one too many. Then [`refused`](Admission::refused).
+    /// The refusal to send if the limit is reached. Then call [`refused`](Admission::refused).
     pub(crate) fn admit(&self) -> Result<(), &'static str> {
         let Shared { counters, limits, .. } = &*self.shared;
         counters.accepted();
@@ -73,20 +72,20 @@ impl<O> Admission<O> {
         Err(line)
     }
 
-    /// Counts a connection that was sent the refusal.
+    /// Counts a refused connection.
     pub(crate) fn refused(&self) {
         self.release();
         self.shared.counters.closed(Closed::Refused);
     }
 
-    /// Counts the end of a connection that was admitted.
+    /// Counts the end of an admitted connection.
     pub(crate) fn release(&self) {
         if self.shared.limits.refusal.is_some() {
             self.admitted.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The machine of a connection that was admitted.
+    /// The machine of an admitted connection.
     pub(crate) fn machine<S: Session>(
         &self,
         tls: Option<&Arc<Tls>>,
@@ -97,8 +96,8 @@ impl<O> Admission<O> {
         Machine::new(Arc::clone(&self.shared), tls, peer, now)
     }
 
-    /// Makes the session of a connection. `peer` is asked only if it is wanted and the client's
-    /// address is not known, because it is a system call.
+    /// Makes the session of a connection. `peer` is called only if the address is needed and the
+    /// client's is unknown, because it is a system call.
     pub(crate) fn session<S>(
         &self,
         listener: usize,

@@ -1,19 +1,19 @@
 //! The event engine: a few kernel threads, each of which waits for many connections at once and
-//! goes on with those that are ready.
+//! drives those that are ready.
 //!
 //! ```text
 //!                      ┌───────────── one loop ─────────────┐
-//!  listener ─ accept ─▶│ dispatcher ─▶ connections ─▶ timers │◀─ messages ─ threads that work and read
+//!  listener ─ accept ─▶│ dispatcher ─▶ connections ─▶ timers │◀─ messages ─ offload threads
 //!                      └─────────────────────────────────────┘
 //! ```
 //!
-//! Nothing in a loop waits but the dispatcher. What may block, `Session::work` and files that are
-//! not in memory, is done by the runtime's offload threads, which post a message when it is done.
+//! A loop blocks only in its dispatcher. Operations that may block, `Session::work` and reads of
+//! uncached files, run on the runtime's offload threads, which post a message when done.
 //!
-//! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a thread that does
-//! nothing else ([`Accept::Distributed`]). A connection stays with its loop. `event_loop` (the
-//! loop) · `connection` (one connection) · `inbox` (messages of other threads). The parts shared
-//! with the pipeline engine are in `reactor`.
+//! Each loop accepts for itself ([`Accept::Own`]) or gets its connections from a dedicated thread
+//! ([`Accept::Distributed`]). A connection stays with its loop. `event_loop` (the loop) ·
+//! `connection` (one connection) · `inbox` (messages of other threads). The parts shared with the
+//! pipeline engine are in `reactor`.
 
 mod connection;
 mod event_loop;
@@ -42,19 +42,19 @@ use inbox::{Inbox, Inboxes};
 pub struct EventOptions {
     /// Number of loops, each on a thread of its own.
     pub loops: usize,
-    /// Mechanism by which a loop learns what is ready.
+    /// Mechanism that reports readiness to a loop.
     pub dispatcher: Mechanism,
     /// Distribution of connections over the loops.
     pub accept: Accept,
-    /// Accept all connections that wait at once, up to a limit, and not one in each turn.
+    /// Accept all waiting connections at once, up to a limit, instead of one per turn.
     pub accepts_many: bool,
-    /// Read files that are not in memory on threads beside the loops, which wait for the disk
-    /// themselves otherwise.
+    /// Read uncached files on threads beside the loops; otherwise the loops wait for the disk
+    /// themselves.
     pub has_file_threads: bool,
 }
 
 impl Default for EventOptions {
-    /// A loop on each core, each with a socket and an edge-triggered epoll of its own.
+    /// One loop per core, each with its own socket and its own edge-triggered epoll.
     fn default() -> EventOptions {
         EventOptions {
             loops: thread::available_parallelism().map_or(1, usize::from),
@@ -70,16 +70,14 @@ impl Default for EventOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// Each loop accepts from a socket of its own, and the kernel spreads connections over them
-    /// (`SO_REUSEPORT`): nginx's way. A loop that has clearly more than another passes on what it
-    /// accepts. What comes to an inherited socket and to a Unix socket, which
-    /// cannot be split, is distributed.
+    /// (`SO_REUSEPORT`), as in nginx. A loop that has clearly more than another passes on accepted
+    /// connections. Those of inherited and Unix sockets, which cannot be split, are distributed.
     Own,
-    /// One thread accepts and gives each to the loop that has the fewest: memcached's
-    /// way.
+    /// One thread accepts and gives each connection to the loop with the fewest, as in memcached.
     Distributed,
 }
 
-/// The engine at work.
+/// The running engine.
 pub(crate) struct Events {
     options: EventOptions,
     pub(super) loops: Loops,
@@ -87,7 +85,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// # Errors
-    /// What the kernel says to new threads, sockets and dispatchers.
+    /// Errors of new threads, sockets and dispatchers.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         options: EventOptions,
         start: Start<O>,
@@ -130,9 +128,9 @@ impl Events {
             (loops.threads).spawn(format!("loop {at}"), make, EventLoop::run)?;
         }
         if !distributed.is_empty() {
-            // The first one comes to the first loop.
+            // The first connection goes to the first loop.
             let mut last = options.loops - 1;
-            // An inbox has space for all that there may be.
+            // An inbox has space for all possible connections.
             let to_the_emptiest = move |accepted: Accepted| {
                 last = inboxes.emptiest(last);
                 inboxes.distribute(last, accepted);
@@ -154,10 +152,10 @@ impl Events {
     }
 }
 
-/// Binds what the loops accept from beside the listeners.
+/// Binds the additional sockets that the loops accept from.
 ///
 /// # Errors
-/// What the kernel says to new sockets.
+/// Errors of new sockets.
 pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Result<()> {
     match options.accept {
         Accept::Own => (listeners.iter_mut()).try_for_each(|bound| bound.split(options.loops)),
@@ -165,11 +163,11 @@ pub(super) fn prepare(options: &EventOptions, listeners: &mut [Bound]) -> io::Re
     }
 }
 
-/// Divides the sockets among the loops and the accept thread, which gets all that the loops cannot
-/// have one each of. Shared by them, it would wake them all for every connection, and with
-/// real-time signals, which go to one thread, all but one never. With these an inherited socket is
-/// distributed even to a single loop: other processes may listen on it as well, and whichever asked
-/// for signals last would get them all.
+/// Divides the sockets among the loops and the accept thread, which gets those that are not one per
+/// loop. A socket shared by the loops would wake all of them for every connection; with real-time
+/// signals, which go to one thread, only one loop would ever wake. With these an inherited socket
+/// is distributed even to a single loop: other processes may listen on it as well, and the last one
+/// to request signals would get them all.
 fn divide(options: &EventOptions, listeners: &[Bound]) -> io::Result<(Vec<Sockets>, Sockets)> {
     let mut own: Vec<_> = (0..options.loops).map(|_| Vec::new()).collect();
     let mut distributed = Vec::new();

@@ -1,4 +1,4 @@
-//! The fiber engine: a fiber for each connection, on the processors of a [`Runtime`].
+//! The fiber engine: one fiber per connection, on the processors of a [`Runtime`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,7 @@ pub(crate) struct Fibers {
 
 impl Fibers {
     /// # Errors
-    /// What the kernel says to new threads, rings and descriptors.
+    /// Errors of new threads, rings and descriptors.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         processors: usize,
         backend: BackendChoice,
@@ -44,7 +44,7 @@ impl Fibers {
         Ok(Fibers { backend_asked: backend, runtime, workers })
     }
 
-    /// `fibers on 2 processors, io_uring`, and why if that needs a word.
+    /// Describes the engine: `fibers on 2 processors, io_uring`, with a reason if necessary.
     pub(crate) fn describe(&self) -> String {
         let why = match (self.runtime.denied(), self.backend_asked) {
             (Some(denied), _) => format!(": {denied}"),
@@ -71,8 +71,8 @@ impl Fibers {
     }
 }
 
-/// A stackless fiber: accept, serve, and again. It waits for a connection on a stack (few
-/// do), and for input without one.
+/// A stackless fiber that accepts, serves, and repeats. It waits for a connection on a stack
+/// (few do), and for input without one.
 struct ConnectionFiber<S: Session, O> {
     pool: Arc<AcceptPool<Listener, O>>,
     point: usize,
@@ -97,8 +97,8 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
                 return Flow::Done;
             };
             if self.pool.point(self.point).tls.is_some() {
-                // In line with the handshakes that are under way, or a flood of new ones would be
-                // let in faster than they are made.
+                // Queue behind the handshakes in progress, or a flood of new ones would be admitted
+                // faster than they complete.
                 fiber::yield_now();
             }
             let spawn = |point| {
@@ -118,8 +118,8 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
         }
     }
 
-    /// Takes the first request if it is there, as of most clients that waited in the listen queue;
-    /// `false` if the connection has ended.
+    /// Takes the first request if it has arrived already, as for most clients from the listen
+    /// queue; `false` if the connection has ended.
     fn take_first_input(&mut self) -> bool {
         // Handshakes wait for their turn.
         if self.pool.point(self.point).tls.is_some() {
@@ -135,7 +135,7 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
         })
     }
 
-    /// Tells the driver what came and does what follows; `false` if the connection has ended.
+    /// Passes an event to the driver and drives it; `false` if the connection has ended.
     fn go_on(&mut self, tell: impl FnOnce(&mut Driver<S, FiberStream>) -> Now) -> bool {
         let open = serving::open(&self.pool, self.point);
         let goes_on = self.serving.as_mut().is_some_and(|serving| {
@@ -172,14 +172,14 @@ impl<S: Session + 'static, O: Opens<S>> Stackless for ConnectionFiber<S, O> {
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
         let goes_on = self.go_on(|driver| match input {
-            // A handshake takes as long as many requests: those that wait by now go first.
+            // A handshake takes as long as many requests: those that wait now go first.
             Ok(input) if driver.machine.is_handshaking() => {
                 let records = input.to_vec();
                 drop(input);
                 fiber::yield_now();
                 driver.handle_received(&records)
             }
-            // The input's buffer goes back before anything is sent.
+            // The input's buffer is returned before anything is sent.
             Ok(input) => driver.handle_received(&input),
             Err(error) => driver.handle_receive_error(&error),
         });

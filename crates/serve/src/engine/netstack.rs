@@ -1,5 +1,5 @@
-//! The netstack engine: TCP/IP in this process, and sessions inline in its loop. No connection has
-//! a socket.
+//! The netstack engine: in-process TCP/IP, with sessions inline in its loop. Connections have no
+//! sockets.
 //!
 //! ```text
 //!                    ┌────────────────────────── one loop ──────────────────────────┐
@@ -9,12 +9,12 @@
 //!                    └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Each loop is a kernel thread with a queue of the device and a shard of the host, which share
-//! nothing with those of other loops: a connection's segments come to the queue of its loop. The
-//! loop waits for frames, messages and the next timer with poll(2), and for nothing else.
+//! Each loop is a kernel thread with a queue of the device and a shard of the host, and shares
+//! nothing with other loops: a connection's segments arrive in the queue of its loop. The loop
+//! waits with poll(2) for frames, messages and the next timer, and for nothing else.
 //!
-//! `event_loop` (the loop) · `connection` (one connection of it) · `retransmit_buffer` (bytes that
-//! were handed to TCP and are not acknowledged) · `figures` (the shard's counters).
+//! `event_loop` (the loop) · `connection` (one of its connections) · `retransmit_buffer` (bytes
+//! passed to TCP and not yet acknowledged) · `figures` (the shard's counters).
 
 mod connection;
 mod event_loop;
@@ -45,7 +45,7 @@ use crate::tls::Tls;
 use event_loop::EventLoop;
 use figures::Figures;
 
-/// A network interface with its device open, and the listeners on it.
+/// A network interface with its opened device, and the listeners on it.
 pub struct NetstackInterface {
     shards: Vec<Netstack<DeviceQueue>>,
     listeners: Vec<NetstackListener>,
@@ -56,14 +56,14 @@ pub struct NetstackInterface {
 /// A listener of a netstack.
 #[derive(Clone, Debug)]
 pub struct NetstackListener {
-    /// One of the host's addresses; `0.0.0.0` for all of IPv4, `[::]` for all.
+    /// An address of the host; `0.0.0.0` for all of IPv4, `[::]` for all.
     pub address: SocketAddr,
-    /// TLS, if it is spoken there.
+    /// TLS, if it is used there.
     pub tls: Option<Arc<Tls>>,
 }
 
 impl NetstackListener {
-    /// True if it takes connections to `own`, one of the netstack's addresses.
+    /// True if it accepts connections to `own`, an address of the netstack.
     pub fn takes(&self, own: IpAddr) -> bool {
         let listener = self.address.ip();
         let is_for_all = listener.is_unspecified() && (listener.is_ipv6() || own.is_ipv4());
@@ -71,16 +71,16 @@ impl NetstackListener {
     }
 }
 
-/// Default limit on connections that are half open at a port, and on those that wait to be
-/// accepted: Linux' `net.core.somaxconn`.
+/// Default limit, per port, on half-open connections and on those not yet accepted: Linux'
+/// `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
 
 impl NetstackInterface {
-    /// Opens the device, with a queue for each of `shards`. Connections are started with
-    /// `tcp`; `backlog` is how many may wait at each port.
+    /// Opens the device, with one queue per shard. `tcp` configures connections; `backlog` is the
+    /// number that may wait at each port.
     ///
     /// # Errors
-    /// What is wrong with the description, or what the kernel says to the device.
+    /// The mistake in the description, or the kernel's error for the device.
     pub fn open(
         interface: &InterfaceConfig,
         shards: usize,
@@ -97,8 +97,8 @@ impl NetstackInterface {
         })
     }
 
-    /// Returns the addresses that it listens at, and whether each speaks TLS. `0.0.0.0` and `[::]`
-    /// are expanded.
+    /// Returns the listening addresses, and whether each uses TLS. `0.0.0.0` and `[::]` are
+    /// expanded.
     pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let own = self.interface.addresses.iter().map(|prefix| prefix.address);
         self.listeners.iter().flat_map(move |listener| {
@@ -123,20 +123,20 @@ impl fmt::Debug for NetstackInterface {
     }
 }
 
-/// Returns the number of the listener that takes a connection to this address.
+/// Returns the number of the listener that accepts a connection to this address.
 fn listener_of(listeners: &[NetstackListener], own: IpAddr, port: u16) -> Option<usize> {
     let takes = |it: &NetstackListener| it.address.port() == port && it.takes(own);
     listeners.iter().position(takes)
 }
 
-/// Least time between two messages that the device cannot send: frames may come all the while.
+/// Least time between two messages about failed sends: frames may arrive in between.
 const SENDING_FAILURE_EVERY: Duration = Duration::from_secs(10);
 
-/// Messages about a loop's device: the first failure until frames have come again.
+/// Messages about a loop's device: the first failure, then none until frames arrive again.
 #[derive(Default)]
 struct DeviceMessages {
     is_reported: bool,
-    /// Time before which a failure to send is not reported again.
+    /// Time before which a failed send is not reported again.
     sending_at: Option<Instant>,
 }
 
@@ -149,7 +149,7 @@ impl DeviceMessages {
         }
     }
 
-    /// Reports that the device cannot send. An AF_XDP socket brings nothing, and reports nothing,
+    /// Reports that the device cannot send. An AF_XDP socket receives nothing, and reports nothing,
     /// when its interface is down or gone.
     fn note_send_failure(&mut self, failure: &io::Error, now: Instant) {
         if self.sending_at.is_none_or(|at| now >= at) {
@@ -165,7 +165,7 @@ impl DeviceMessages {
     }
 }
 
-/// `netstack on tap:weft0, 1 shard, 10.9.0.2/24`
+/// Describes the engine: `netstack on tap:weft0, 1 shard, 10.9.0.2/24`.
 fn describe(interface: &InterfaceConfig, shards: usize) -> String {
     let InterfaceConfig { device, addresses, .. } = interface;
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
@@ -176,7 +176,7 @@ fn describe(interface: &InterfaceConfig, shards: usize) -> String {
     format!("netstack on {device}, {shards}, {}", addresses.join(", "))
 }
 
-/// The engine at work.
+/// The running engine.
 pub(crate) struct Netstacks {
     pub(crate) loops: Loops,
     /// Figures of each loop.
@@ -186,7 +186,7 @@ pub(crate) struct Netstacks {
 
 impl Netstacks {
     /// # Errors
-    /// What the kernel says to new threads and descriptors.
+    /// Errors of new threads and descriptors.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         opened: NetstackInterface,
         start: Start<O>,
@@ -197,7 +197,7 @@ impl Netstacks {
         let engine = EngineContext::new(start.admission, tls, usize::MAX, accepting);
         let listeners: Arc<[_]> = listeners.into();
         let mut netstacks = Netstacks {
-            // The kernel has no socket of it.
+            // The kernel has no socket for it.
             loops: Loops::new(&engine, Vec::new()),
             figures: Vec::new(),
             interface,

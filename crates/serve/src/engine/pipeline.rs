@@ -1,5 +1,5 @@
-//! The pipeline engine: stages with threads of their own, and a bounded queue in front of each.
-//! Welsh, Culler and Brewer called it SEDA (2001).
+//! The pipeline engine: stages with their own threads, and a bounded queue before each. Welsh,
+//! Culler and Brewer called it SEDA (2001).
 //!
 //! ```text
 //!            ┌──────────────── back, for more input, or to end ───────────────┐
@@ -10,18 +10,17 @@
 //!                                    └──── the next turn, cold files ─────────┘
 //! ```
 //!
-//! A connection is handed from stage to stage as a whole: its machine, its socket, and what one
-//! stage has for the next. Whichever thread has it owns it, so nothing in it is locked. The read
-//! stage receives, the session stage shows sessions what was received, the write stage sends; and
-//! what the machine wants next says where it goes. The first and the last are loops over a
-//! dispatcher and never block; the threads of the session stage may, so they do work and read cold
-//! files themselves.
+//! A connection moves from stage to stage as a whole: its machine, its socket, and the data that
+//! one stage has for the next. The thread that has it owns it, so nothing in it is locked. The read
+//! stage receives, the session stage passes input to sessions, the write stage sends; the machine's
+//! next action determines the next stage. The first and the last are loops over a dispatcher and
+//! never block; blocking work and reads of cold files are left to the pool of jobs.
 //!
 //! # Why nothing is lost, and nothing gets stuck
 //!
 //! Every queue has the same limit. A thread that finds one full does one of two things: it *waits*
-//! there, or it keeps the connection in line and *comes back* when there is space. Loops come back;
-//! only threads that are no loops wait:
+//! for space, or it keeps the connection in its own line and *comes back* when there is space.
+//! Loops come back; only threads that are no loops wait:
 //!
 //! ```text
 //!  accept ── waits ──▶ read          read ── comes back ──▶ session
@@ -29,22 +28,22 @@
 //!  pool ── waits ──▶ session
 //! ```
 //!
-//! The stages are a circle, so if all of them waited, all could wait for each other. As it is, a
-//! loop waits for no other stage: in each of its turns it takes up to a batch from its queue,
-//! however full the others are. So queues of loops always get space; so a thread of the session
-//! stage, which waits for nothing else, always comes to its next batch; so its queue gets space,
-//! and those in line are handed over. A disk that hangs stops threads of the pool, and no stage.
+//! The stages form a circle, so if all of them waited, they could deadlock. But a loop waits for no
+//! other stage: in each turn it takes up to a batch from its queue, however full the others are. So
+//! queues of loops always get space; so a thread of the session stage, which waits for nothing
+//! else, always reaches its next batch; so its queue gets space, and the lines are handed over. A
+//! hanging disk stops threads of the pool, but no stage.
 //!
-//! What waits in line is bounded as well. A reader stops receiving when a batch is in line: bytes
-//! stay in the socket, and the peer slows down. A writer keeps connections that have nothing more
-//! to send, at most as many as may be open. The accept stage does not accept while the queue of
-//! each read thread is full: further clients wait in the listen queue.
+//! The lines are bounded as well. A reader stops receiving when a batch is in its line: bytes stay
+//! in the socket, and the peer slows down. A writer keeps connections that have nothing more to
+//! send, at most as many as may be open. The accept stage does not accept while the queue of each
+//! read thread is full: further clients wait in the listen queue.
 //!
-//! A connection whose reply was sent and whose peer has sent no more does not go through a queue:
-//! it *rests* until its reader hears of it, and nothing is woken for that.
+//! A connection whose reply was sent and whose peer has sent nothing more does not go through a
+//! queue: it *rests* until its reader gets a report for it, and wakes no thread.
 //!
-//! `read`, `session`, `write` (the stages) · `queue` · `rest` · `connection` (what is handed over)
-//! · `stages` (what all threads see).
+//! `read`, `session`, `write` (the stages) · `queue` · `rest` · `connection` (the unit handed over)
+//! · `stages` (shared by all threads).
 
 mod connection;
 mod queue;
@@ -80,18 +79,18 @@ use write::Writer;
 /// Options of the pipeline engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineOptions {
-    /// Threads that receive.
+    /// Number of threads that receive.
     pub read_threads: usize,
-    /// Threads that show sessions their input.
+    /// Number of threads that run sessions.
     pub session_threads: usize,
-    /// Threads that send.
+    /// Number of threads that send.
     pub write_threads: usize,
-    /// Limit on the connections in the queue of a thread that reads or writes, and in that of the
-    /// session stage.
+    /// Limit on the queue of a thread that reads or writes, and on that of the session stage, in
+    /// connections.
     pub queue_limit: usize,
     /// Most connections that a thread takes from its queue at a time.
     pub batch_max: usize,
-    /// Mechanism by which threads that read and write learn what is ready.
+    /// Mechanism that reports readiness to threads that read and write.
     pub dispatcher: Mechanism,
 }
 
@@ -115,14 +114,14 @@ impl Default for PipelineOptions {
     }
 }
 
-/// The engine at work.
+/// The running engine.
 pub(crate) struct Pipeline {
     options: PipelineOptions,
     gauges: Vec<Gauge>,
     pub(super) loops: Loops,
 }
 
-/// A queue, as it is shown.
+/// A queue, for display.
 struct Gauge {
     stage: &'static str,
     /// Number of the queue in its stage.
@@ -138,8 +137,8 @@ impl Gauge {
     }
 }
 
-/// The accept stage: gives connections to readers in turn, but to none whose queue is full while
-/// another has space.
+/// The accept stage: distributes connections to readers in turn, skipping full queues while another
+/// has space.
 struct InTurn<S: Session> {
     stages: Arc<Stages<S>>,
     connection_limit: Arc<ConnectionLimit>,
@@ -169,7 +168,7 @@ impl<S: Session> Distribute for InTurn<S> {
 
 impl Pipeline {
     /// # Errors
-    /// What the kernel says to new threads, sockets and dispatchers.
+    /// Errors of new threads, sockets and dispatchers.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(
         options: PipelineOptions,
         start: Start<O>,
@@ -188,7 +187,7 @@ impl Pipeline {
         let gauges = stages.gauges();
         let mut loops = Loops::new(&engine, bound);
         let open = Arc::new(open_dispatcher);
-        // The kernel signals one thread only what happens to a socket. fcntl(2), F_SETOWN
+        // The kernel signals events of a socket to one thread only. fcntl(2), F_SETOWN
         let keeps_watch = !matches!(options.dispatcher, Mechanism::RtSig(_));
         for number in 0..stages.readers.len() {
             let (engine, stages, name) = (engine.clone(), stages.clone(), format!("read {number}"));
@@ -209,8 +208,8 @@ impl Pipeline {
         }
         for number in 0..stages.session_threads {
             let (engine, stages) = (engine.clone(), stages.clone());
-            // It ends when its queue is closed, and it has done what it was doing. How long that
-            // takes is up to a session, so nothing waits for it.
+            // The thread ends once its queue is closed and it has finished its current batch. That
+            // depends on a session, so nothing waits for it.
             let run = move || SessionThread::new(engine, stages).run();
             LoopThreads::detach(format!("session {number}"), run)?;
         }

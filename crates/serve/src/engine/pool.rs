@@ -1,10 +1,10 @@
-//! The accept pool of the engines that have a fiber or a thread for each connection: each of these
-//! workers accepts a connection and then serves it, and a few always wait for the next.
+//! The accept pool of engines with one fiber or thread per connection: each of these workers
+//! accepts a connection and then serves it, and a few always wait for the next.
 //!
-//! At its limit of connections a server *pauses accepting*: all workers are busy, and the kernel
-//! keeps further connections in the listen queue, in the order in which they came, until one ends.
-//! A 503 would cost an accept, a reply and a close for each at the time when the server can least
-//! afford it, and invite the peer to try again at once.
+//! At its connection limit a server *pauses accepting*: all workers are busy, and the kernel keeps
+//! further connections in the listen queue, in order, until one ends. A 503 would cost an accept, a
+//! reply and a close each when the server can least afford it, and invite the peer to retry at
+//! once.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -18,25 +18,24 @@ use crate::registry::Connections;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// Number of workers that wait for connections, per accept point: as many connections are taken in
-/// one turn, so that a crowd that arrives at once is not let in one by one while those inside are
-/// served.
+/// Workers that wait for connections, per accept point. A burst of this many connections is
+/// accepted in one turn, rather than one by one while others are served.
 const SPARE_MIN: usize = 32;
 
-/// Beyond this number of waiting workers, one that has ended its connection ends itself.
+/// Number of waiting workers above which a worker that has served its connection ends.
 const SPARE_MAX: usize = 128;
 
-/// Workers beyond the limit of connections, for those that are told that there is no space.
+/// Workers beyond the connection limit that send refusals.
 pub(super) const REFUSERS: usize = 32;
 
-/// Time to send a refusal: a fresh socket's buffer takes the line at once.
+/// Time to send a refusal: the buffer of a fresh socket takes it at once.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(100);
 
-/// After running out of descriptors or memory: long enough for some connections to end, short
+/// Pause after running out of descriptors or memory: long enough for some connections to end, short
 /// enough to go unnoticed in the listen queue.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// The workers, and where they wait.
+/// The workers and their accept points.
 pub(crate) struct AcceptPool<L, O> {
     pub(crate) admission: Admission<O>,
     pub(crate) connections: Arc<Connections>,
@@ -46,15 +45,15 @@ pub(crate) struct AcceptPool<L, O> {
     is_fixed: bool,
 }
 
-/// A running pool, as the server sees it.
+/// A running pool, from the server's view.
 pub(crate) struct Workers<L> {
     connections: Arc<Connections>,
     listeners: Vec<Arc<L>>,
-    /// A Unix socket's file goes when its `Bound` does.
+    /// Keeps the files of Unix sockets, which are removed with their `Bound`.
     bound: Vec<Bound>,
 }
 
-/// A pool, and what is known of it elsewhere.
+/// A pool, and the part of it that the server keeps.
 type Made<L, O> = (Arc<AcceptPool<L, O>>, Workers<L>);
 
 /// A listener that workers wait on.
@@ -85,7 +84,7 @@ impl<L: Listener> Workers<L> {
     }
 }
 
-/// One listener on one processor: where workers wait. In cache lines of its own (two, which x86
+/// One listener on one processor, where workers wait. In cache lines of its own (two, which x86
 /// prefetches together).
 #[repr(align(128))]
 pub(crate) struct AcceptPoint<L> {
@@ -99,8 +98,8 @@ pub(crate) struct AcceptPoint<L> {
 }
 
 impl<L, O> AcceptPool<L, O> {
-    /// A pool for all processors, without workers, which accept from what `listen` makes of each
-    /// socket that is bound.
+    /// A pool for all processors, without workers yet. They accept from the listeners that `listen`
+    /// makes of each bound socket.
     ///
     /// # Errors
     /// Those of `listen`.
@@ -134,7 +133,7 @@ impl<L, O> AcceptPool<L, O> {
             total_max: workers
                 .unwrap_or(workers_max)
                 .min(workers_max)
-                // At least one for each listener, or nothing would accept from it.
+                // At least one per listener, since otherwise nothing would accept from it.
                 .max(listeners.len())
                 + refusers,
             is_fixed: workers.is_some(),
@@ -152,10 +151,10 @@ impl<L, O> AcceptPool<L, O> {
         &self.points[index]
     }
 
-    /// Starts the first workers; `spawn` makes one that accepts at the point of this index.
+    /// Starts the first workers; `spawn` makes one that accepts at the point with this index.
     ///
     /// # Errors
-    /// What `spawn` reports.
+    /// Errors of `spawn`.
     pub(crate) fn start(&self, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
         let wanted = if self.is_fixed { self.total_max } else { self.points.len() * SPARE_MIN };
         for index in (0..self.points.len()).cycle().take(wanted) {
@@ -167,7 +166,7 @@ impl<L, O> AcceptPool<L, O> {
         Ok(())
     }
 
-    /// Counts one more worker in; `false` if there are as many as there may be.
+    /// Counts one more worker; `false` if the limit is reached.
     fn take_slot(&self) -> bool {
         let set = Ordering::Relaxed;
         let fetch = Ordering::Relaxed;
@@ -175,20 +174,20 @@ impl<L, O> AcceptPool<L, O> {
         self.total.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Adds a worker, which has a slot, to a point.
+    /// Adds a worker, which already has a slot, to a point.
     fn add(&self, index: usize, spawn: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
         self.point(index).idle.fetch_add(1, Ordering::Relaxed);
         spawn(index).inspect_err(|_| self.give_up(index))
     }
 
-    /// Counts out a worker that waits.
+    /// Uncounts a waiting worker.
     fn give_up(&self, index: usize) {
         self.total.fetch_sub(1, Ordering::Relaxed);
         self.point(index).idle.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits for the next connection; `None` when the listener was closed, and the worker has been
-    /// counted out.
+    /// Waits for the next connection; `None` if the listener was closed, and the worker has been
+    /// uncounted.
     pub(crate) fn accept<T>(
         &self,
         index: usize,
@@ -206,7 +205,7 @@ impl<L, O> AcceptPool<L, O> {
         }
     }
 
-    /// Waits if need be after an error; `false` if accepting ends.
+    /// Pauses after an error if necessary; `false` if accepting ends.
     fn survives(&self, error: &io::Error) -> bool {
         if error.kind() == io::ErrorKind::NotConnected {
             return false; // The listener was closed.
@@ -219,8 +218,8 @@ impl<L, O> AcceptPool<L, O> {
         true
     }
 
-    /// Counts a connection in. `false` if it is one too many, and has been told so. `spawn` as in
-    /// [`start`](AcceptPool::start).
+    /// Counts a connection. `false` if it exceeds the limit and has been sent the refusal. `spawn`
+    /// as in [`start`](AcceptPool::start).
     pub(crate) fn admit<T: Stream>(
         &self,
         index: usize,
@@ -235,15 +234,15 @@ impl<L, O> AcceptPool<L, O> {
             self.admission.shared.counters.accept_paused();
         }
         let Err(line) = admitted else { return true };
-        // In the clear also where TLS is spoken, as memcached does: a handshake is what there is no
-        // space for.
+        // In plain text even on a TLS listener, as in memcached: there is no capacity for a
+        // handshake.
         let deadline = Instant::now() + REFUSAL_PATIENCE;
         let _ = stream.send(&[IoSlice::new(line.as_bytes())], false, deadline);
         self.admission.refused();
         false
     }
 
-    /// Few are left that wait: more should, up to the limit. When none waits, accepting pauses
+    /// Adds waiting workers if few are left, up to the limit. While none waits, accepting pauses
     /// until a connection ends.
     fn add_spare(&self, index: usize, count: usize, spawn: impl Fn(usize) -> io::Result<()>) {
         for _ in 0..count {
@@ -256,8 +255,7 @@ impl<L, O> AcceptPool<L, O> {
         }
     }
 
-    /// After a connection: whether the worker goes on, or is one too many and has been counted
-    /// out.
+    /// Decides after a connection whether the worker continues; if not, it has been uncounted.
     pub(crate) fn is_to_stay(&self, index: usize) -> bool {
         let idle = &self.point(index).idle;
         if !self.is_fixed && idle.load(Ordering::Relaxed) >= SPARE_MAX {

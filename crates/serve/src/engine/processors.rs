@@ -1,4 +1,4 @@
-//! The processors of the engines that run on fibers: started, shown and counted.
+//! The processors of engines on fibers: start, description and counters.
 
 use std::io;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use fiber::{BackendChoice, ProcessorCounters, Runtime};
 use crate::messages;
 use crate::metrics::MetricsWriter;
 
-/// A fiber that keeps its processor for so long is a mistake of ours: the monitor says which one,
-/// and what it does.
+/// Time after which a fiber that does not yield counts as a bug: the monitor reports which one, and
+/// what it does.
 const STALL_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// # Errors
-/// What the kernel says to new threads and rings.
+/// Errors of new threads and rings.
 pub(super) fn start(processors: usize, backend: BackendChoice) -> io::Result<Runtime> {
     let builder = Runtime::builder().processors(processors).backend(backend);
     let builder = builder.stall_detector(STALL_THRESHOLD);
@@ -24,7 +24,7 @@ pub(super) fn start(processors: usize, backend: BackendChoice) -> io::Result<Run
 
 pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {
     let processors = runtime.counters();
-    // All samples of a metric stand together, so the counter's name is the outer loop.
+    // Samples of a metric must be adjacent, so the counter's name is the outer loop.
     for (at, (name, help, _)) in ProcessorCounters::default().iter().enumerate() {
         let name = format!("weft_processor_{name}_total");
         for (number, counters) in processors.iter().enumerate() {

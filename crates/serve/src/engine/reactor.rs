@@ -1,10 +1,10 @@
-//! Event loops: the parts that engines share whose threads wait for many connections at once.
+//! Event loops: parts shared by the engines whose threads wait for many connections at once.
 //!
 //! `context` (shared by all threads of an engine) · `acceptor`, `listeners`, `connection_limit`,
 //! `accept_thread` (accepting) · `poller` (event sources of one loop: readiness, timers and the run
-//! queue) · `budget` (how far a connection goes in one turn) · `socket`, `output` (non-blocking
-//! calls) · `waker`, `inbox` (the part of a loop that other threads share) · `loops` (all loops, as
-//! the server sees them) · `threads` · `counters`.
+//! queue) · `budget` (a connection's share of one turn) · `socket`, `output` (non-blocking calls) ·
+//! `waker`, `inbox` (the part of a loop that other threads share) · `loops` (all loops, from the
+//! server's view) · `threads` · `counters`.
 
 mod accept_thread;
 mod acceptor;
@@ -37,6 +37,6 @@ pub(crate) use socket::{FileReader, Socket, Wait};
 pub(crate) use threads::LoopThreads;
 pub(crate) use waker::LoopHandle;
 
-/// Bytes to receive at a time: all that has come meanwhile, as a rule, and little enough for a
+/// Bytes to receive at a time: usually all input that has arrived, and little enough for a
 /// processor's cache.
 pub(crate) const RECEIVE_LEN: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! A connection that a worker serves, from its admission until it is counted as closed.
+//! A connection being served by a worker, from its admission until it is counted as closed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::registry::{Connection, IdleSince, Registered};
 use crate::stream::Stream;
 
 pub(crate) struct Serving<S: Session, T: Stream> {
-    /// `None` once it has ended.
+    /// `None` once the conversation has ended.
     driver: Option<(Driver<S, T>, Registered)>,
 }
 
@@ -33,8 +33,8 @@ impl<S: Session, T: Stream> Serving<S, T> {
         &self.driver.as_ref().expect("served until it ends").0
     }
 
-    /// Goes on with the conversation; `false` if it has ended. A session that panics is our
-    /// mistake, and ends this connection only: the hook has reported it.
+    /// Continues the conversation; `false` if it has ended. A panicking session is a bug, and ends
+    /// only this connection: the hook has reported it.
     pub(crate) fn guard(
         &mut self,
         go_on: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>,
@@ -44,10 +44,9 @@ impl<S: Session, T: Stream> Serving<S, T> {
         match gone_on.unwrap_or(Err(Closed::Error)) {
             Ok(()) => true,
             Err(closed) => {
-                // The descriptor first, then the count: what counts connections may count
-                // descriptors too.
+                // Drop the descriptor first, then count: tests may count both.
                 let shared = Arc::clone(driver.machine.shared());
-                // So is a session whose destructor panics.
+                // The session's destructor may panic too.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.driver = None));
                 shared.counters.closed(closed);
                 false

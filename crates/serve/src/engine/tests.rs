@@ -1,3 +1,3 @@
-//! An engine for the tests of what all engines promise.
+//! An engine for tests of the common guarantees.
 
 mod smallest;

@@ -1,4 +1,4 @@
-//! The thread engine: a kernel thread for each connection, and plain blocking system calls.
+//! The thread engine: a kernel thread per connection, with plain blocking system calls.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,11 +16,11 @@ use crate::blocking::converse;
 use crate::listen::Bound;
 use crate::stream::ThreadStream;
 
-/// A kernel thread costs some 20 KiB and an entry in the scheduler; beyond these, fibers are the
-/// answer.
+/// Limit on threads. Each costs some 20 KiB and an entry in the scheduler; for more connections use
+/// fibers.
 pub const THREADS_MAX: usize = 8192;
 
-/// A kernel thread's stack: sessions need little.
+/// Stack size of a kernel thread: sessions need little.
 const STACK_SIZE: usize = 256 * 1024;
 
 pub(crate) struct Threads {
@@ -29,10 +29,10 @@ pub(crate) struct Threads {
 
 impl Threads {
     /// # Errors
-    /// What the kernel says to new threads and descriptors.
+    /// Errors of new threads and descriptors.
     pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Threads> {
-        // A thread belongs to no worker. One accepts at a time, so one list of connections is
-        // enough.
+        // A thread belongs to no worker. Only one accepts at a time, so one list of connections
+        // suffices.
         let (pool, workers) = AcceptPool::new(start, Listener::new, 1, THREADS_MAX)?;
         pool.start(|point| spawn(&pool, point))?;
         Ok(Threads { workers })
@@ -53,7 +53,7 @@ fn spawn<S: Session + 'static, O: Opens<S>>(
     builder.spawn(move || serve_connections(&pool, point)).map(drop)
 }
 
-/// A kernel thread's life: accept, serve, and again.
+/// Body of a kernel thread: accepts, serves, and repeats.
 fn serve_connections<S: Session + 'static, O: Opens<S>>(
     pool: &Arc<AcceptPool<Listener, O>>,
     point: usize,
@@ -71,8 +71,8 @@ fn serve_connections<S: Session + 'static, O: Opens<S>>(
     }
 }
 
-/// A listener that kernel threads accept from. One of them waits for the socket or the end, the
-/// others for that one: `poll(2)` would wake them all for every connection.
+/// A listener for kernel threads. One of them waits for the socket or the end, the others for that
+/// thread: `poll(2)` would wake all of them for every connection.
 pub(super) struct Listener {
     fd: OwnedFd,
     end: OwnedFd,
@@ -110,7 +110,7 @@ impl Listener {
 
 impl pool::Listener for Listener {
     fn close(&self) {
-        // Never read, so it stays readable for all.
+        // It is never read, so it stays readable for all.
         let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
     }
 }

@@ -58,7 +58,7 @@ impl FromStr for Address {
     type Err = io::Error;
 
     /// # Errors
-    /// `InvalidInput`; the text says what to write instead.
+    /// `InvalidInput`; the text shows a valid form.
     fn from_str(text: &str) -> io::Result<Address> {
         if let Some(rest) = text.strip_prefix("unix:") {
             return parse_unix(text, rest);
@@ -105,7 +105,7 @@ fn parse_name(text: &str) -> io::Result<Address> {
 }
 
 fn parse_port(text: &str, port: &str) -> io::Result<u16> {
-    // u16::from_str takes a sign; a port has none.
+    // u16::from_str accepts a sign; a port has none.
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
         Ok(port) if digits => Ok(port),

@@ -36,7 +36,7 @@ pub struct Bound {
 pub(super) const URLS_MAX: usize = 8;
 
 impl Bound {
-    /// A socket of this process alone, in the clear.
+    /// A socket owned by this process, without TLS.
     pub(super) fn new(address: Address, socket: OwnedFd, backlog: Backlog) -> Bound {
         Bound {
             address,
@@ -57,7 +57,7 @@ impl Bound {
         }
         if let Address::Tcp(_) = self.address {
             for socket in self.sockets() {
-                // It can fail for lack of memory; new clients may then be reset.
+                // This may fail for lack of memory; new clients may then be reset.
                 let _ = drop_handshakes(socket);
             }
         }
@@ -93,11 +93,11 @@ impl Bound {
         matches!(&self.address, Address::Unix { path: own, .. } if own == path)
     }
 
-    /// Changes the owner of the file of a Unix socket that this process created, so that the user
-    /// to whom the process changes can remove it at the end.
+    /// Changes the owner of the file of a Unix socket that this process created, so that the later
+    /// user of the process can remove it at the end.
     ///
     /// # Errors
-    /// The error of chown(2), or that the file was replaced.
+    /// Errors of chown(2), or the file was replaced.
     pub fn give_to(&self, user: u32, group: u32) -> io::Result<()> {
         match &self.file {
             Some(file) => file.give_to(user, group),
@@ -213,7 +213,7 @@ fn drop_handshakes(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Addresses of this machine that others can reach; none if the kernel will not tell.
+/// Addresses of this machine that others can reach; empty if the kernel does not list them.
 fn interface_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs::getifaddrs() else {
         return Vec::new();
@@ -223,7 +223,7 @@ fn interface_addresses() -> Vec<IpAddr> {
         .filter_map(|interface| interface.address.ip_addr())
         .filter(|ip| match ip {
             IpAddr::V4(four) => !four.is_loopback() && !four.is_link_local(),
-            // A link-local address needs a zone, and browsers take none.
+            // A link-local address needs a zone, which browsers do not support.
             IpAddr::V6(six) => !six.is_loopback() && !six.is_unicast_link_local(),
         })
         .collect()

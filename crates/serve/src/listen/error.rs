@@ -85,7 +85,7 @@ impl BindError {
     }
 }
 
-/// Advice for an address that is given twice.
+/// Advice for a repeated address.
 pub(super) const HELD_HERE: &str = "this process already listens there; name each address once";
 
 fn in_use(tried: SocketAddr) -> String {
@@ -95,7 +95,7 @@ fn in_use(tried: SocketAddr) -> String {
         Some((_, holder)) => {
             format!("the port is in use by {holder}; stop it or choose another port")
         }
-        // Or a connection: the kernel gives them ports of net.ipv4.ip_local_port_range.
+        // Or by a connection: the kernel takes ports for them from net.ipv4.ip_local_port_range.
         None => format!(
             "the port is in use, by another user's process or as the local port of a connection; \
              `sudo ss -tanp 'sport = :{port}'` shows which: stop it or choose another port"
@@ -136,7 +136,7 @@ impl fmt::Display for BindError {
 }
 
 impl From<BindError> for io::Error {
-    /// With the kind of the system's error, and the sentence.
+    /// Keeps the kind of the system's error, and the sentence.
     fn from(error: BindError) -> io::Error {
         let kind = error.cause().map_or(io::ErrorKind::Other, io::Error::kind);
         io::Error::new(kind, error)
@@ -167,7 +167,7 @@ mod tests {
         assert!(text.starts_with("cannot listen at [::]:80: "), "{text}");
     }
 
-    /// Seen: 127.0.0.1 given twice was explained by `[::]`, at which no socket listened.
+    /// Seen: 127.0.0.1 given twice was blamed on `[::]`, at which no socket listened.
     #[test]
     fn overlap_with_an_own_listener() {
         let check = |held: &str, tried: &str, end: &str| {

@@ -1,4 +1,4 @@
-//! Several sockets at one address, so that each of several threads has a listen queue of its own.
+//! Several sockets at one address, so that each thread has a listen queue of its own.
 
 use std::io;
 
@@ -7,18 +7,18 @@ use rustix::io::Errno;
 use super::{Address, Bound, tcp};
 
 impl Bound {
-    /// Listens with so many sockets at the address: the kernel spreads connections over them by
-    /// their hash (`SO_REUSEPORT`, socket(7)). It goes on with one where that cannot be: on a Unix
-    /// socket, on one that was inherited, which is not ours alone, and once the process has become
-    /// another user, which the kernel lets join no group of the former one. So it comes before
-    /// that. A second call adds what is missing.
+    /// Listens with `count` sockets at the address: the kernel spreads connections over them by
+    /// their hash (`SO_REUSEPORT`, socket(7)). Keeps a single socket where this is not possible: on
+    /// a Unix socket, on an inherited one, which other processes may share, and after a change of
+    /// user, since the kernel requires the same user for all. It must therefore be called before
+    /// that. A second call adds missing sockets.
     ///
-    /// The first socket of an address was bound without the option, so a port that another process
-    /// holds was found taken. From now on processes of the same user may join, as with every server
-    /// that listens in this way.
+    /// The first socket of an address was bound without the option, so a port held by another
+    /// process has been noticed. From now on processes of the same user may join, as with every
+    /// server that listens this way.
     ///
     /// # Errors
-    /// What `bind(2)` and `listen(2)` report.
+    /// Errors of `bind(2)` and `listen(2)`.
     pub(crate) fn split(&mut self, count: usize) -> io::Result<()> {
         let Address::Tcp(address) = self.address else {
             return Ok(());
@@ -61,7 +61,7 @@ mod tests {
         let clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
         let shares: Vec<_> = bound.sockets().map(accepted).collect();
         assert_eq!(shares.iter().sum::<usize>(), CLIENTS, "{shares:?}");
-        // By a hash: all on one socket out of four would be 4 to the power of -99.
+        // By a hash: the probability that one of four sockets gets all is 4 to the power of -99.
         assert!(shares.iter().all(|share| *share < CLIENTS), "{shares:?}");
         drop(clients);
     }

@@ -1,4 +1,4 @@
-//! Handshakes that the kernel has begun for a listener.
+//! Handshakes in progress at a listener.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 /// True if a handshake with one of these ports of this network namespace is in progress: its SYN
-/// was answered, and the connection is not in the listener's queue yet. Also `true` if that cannot
-/// be found out.
+/// was answered, and the connection is not in the listen queue yet. Also true if that cannot be
+/// determined.
 pub(crate) fn handshakes_under_way(ports: &[u16]) -> bool {
     let asked = ports
         .iter()
@@ -16,7 +16,7 @@ pub(crate) fn handshakes_under_way(ports: &[u16]) -> bool {
     asked.unwrap_or_else(|_| listed(ports))
 }
 
-/// Asks by netlink, which says nothing of other sockets, however many there are. sock_diag(7)
+/// Asks by netlink, whose answer covers only these sockets, however many others exist. sock_diag(7)
 fn asked_of_kernel(port: u16) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let family = AddressFamily::NETLINK;
@@ -24,7 +24,7 @@ fn asked_of_kernel(port: u16) -> io::Result<bool> {
     let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         rustix::net::send(&socket, &request(family as u8, port), SendFlags::empty())?;
-        // An answer is there when the request was taken. It is whole, or what fits says enough.
+        // The answer is complete when the request was accepted; a truncated one suffices.
         let mut buffer = [0; 4096];
         let (len, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
         match kind_of(&buffer[..len]) {
@@ -61,7 +61,7 @@ fn kind_of(answer: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(kind.try_into().ok()?))
 }
 
-/// Looks for them in the list of all sockets, where netlink is forbidden.
+/// Searches the list of all sockets, where netlink is forbidden.
 fn listed(ports: &[u16]) -> bool {
     let tables = ["tcp", "tcp6"].map(|name| fs::read(format!("/proc/thread-self/net/{name}")));
     if tables.iter().all(Result::is_err) {
@@ -72,7 +72,7 @@ fn listed(ports: &[u16]) -> bool {
     rows.any(|row| parse_handshake(row).is_some_and(|port| ports.contains(&port)))
 }
 
-/// The local port in a row of `/proc/net/tcp{,6}`, if it is a handshake's. proc(5)
+/// The local port in a row of `/proc/net/tcp{,6}`, if it is a handshake. proc(5)
 fn parse_handshake(row: &[u8]) -> Option<u16> {
     // sl local_address rem_address st
     let mut fields = row.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(parse_handshake(b""), None);
     }
 
-    /// A deferred accept keeps a handshake under way until the client sends something.
+    /// A deferred accept keeps a handshake in progress until the client sends something.
     #[test]
     fn handshakes_of_other_ports_do_not_count() {
         use std::net::{TcpListener, TcpStream};
@@ -111,7 +111,7 @@ mod tests {
         let [idle, deferring] = ["127.0.0.1:0"; 2].map(|at| TcpListener::bind(at).unwrap());
         let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
         let seconds: libc::c_int = 30;
-        // SAFETY: the option is an int, which is what is passed. tcp(7), `TCP_DEFER_ACCEPT`
+        // SAFETY: the option is an int, and an int is passed. tcp(7), `TCP_DEFER_ACCEPT`
         let set = unsafe {
             libc::setsockopt(
                 deferring.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! The process that holds a port, a socket file or a TAP interface, if it can be found out.
+//! The process that holds a port, a socket file or a TAP interface, as far as it can be determined.
 
 use std::fmt;
 use std::fs;

@@ -24,7 +24,7 @@ pub struct Inherited {
 /// First descriptor passed. sd_listen_fds(3)
 const FIRST_FD: RawFd = 3;
 
-/// More sockets than this are a mistake in the environment.
+/// Most sockets; more indicate a mistake in the environment.
 const INHERITED_MAX: u32 = 1024;
 
 /// Takes the sockets that `LISTEN_FDS` announces, if `LISTEN_PID` is this process; none otherwise.
@@ -50,7 +50,7 @@ fn announced(
     let Some(count) = variable("LISTEN_FDS") else {
         return Ok(Vec::new());
     };
-    // A child of the process that the sockets are for inherits the variables.
+    // Child processes of the intended process inherit the variables.
     if variable("LISTEN_PID").and_then(|pid| pid.parse().ok()) != Some(process) {
         return Ok(Vec::new());
     }
@@ -73,8 +73,8 @@ fn take(fd: RawFd, name: &str) -> Result<OwnedFd, BindError> {
     rustix::io::fcntl_getfd(probe).map_err(|errno| {
         BindError::new(place(fd, name), "no such descriptor is open").because(errno)
     })?;
-    // SAFETY: it is open, and `LISTEN_PID` says that the parent of this process left it to us;
-    // `TAKEN` lets us take it once.
+    // SAFETY: it is open, and `LISTEN_PID` says that the parent process passed it to this one;
+    // `TAKEN` ensures that it is taken once.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -52,7 +52,7 @@ pub(super) fn bind_name(
         }
         match bind_tcp(address, backlog) {
             Ok(one) => bound.push(one),
-            // `localhost` may resolve to ::1 even without IPv6; the other address is enough.
+            // `localhost` may resolve to ::1 even without IPv6; the other address suffices.
             Err(errno @ (Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {
                 unavailable = Some(explain(asked, address)(errno));
             }
@@ -133,7 +133,7 @@ pub(super) fn listener(
     // Accepted sockets inherit it, which saves a system call for every connection.
     sockopt::set_tcp_nodelay(&socket, true)?;
     if address.is_ipv6() {
-        // [::] takes IPv4 too, whatever net.ipv6.bindv6only says. ipv6(7)
+        // [::] accepts IPv4 too, regardless of net.ipv6.bindv6only. ipv6(7)
         let is_v6_only = first.map_or(Ok(false), sockopt::ipv6_v6only)?;
         sockopt::set_ipv6_v6only(&socket, is_v6_only)?;
     }

@@ -117,7 +117,7 @@ fn advice_on_an_address_given_twice() {
     check(&own, "this process already listens there; name each");
     let part = format!("this process already listens at {own}, which is a part of that");
     check(&format!("0.0.0.0:{}", tcp(&bound).port()), &part);
-    // Seen: "weft (process 1234) listens there; stop it", of the process itself.
+    // Seen: "weft (process 1234) listens there; stop it", about the process itself.
     let folder = tempfile::tempdir().unwrap();
     let path = format!("unix:{}/socket", folder.path().display());
     let _bound = bind_one(&path);

@@ -37,13 +37,13 @@ fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Locks the directory, so that of two servers that start at once neither takes the other's bound
-/// socket, not yet listening, for a stale one. Returns `None` if it cannot be locked.
+/// Locks the directory. Otherwise, of two servers that start at once, one could take the other's
+/// socket, bound but not yet listening, for a stale one. Returns `None` if it cannot be locked.
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
-    // A start takes milliseconds. A longer lock has another purpose.
+    // A start takes milliseconds. A longer lock belongs to something else.
     for _ in 0..50 {
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Some(folder);
@@ -108,7 +108,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Opens the file that the path names now, without following links.
+/// Opens the current file at the path, without following links.
 fn pin(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
@@ -124,7 +124,7 @@ pub(super) struct SocketFile {
     path: PathBuf,
     /// Device and inode number.
     id: (u64, u64),
-    /// Set once; a later file with the same name and inode is another.
+    /// Set once; a later file with the same name and inode is a different one.
     is_removed: AtomicBool,
 }
 
@@ -133,8 +133,8 @@ impl SocketFile {
     fn adopt(path: &Path, mode: u32) -> io::Result<SocketFile> {
         let pinned = pin(path)?;
         let stat = rustix::fs::fstat(&pinned)?;
-        // In a directory of another user the name may be a link to /etc/shadow by now. So the mode
-        // of the checked inode is set, not of the name.
+        // In another user's directory the name may be a link to /etc/shadow by now. Therefore the
+        // mode is set on the checked inode, not by name.
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(replaced());
         }

@@ -24,7 +24,7 @@ fn number(zone: &str) -> Option<u32> {
     }
 }
 
-/// Name of an interface, or its number if it does not exist any more.
+/// Name of an interface, or its number if it no longer exists.
 pub(super) fn name(number: u32) -> String {
     let mut buffer = [0 as libc::c_char; libc::IF_NAMESIZE];
     // SAFETY: the buffer is as long as if_indextoname(3) demands.
@@ -41,8 +41,8 @@ pub(super) fn name(number: u32) -> String {
 mod tests {
     use super::super::{Address, bound::url};
 
-    /// Seen: `--listen '[fe80::1%eth0]:80'` was refused, and the URL that was printed for the same
-    /// by number had no zone. Every machine has the interface `lo`, and its number is 1.
+    /// Seen: `--listen '[fe80::1%eth0]:80'` was refused, and the URL printed for the address by
+    /// number had no zone. Every machine has the interface `lo`, with number 1.
     #[test]
     fn zone_by_name_and_number() {
         for zone in ["lo", "1"] {

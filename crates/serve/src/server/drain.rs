@@ -1,4 +1,4 @@
-//! The end of a server, in which no client loses a request that it has sent.
+//! The end of a server, at which no client loses a request that it has sent.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use super::Server;
 use crate::connection::DRAIN_GRACE;
 use crate::listen::{Address, Bound, handshakes_under_way};
 
-/// Time for handshakes under way to end, so that their connections come into the listen queue: of
-/// clients on this machine, and of those that may be elsewhere, a round trip away.
+/// Time for handshakes in progress to complete and enter the listen queue: for clients on this
+/// machine, and for clients elsewhere, a round trip away.
 const HANDSHAKE_PATIENCE_HERE: Duration = Duration::from_millis(20);
 const HANDSHAKE_PATIENCE: Duration = DRAIN_GRACE;
 
-/// Time, with that, for the connections in the listen queue to be accepted, on a busy machine or at
-/// the limit of connections.
+/// Time, including that, for the connections in the listen queue to be accepted, on a busy machine
+/// or at the connection limit.
 const QUEUE_PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two checks of a drain.
@@ -27,14 +27,14 @@ const DRAIN_STEP: Duration = Duration::from_millis(2);
 const CUT_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Ends gracefully. While connections are open, all goes on for up to a quarter of a second,
-    /// but every reply says that it is the last one of its connection: a client that has a request
-    /// on its way gets its reply. Then no more handshakes begin, and those under way have a quarter
-    /// of a second as well (20 ms if all clients are on this machine). Then closes connections that
-    /// are idle, lets the others finish, and cuts what is left at the
-    /// [deadline](crate::limits::Limits::drain_deadline). Returns how many were cut.
+    /// Ends gracefully. While connections are open, everything continues for up to a quarter of a
+    /// second, but every reply announces the end of its connection: a request in flight gets its
+    /// reply. Then no more handshakes begin, and those in progress get a quarter of a second as
+    /// well (20 ms if all clients are on this machine). Then idle connections are closed, others
+    /// may finish, and the rest is cut at the [deadline](crate::limits::Limits::drain_deadline).
+    /// Returns the number of cut connections.
     ///
-    /// A server without connections, and without handshakes under way, ends at once.
+    /// A server without connections and handshakes in progress ends at once.
     pub fn drain(&self) -> usize {
         let start = Instant::now();
         let deadline = start + self.shared.limits.drain_deadline;
@@ -48,7 +48,7 @@ impl Server {
         self.running.close_idle(self.shared.start.elapsed());
         while self.connection_count() > 0 && Instant::now() < deadline {
             thread::sleep(DRAIN_STEP);
-            // Again: those that were accepted lately have their moment, too.
+            // Repeated: recently accepted connections get their time, too.
             self.running.close_idle(self.shared.start.elapsed());
         }
         self.shared.server_state.cut();
@@ -60,23 +60,23 @@ impl Server {
         cut
     }
 
-    /// Ends all waits for connections, and the listening of sockets that are ours alone: clients
-    /// that connect from now on are refused, not left to wait. An inherited socket goes on
-    /// listening for the process that gets it next.
+    /// Ends all waits for connections, and shuts down sockets that only this server uses: clients
+    /// that connect from now on are refused, not left to wait. An inherited socket continues to
+    /// listen for the process that gets it next.
     ///
-    /// Clients that are about to connect, or wait in the queue, are waited for until the deadline.
+    /// Waits until the deadline for clients that are connecting, or in the listen queue.
     pub(super) fn stop_listening(&self, deadline: Instant) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return; // Drained already.
         }
         let ours = || self.own_listeners();
         // Stop queueing first: connections that are still in the queue when it closes are reset.
-        // Then those in it have time to be accepted.
+        // Then give those in it time to be accepted.
         ours().for_each(Bound::stop_queueing);
         let deadline = deadline.min(Instant::now() + QUEUE_PATIENCE_MAX);
         self.wait_for_handshakes(deadline.min(Instant::now() + handshake_patience(ours())));
         while self.has_waiting_clients() && Instant::now() < deadline {
-            // At the limit of connections those in the queue wait for these to end.
+            // At the connection limit, clients in the queue wait for these to end.
             self.running.close_idle(self.shared.start.elapsed());
             thread::sleep(DRAIN_STEP);
         }
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Gives handshakes the time until then, or until they have ended if there are few enough
+    /// Waits for handshakes until then, or until they have ended if there are few enough
     /// connections to tell.
     fn wait_for_handshakes(&self, until: Instant) {
         let ports: Vec<u16> = self.own_listeners().filter_map(Bound::port).collect();
@@ -98,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Listeners that no other process goes on with.
+    /// Listeners that no other process will continue to use.
     fn own_listeners(&self) -> impl Iterator<Item = &Bound> {
         let listeners = self.running.listeners().iter();
         listeners.filter(|bound| !bound.is_inherited())
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// For how long handshakes with these listeners may go on.
+/// Time for handshakes with these listeners.
 fn handshake_patience<'a>(mut listeners: impl Iterator<Item = &'a Bound>) -> Duration {
     let has_far_clients = |bound: &Bound| match bound.address {
         Address::Tcp(address) => !address.ip().is_loopback(),
@@ -124,8 +124,8 @@ fn handshake_patience<'a>(mut listeners: impl Iterator<Item = &'a Bound>) -> Dur
     if listeners.any(has_far_clients) { HANDSHAKE_PATIENCE } else { HANDSHAKE_PATIENCE_HERE }
 }
 
-/// True if a connection waits in the listen queue. A socket that was shut down has no queue, and is
-/// readable all the same.
+/// True if a connection waits in the listen queue. A socket that was shut down has no queue, but is
+/// readable too.
 fn has_connections(listener: impl AsFd) -> bool {
     let mut fds = [PollFd::new(&listener, PollFlags::IN)];
     let _ = poll(&mut fds, Some(&Timespec::default()));
@@ -147,7 +147,7 @@ mod tests {
     use crate::listen::{Address, bind};
     use crate::server::Settings;
 
-    /// Sends back what comes, and says when it is told of a drain.
+    /// A session that echoes input, and announces a drain.
     struct Goodbye;
 
     impl Session for Goodbye {
@@ -163,9 +163,8 @@ mod tests {
         }
     }
 
-    /// Nothing comes from an idle client, and what waits for it on a fiber or a thread of its own
-    /// is woken by nothing before the drain closes it. Its session is told even so, and what it
-    /// says arrives.
+    /// An idle client sends nothing, and its waiting fiber or thread is not woken before the drain
+    /// closes it. Its session is told of the drain even so, and its last words arrive.
     #[test]
     fn an_idle_session_hears_of_a_drain() {
         let fibers = |backend| Engine::Fiber { processors: 1, backend };
@@ -193,8 +192,8 @@ mod tests {
     }
 
     /// Seen: every stop on TCP took 1.3 s, without a single connection. Cause: the server was
-    /// drained, and dropped after it; the second look at the listen queue took the hang-up of a
-    /// closed socket for a client that waits.
+    /// drained, and then dropped; the second check of the listen queue took the hang-up of a closed
+    /// socket for a waiting client.
     #[test]
     fn a_shut_down_listener_is_empty() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -211,7 +210,7 @@ mod tests {
         [Engine::Thread, Engine::default(), event, pipeline]
     }
 
-    /// A systemd unit that is stopped leaves its clients to the next start.
+    /// A systemd unit that is stopped leaves waiting clients to the next start.
     #[test]
     fn an_inherited_socket_goes_on_listening() {
         for engine in all_engines() {
@@ -235,9 +234,9 @@ mod tests {
         }
     }
 
-    /// Seen: an idle server needed 270 ms to stop, and the next one found its port taken. Cause: a
-    /// quarter of a second for requests on their way, and 20 ms for handshakes, also where no
-    /// client was. Cure: neither is waited for then.
+    /// Seen: an idle server took 270 ms to stop, and the next one found its port taken. Cause: it
+    /// waited a quarter of a second for requests in flight, and 20 ms for handshakes, even without
+    /// clients. Cure: it then waits for neither.
     #[test]
     fn a_server_without_clients_waits_for_nothing() {
         for engine in all_engines() {
@@ -250,7 +249,7 @@ mod tests {
             let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
             let name = format!("{server:?}");
             assert!(!server.has_clients(), "{name}");
-            // For ever, if it were waited for.
+            // It would wait very long for handshakes.
             server.wait_for_handshakes(Instant::now() + Duration::from_secs(86_400));
             let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
             client.write_all(b"line\n").unwrap();
@@ -260,9 +259,9 @@ mod tests {
         }
     }
 
-    /// Seen (in review): a client that was further away than 20 ms was reset by a drain, although
-    /// its handshake had been answered. Cause: that was how long handshakes had, wherever clients
-    /// are. Cure: they have a quarter of a second, unless all clients are on this machine.
+    /// Seen (in review): a client further away than 20 ms was reset by a drain, although its
+    /// handshake had been answered. Cause: handshakes had that long, wherever the client was. Cure:
+    /// they have a quarter of a second, unless all clients are on this machine.
     #[test]
     fn a_far_handshake_has_a_round_trip() {
         let directory = tempfile::tempdir().unwrap();
@@ -278,8 +277,8 @@ mod tests {
     }
 
     /// Seen: clients in the queue of a Unix socket were reset when the server drained. Cause: only
-    /// queues of TCP sockets were waited for. Cure: the socket's file goes first, so that no more
-    /// get into the queue, and those in it are served.
+    /// queues of TCP sockets were waited for. Cure: the socket's file is removed first, so that no
+    /// more enter the queue, and those in it are served.
     #[test]
     fn a_unix_queue_is_served_in_a_drain() {
         for engine in all_engines() {
@@ -295,7 +294,7 @@ mod tests {
             let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
             let name = format!("{server:?}");
             let connect = || UnixStream::connect(&path).unwrap();
-            // They keep others waiting until the drain closes them.
+            // They make others wait until the drain closes them.
             let idle = [connect(), connect()];
             let mut waiting = [(); 8].map(|()| connect());
             for client in &mut waiting {

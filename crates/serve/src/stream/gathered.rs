@@ -11,10 +11,10 @@ const GATHERED_MAX: usize = 16;
 /// Chunks in memory, for one send.
 pub(crate) struct Gathered<'a> {
     slices: ArrayVec<IoSlice<'a>, GATHERED_MAX>,
-    /// The bytes in all of them.
+    /// Total length.
     pub(crate) len: usize,
-    /// Something follows at once: a file, or the end of the stream. What is sent before it can
-    /// leave with it in one packet.
+    /// Something follows at once: a file, or the end of the stream. The last bytes may leave in
+    /// one packet with it.
     pub(crate) more_follows: bool,
 }
 
@@ -24,8 +24,8 @@ impl<'a> Gathered<'a> {
         Gathered { slices: ArrayVec::new_const(), len: 0, more_follows: false }
     }
 
-    /// Takes those at the front of `out`, up to the next file. `is_last` says that nothing follows
-    /// `out`. In place, because a result of this size would be copied.
+    /// Takes the chunks at the front of `out`, up to the next file. `is_last`: nothing follows
+    /// `out`. Works in place, because a result of this size would be copied.
     #[inline]
     pub(crate) fn gather(&mut self, out: &'a Outbox, is_last: bool) {
         self.more_follows = is_last;

@@ -1,5 +1,5 @@
-//! Packets that are full: pages of a file, and the last bytes of a connection in one packet with
-//! the end of the stream.
+//! Full packets: pages of a file are sent in them, and the last bytes of a connection share one
+//! with the end of the stream.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,15 +7,15 @@ use rustix::net::sockopt::set_tcp_cork;
 
 use crate::connection::FilePiece;
 
-/// Sends the last bytes of all by `send`. If `is_all` says of its result that it has sent them, the
-/// last packet waits for the end of the stream: that saves a packet, and the peer the work with it.
+/// Sends the last bytes of a connection by `send`. If `is_all` of the result is true, the last
+/// packet waits for the end of the stream, which saves a packet and the peer's work for it.
 fn send_last<R>(
     socket: BorrowedFd<'_>,
     send: impl FnOnce() -> R,
     is_all: impl FnOnce(&R) -> bool,
 ) -> R {
-    // A packet that is not full waits for more, or for the end. tcp(7). Sockets of other kinds have
-    // no packets, and refuse this.
+    // A packet that is not full waits for more data or the end. tcp(7). Sockets of other kinds have
+    // no packets, and refuse the option.
     let _ = set_tcp_cork(socket, true);
     let sent = send();
     if !is_all(&sent) {
@@ -24,16 +24,16 @@ fn send_last<R>(
     sent
 }
 
-/// Bytes of a file that the kernel sends at a time: as many as fit into a pipe. splice(2)
+/// Bytes of a file that the kernel sends at a time: the capacity of a pipe. splice(2)
 const AT_A_TIME_LEN: u64 = 64 * 1024;
 
-/// Sends pages of a file by `send`, in packets that are full but for the last one; `is_all` says of
-/// its result that it has sent all of the piece. If nothing follows the piece, its last packet
-/// waits for the end of the stream.
+/// Sends pages of a file by `send`, in full packets except for the last one; `is_all` of the
+/// result: all of the piece was sent. If nothing follows the piece, its last packet waits for the
+/// end of the stream.
 ///
-/// The last bytes of what the kernel sends at a time do not fill a packet. They wait for the next
-/// ones, but an acknowledgement that comes meanwhile pushes them out: measured on the loopback, 1
-/// to 5 packets more in 18. `TCP_CORK` keeps them. tcp(7)
+/// The last bytes of each 64 KiB do not fill a packet. They wait for the next ones, but an
+/// acknowledgement meanwhile pushes them out: measured on the loopback, 1 to 5 additional packets
+/// in 18. `TCP_CORK` holds them back. tcp(7)
 pub(crate) fn send_pages<R>(
     socket: BorrowedFd<'_>,
     piece: &FilePiece<'_>,
@@ -46,7 +46,7 @@ pub(crate) fn send_pages<R>(
     let is_corked = piece.len > AT_A_TIME_LEN && set_tcp_cork(socket, true).is_ok();
     let sent = send();
     if is_corked {
-        // What has failed has no packets any more.
+        // After a failure there are no packets left.
         let _ = set_tcp_cork(socket, false);
     }
     sent
@@ -86,9 +86,9 @@ mod tests {
         }
     }
 
-    /// Seen: 1 MiB was up to 21 packets and not 17. Cause: a file is sent 64 KiB at a time, and an
-    /// acknowledgement between two of them pushes out a packet that is not full yet. Cure: such
-    /// packets are held back until all is sent.
+    /// Seen: 1 MiB took up to 21 packets instead of 17. Cause: a file is sent 64 KiB at a time, and
+    /// an acknowledgement between two of them pushes out an incomplete packet. Cure: such packets
+    /// are held back until all is sent.
     #[test]
     fn partial_packets_are_held_back_in_a_piece() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

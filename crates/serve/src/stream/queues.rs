@@ -7,21 +7,21 @@ use rustix::net::Shutdown;
 
 use crate::connection::Queues;
 
-/// Not in `libc`: the bytes in the send queue that were not sent. `linux/sockios.h`, tcp(7)
+/// Missing in `libc`: the unsent bytes in the send queue. `linux/sockios.h`, tcp(7)
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 
-/// Counts the bytes in a socket's queues; those not sent only if that is asked, because each count
-/// is a system call: some 0.4 us on a virtual machine, where a connection with one small
-/// request costs 20.
+/// Counts the bytes in a socket's queues; unsent ones only on request, because each count is a
+/// system call: some 0.4 us on a virtual machine, where a connection with one small request costs
+/// 20.
 ///
-/// The last packet waits for the end of the stream, and would count as unsent. So our side ends
-/// before that count. Otherwise `close(2)` sends both, without a call more.
+/// The last packet waits for the end of the stream, and would count as unsent. This side is
+/// therefore ended before that count. Without the count, `close(2)` sends both in one call.
 pub(crate) fn queues(socket: BorrowedFd<'_>, asks_unsent: bool) -> io::Result<Queues> {
     let unread = queue(socket, libc::FIONREAD)?;
     let unsent = if asks_unsent {
-        // The peer may be gone already; the close that follows is no different then.
+        // The peer may be gone already; the close that follows is the same then.
         let _ = rustix::net::shutdown(socket, Shutdown::Write);
-        // A Unix socket hands over at once what is sent.
+        // A Unix socket delivers sent bytes at once.
         queue(socket, SIOCOUTQNSD).unwrap_or(0)
     } else {
         0
@@ -29,7 +29,7 @@ pub(crate) fn queues(socket: BorrowedFd<'_>, asks_unsent: bool) -> io::Result<Qu
     Ok(Queues { unread, unsent })
 }
 
-/// True if bytes wait in a socket that goes on. A Unix socket hands over at once what is sent.
+/// True if an open socket has unsent bytes. A Unix socket delivers sent bytes at once.
 pub(super) fn has_unsent(socket: BorrowedFd<'_>) -> bool {
     matches!(queue(socket, SIOCOUTQNSD), Ok(1..))
 }

@@ -8,11 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::{Unacked, UnackedCheck};
 
-/// Looks at the bytes in a socket's send queue, as long as a peer may take them. Unless all of them
-/// have left the socket, it is not writable until they have.
+/// Counts the bytes in a socket's send queue, while the peer may take them. Until all of them have
+/// left the socket, it is not writable.
 pub(crate) fn unacked(socket: BorrowedFd<'_>, check: &UnackedCheck) -> io::Result<Unacked> {
-    // A Unix socket has no such option. It is writable when its peer has read most of what was
-    // sent.
+    // A Unix socket lacks this option. It is writable when its peer has read most of the bytes.
     let report_when_sent = |is_on| {
         let _ = set_tcp_notsent_lowat(socket, is_on);
     };
@@ -24,7 +23,7 @@ pub(crate) fn unacked(socket: BorrowedFd<'_>, check: &UnackedCheck) -> io::Resul
     let len = len as u64;
     report_when_sent(len > check.enough);
     let reported = poll_for(socket, PollFlags::OUT, Duration::ZERO)?;
-    // Reset, or shut down both ways: reported whether it is asked for or not. poll(2)
+    // Reset, or shut down both ways: always reported. poll(2)
     if reported.intersects(PollFlags::ERR | PollFlags::HUP) {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
@@ -35,11 +34,11 @@ pub(crate) fn unacked(socket: BorrowedFd<'_>, check: &UnackedCheck) -> io::Resul
     Ok(Unacked { len, all_is_sent })
 }
 
-/// Sets whether the socket counts as writable only when all that was sent has left it: less than
-/// one byte may wait then. Otherwise the system's setting decides. tcp(7), `TCP_NOTSENT_LOWAT`
+/// Sets whether the socket counts as writable only when all sent bytes have left it: less than one
+/// byte may then wait. Otherwise the system's setting applies. tcp(7), `TCP_NOTSENT_LOWAT`
 fn set_tcp_notsent_lowat(socket: BorrowedFd<'_>, is_on: bool) -> io::Result<()> {
     let bytes = libc::c_int::from(is_on);
-    // SAFETY: the option is an int, which is what is passed.
+    // SAFETY: the option is an int, and an int is passed.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -78,7 +77,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::stream::{FiberStream, Stream, ThreadStream};
 
-    /// Sockets full of what their peers have not read.
+    /// Sockets full of bytes that their peers have not read.
     pub(crate) fn full() -> [(OwnedFd, OwnedFd); 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -94,7 +93,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// Reads all that comes.
+    /// Reads everything that arrives.
     pub(crate) fn drain(peer: OwnedFd) {
         let mut peer = std::fs::File::from(peer);
         thread::spawn(move || while let Ok(1..) = peer.read(&mut [0; 65536]) {});
@@ -105,9 +104,9 @@ pub(crate) mod tests {
     pub(crate) const WHEN_SENT: UnackedCheck =
         UnackedCheck { after: Duration::from_secs(3600), all_was_sent: false, ..AT_ONCE };
 
-    /// Seen: a client that paused while it took a large file got its last 16 KiB up to 250 ms later
-    /// than it could have. Cause: looks at what it had taken, the rarer the longer it paused. Cure:
-    /// the socket reports that it has sent all.
+    /// Seen: a client that paused while it took a large file got its last 16 KiB up to 250 ms late.
+    /// Cause: checks that became rarer the longer it paused. Cure: the socket reports when it has
+    /// sent all.
     #[test]
     fn unacked_check_is_due_when_all_is_sent() {
         fn check<T: Stream>(stream: T, peer: OwnedFd) {
@@ -136,7 +135,7 @@ pub(crate) mod tests {
             let level = libc::IPPROTO_TCP;
             let name = libc::TCP_NOTSENT_LOWAT;
             let (bytes_at, fd) = ((&raw mut bytes).cast(), socket.as_raw_fd());
-            // SAFETY: the option is an int, for which there is space.
+            // SAFETY: the option is an int, and there is space for one.
             let got = unsafe { libc::getsockopt(fd, level, name, bytes_at, &raw mut len) };
             assert_eq!(got, 0);
             bytes

@@ -1,4 +1,4 @@
-//! Certificate and key files: reading them, and the sentence for each that cannot be used.
+//! Certificate and key files: parsing, and an error sentence for each unusable one.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -19,7 +19,7 @@ use session::HostName;
 use super::validity::Validity;
 use super::{Certificate, Clients, TlsOptions, held, kind};
 
-/// No file of certificates is longer: those of all public authorities together have 0.3 MB.
+/// Longest certificate file: all public authorities together take 0.3 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A certificate chain with its key.
@@ -29,7 +29,7 @@ pub(super) struct Loaded {
     /// Names in the certificate.
     pub(super) names: Vec<HostName>,
     pub(super) validity: Validity,
-    /// A fault that some clients forgive.
+    /// A fault that some clients tolerate.
     pub(super) fault: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Loaded {
     /// Reads the files of a certificate.
     ///
     /// # Errors
-    /// A sentence that names the file and says what is wrong with it.
+    /// A sentence that names the file and its fault.
     pub(super) fn open(
         certificate: &Certificate,
         options: &TlsOptions,
@@ -63,7 +63,7 @@ impl Loaded {
         }))
     }
 
-    /// True if the certificate is for a host; for a wildcard, if it has the same.
+    /// True if the certificate covers a host; a wildcard must match exactly.
     pub(super) fn is_for(&self, host: &HostName) -> bool {
         let wildcard = host.as_str().split_once('.').map(|(_, rest)| format!("*.{rest}"));
         let is_it = |name: &HostName| name == host || Some(name.as_str()) == wildcard.as_deref();
@@ -144,8 +144,7 @@ fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<
         }
         (error, _) => unreadable("the private key", file, &fault(&error)),
     };
-    // By what it is and not by what stands above it, as OpenSSL does: keys are mislabelled now and
-    // then.
+    // Detected by content rather than by label, as in OpenSSL: keys are sometimes mislabelled.
     let der = if options.key_is_der {
         bytes
     } else {
@@ -159,7 +158,7 @@ fn key(certificate: &Certificate, options: &TlsOptions) -> Result<PrivateKeyDer<
 #[derive(Clone, Debug)]
 pub(super) struct Authorities {
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
-    /// Hash of the certificates, and of whether one is required of clients.
+    /// Hash of the certificates, and of whether clients must have one.
     pub(super) digest: [u8; 32],
 }
 
@@ -167,7 +166,7 @@ impl Authorities {
     /// Reads the file of authorities.
     ///
     /// # Errors
-    /// A sentence that names the file and says what is wrong with it.
+    /// A sentence that names the file and its fault.
     pub(super) fn open(
         clients: &Clients,
         provider: &Arc<CryptoProvider>,
@@ -195,11 +194,11 @@ impl Authorities {
     }
 }
 
-/// The fault of a PEM file, without the line that it is in: of a key that would be a secret.
+/// The fault of a PEM file, without quoting the line: in a key that would reveal a secret.
 fn fault(error: &pem::Error) -> String {
     match error {
         pem::Error::IllegalSectionStart { .. } => JOINED.to_owned(),
-        // The label of a file whose lines are joined is all of it.
+        // If all lines of a file are joined, the label is the whole file.
         pem::Error::MissingSectionEnd { end_marker } if end_marker.len() > LABEL_LINE_LEN_MAX => {
             JOINED.to_owned()
         }
@@ -213,27 +212,27 @@ fn fault(error: &pem::Error) -> String {
 const JOINED: &str = "a line goes on behind '-----BEGIN …-----'; line breaks must be real ones, \
                       not spaces or '\\n'";
 
-/// No line that ends a section is longer: the longest label is of 21 letters.
+/// Longest plausible line that ends a section: the longest label has 21 letters.
 const LABEL_LINE_LEN_MAX: usize = 64;
 
 /// Reads a file.
 ///
 /// # Errors
-/// A sentence that names the file and says why it cannot be read.
+/// A sentence that names the file and the reason why it cannot be read.
 pub(super) fn read_file(what: &str, file: &Path) -> Result<Vec<u8>, String> {
     read_whole(file).map_err(|error| unreadable(what, file, &error))
 }
 
 fn read(what: &str, file: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = read_file(what, file)?;
-    // Editors of Windows write it, and OpenSSL 3 skips it.
+    // Windows editors write it, and OpenSSL 3 skips it.
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
     Ok(bytes)
 }
 
-/// Reads a file or a pipe to its end; a device that never ends is refused.
+/// Reads a file or a pipe to its end; an endless device is refused.
 fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;

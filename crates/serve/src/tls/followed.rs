@@ -1,20 +1,20 @@
-//! Files that are read again when they change.
+//! Files that are reloaded when they change.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// What was read from files, and the states of the files.
+/// The contents of files, and the states of the files.
 #[derive(Clone, Debug)]
 pub(super) struct Followed<T> {
     pub(super) value: T,
     pub(super) files: Vec<PathBuf>,
     /// States before the last attempt to read the files.
     tried: Vec<FileState>,
-    /// States at the last look.
+    /// States at the last check.
     seen: Vec<FileState>,
-    /// True if the last attempt failed: the value is an older one.
+    /// True if the last attempt failed and the value is an older one.
     pub(super) is_refused: bool,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Which {
     Changed,
 }
 
-/// Result of a look at files.
+/// Result of a check of files.
 pub(super) enum Look {
     Same,
     /// The files have changed, and may change again: keys and certificates are written one after
@@ -35,12 +35,12 @@ pub(super) enum Look {
     Read(Result<(), String>),
 }
 
-/// A file, through symbolic links, as far as a change of it can be seen.
+/// State of a file, through symbolic links, in which changes are detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FileState {
     /// Device, inode, length, and times of the last changes of contents and inode.
     Regular([i128; 7]),
-    /// A pipe or a device: it is read when that is asked for, and not looked at.
+    /// A pipe or a device: read on request only, and never checked.
     Special,
     Unreadable(io::ErrorKind),
 }
@@ -54,13 +54,13 @@ impl<T> Followed<T> {
         files: Vec<PathBuf>,
         read: impl FnOnce() -> Result<T, String>,
     ) -> Result<Followed<T>, String> {
-        // States come first: a change while files are read is found at the next look.
+        // States are taken first: a change during the read is found at the next check.
         let tried = states(&files);
         Ok(Followed { value: read()?, files, seen: tried.clone(), tried, is_refused: false })
     }
 
     /// Reads the files again: all of them, or those that have changed since the last attempt and
-    /// were the same at the last look, so that a mistake is reported once.
+    /// were the same at the last check, so that a mistake is reported once.
     pub(super) fn update(
         &mut self,
         which: Which,

@@ -1,4 +1,4 @@
-//! Contents of a file in which no certificate or no key was found.
+//! Contents of a file that contains no certificate or no key.
 
 /// True if the key in a file is encrypted: the server cannot ask for a passphrase.
 pub(super) fn is_encrypted_key(bytes: &[u8]) -> bool {
@@ -25,7 +25,7 @@ const LABELS: &[(&str, &str)] = &[
     ("PUBLIC KEY-----", ": it holds a public key"),
 ];
 
-/// A remedy for a file in which nothing was found, or nothing if none is known.
+/// A remedy for a file without usable contents; empty if none is known.
 pub(super) fn instead(bytes: &[u8]) -> &'static str {
     if has(bytes, "-----BEGIN ") && !bytes.split(is_newline).any(begins_section) {
         return ": its -----BEGIN does not begin a line";
@@ -42,7 +42,7 @@ pub(super) fn instead(bytes: &[u8]) -> &'static str {
             ": it is PKCS #12; openssl pkcs12 -nodes -in FILE writes certificate and key as PEM"
         }
         Some(0x30) => ": it is DER; openssl x509 or openssl pkey with -inform DER writes PEM",
-        // The byte order mark of a file that was written by PowerShell.
+        // The byte order mark of a file written by PowerShell.
         Some(0xfe | 0xff) => ": it is UTF-16; write it as UTF-8",
         _ => "",
     }

@@ -1,5 +1,5 @@
-//! The hybrid key exchange of browsers, X25519MLKEM768: what is recorded today stays secret from
-//! the quantum computers of later, and X25519 holds if ML-KEM should not.
+//! The hybrid key exchange of browsers, X25519MLKEM768: traffic recorded today stays secret from
+//! future quantum computers, and X25519 protects it should ML-KEM be broken.
 //! draft-ietf-tls-ecdhe-mlkem
 
 use ml_kem::{Encapsulate, EncapsulationKey768, TryKeyInit};
@@ -15,7 +15,7 @@ const INVALID: Error = Error::PeerMisbehaved(PeerMisbehaved::InvalidKeyShare);
 
 pub(super) static X25519_ML_KEM_768: Hybrid = Hybrid;
 
-/// The server's half: it encapsulates a secret for the client's key.
+/// The server's half: encapsulates a secret for the client's key.
 #[derive(Debug)]
 pub(super) struct Hybrid;
 
@@ -28,7 +28,7 @@ impl SupportedKxGroup for Hybrid {
         let (key, x25519) =
             client_share.split_at_checked(ENCAPSULATION_KEY_LENGTH).ok_or(INVALID)?;
         let x25519 = X25519.start_and_complete(x25519)?;
-        // A key with a coefficient that is not reduced is refused. FIPS 203, 7.2
+        // A key with an unreduced coefficient is refused. FIPS 203, 7.2
         let key = EncapsulationKey768::new_from_slice(key).map_err(|_| INVALID)?;
         let (ciphertext, secret) = key.encapsulate();
         let secret = [&secret[..], x25519.secret.secret_bytes()].concat();
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A client's key of ML-KEM, its exchange by X25519, and what it sends.
+    /// A client's ML-KEM key, its X25519 exchange, and its key share.
     fn client() -> (DecapsulationKey768, Box<dyn ActiveKeyExchange>, Vec<u8>) {
         let key = DecapsulationKey768::generate();
         let x25519 = X25519.start().unwrap();

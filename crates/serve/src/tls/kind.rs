@@ -11,11 +11,11 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::{SubjectPublicKeyInfo, X509Version};
 
-/// The kinds of keys that `ring` signs with.
+/// Key kinds that `ring` supports for signing.
 pub(super) const USABLE: &str = "RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384, or Ed25519";
 
-/// Name of the kind of key of a certificate if it is unsupported; `None` if it is supported, or the
-/// certificate cannot be read.
+/// Name of a certificate's key kind if it is unsupported; `None` if it is supported, or the
+/// certificate cannot be parsed.
 pub(super) fn unusable(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let key = certificate.public_key();
@@ -43,7 +43,7 @@ fn unusable_rsa(key: &SubjectPublicKeyInfo<'_>) -> Option<String> {
 fn unusable_curve(key: &SubjectPublicKeyInfo<'_>) -> Option<String> {
     let parameters = key.algorithm.parameters.as_ref()?;
     if parameters.tag() != Tag::Oid {
-        // RFC 5480 2.1.1 allows names only.
+        // RFC 5480 2.1.1 allows named curves only.
         return Some("ECDSA on a curve that is given by its parameters, not by name".to_owned());
     }
     let curve = parameters.as_oid().ok()?;

@@ -1,4 +1,4 @@
-//! Certificates that come while the server runs, and proofs to the authority that they come from.
+//! Certificates obtained at run time, and proofs for their authority.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,10 +9,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ClientHello;
 use rustls::sign::CertifiedKey;
 
-/// Certificates by name. They go before those of files.
+/// Certificates by name. They take precedence over those of files.
 ///
-/// A name without one yet is refused: a certificate of another name would be refused by the client,
-/// and a self-signed one would teach people to click warnings away.
+/// A connection for a name without a certificate yet is refused: the client would refuse one of
+/// another name, and a self-signed one would teach people to click warnings away.
 #[derive(Debug, Default)]
 pub struct Managed {
     names: RwLock<HashMap<String, Option<Arc<CertifiedKey>>>>,
@@ -28,11 +28,11 @@ impl PartialEq for Managed {
 
 impl Eq for Managed {}
 
-/// The protocol that an authority asks for, and nothing beside it. RFC 8737 4
+/// The only protocol that a validating authority offers. RFC 8737 4
 pub(super) const PROOF_PROTOCOL: &[u8] = b"acme-tls/1";
 
 impl Managed {
-    /// Sets the names; certificates of those that stay are kept.
+    /// Sets the names; certificates of remaining names are kept.
     pub fn set_names(&self, names: impl IntoIterator<Item = String>) {
         let mut held = self.names.write().unwrap_or_else(PoisonError::into_inner);
         let names = names.into_iter().map(|name| {
@@ -42,10 +42,10 @@ impl Managed {
         *held = names.collect();
     }
 
-    /// Gives new connections a certificate for these names.
+    /// Uses a certificate for new connections to these names.
     ///
     /// # Errors
-    /// A sentence about a key that does not fit.
+    /// A sentence about a key that does not match.
     pub fn install(
         &self,
         names: &[String],
@@ -56,7 +56,7 @@ impl Managed {
         let pair = pair.map(Arc::new).map_err(|error| unusable(&error))?;
         let mut held = self.names.write().unwrap_or_else(PoisonError::into_inner);
         for name in names {
-            // A reload may have removed it.
+            // A reload may have removed the name.
             if let Some(old) = held.get_mut(name) {
                 *old = Some(Arc::clone(&pair));
             }
@@ -64,10 +64,10 @@ impl Managed {
         Ok(())
     }
 
-    /// Shows a proof to an authority that asks for this name by tls-alpn-01.
+    /// Shows a proof to an authority that connects for this name by tls-alpn-01.
     ///
     /// # Errors
-    /// A sentence about a key that does not fit.
+    /// A sentence about a key that does not match.
     pub fn show_proof(
         &self,
         name: &str,
@@ -76,14 +76,14 @@ impl Managed {
     ) -> Result<(), String> {
         let key = ring::default_provider().key_provider.load_private_key(key);
         let key = key.map_err(|error| unusable(&error))?;
-        // Its critical extension is unknown to rustls, which would refuse to look at it.
+        // rustls does not know its critical extension, and would refuse to parse it.
         let pair = Arc::new(CertifiedKey::new(vec![proof], key));
         let mut proofs = self.proofs.write().unwrap_or_else(PoisonError::into_inner);
         proofs.insert(name.to_owned(), pair);
         Ok(())
     }
 
-    /// Shows it no more.
+    /// Stops showing the proof.
     pub fn hide_proof(&self, name: &str) {
         let mut proofs = self.proofs.write().unwrap_or_else(PoisonError::into_inner);
         proofs.remove(name);
@@ -96,7 +96,7 @@ impl Managed {
         (pair(one).zip(pair(other))).is_some_and(|(one, other)| Arc::ptr_eq(&one, &other))
     }
 
-    /// The certificate for a client, or its refusal; `None` if the name is not one of these.
+    /// The certificate for a client, or its refusal; `None` if the name is not managed.
     pub(super) fn find(&self, hello: &ClientHello<'_>) -> Option<Option<Arc<CertifiedKey>>> {
         let name = hello.server_name().map(str::to_ascii_lowercase);
         let only = |protocols: &mut dyn Iterator<Item = &[u8]>| {

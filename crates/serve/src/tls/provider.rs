@@ -5,9 +5,9 @@ use rustls::crypto::{CryptoProvider, ring};
 
 use super::hybrid::X25519_ML_KEM_768;
 
-/// Everything of `ring`, and the hybrid key exchange until `ring` has it. Of key exchanges the
-/// client's order decides, of suites the server's: those with AES-128 come first, as browsers have
-/// it, since they are faster and no weaker in practice.
+/// All of `ring`, and the hybrid key exchange until `ring` has it. Key exchanges are chosen by the
+/// client's order, suites by the server's: those with AES-128 come first, as in browsers, since
+/// they are faster and no weaker in practice.
 fn all() -> CryptoProvider {
     let mut ring = ring::default_provider();
     ring.cipher_suites.sort_by_key(|suite| !format!("{:?}", suite.suite()).contains("AES_128"));
@@ -18,7 +18,7 @@ fn all() -> CryptoProvider {
 /// rustls's provider with all suites, or those of the list in its order.
 ///
 /// # Errors
-/// A sentence with the suites that there are.
+/// A sentence that lists the available suites.
 pub(super) fn provider(names: &[String]) -> Result<CryptoProvider, String> {
     let all = all();
     if names.is_empty() {
@@ -35,8 +35,8 @@ pub(super) fn provider(names: &[String]) -> Result<CryptoProvider, String> {
     Ok(CryptoProvider { cipher_suites, ..all })
 }
 
-/// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` as OpenSSL calls it, `ECDHE-RSA-AES128-GCM-SHA256`. The
-/// suites of TLS 1.3 have one name. openssl-ciphers(1)
+/// OpenSSL's name of a suite: `ECDHE-RSA-AES128-GCM-SHA256` for
+/// `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`. TLS 1.3 suites have one name. openssl-ciphers(1)
 fn openssl_name(suite: &SupportedCipherSuite) -> String {
     let name = format!("{:?}", suite.suite());
     match name.strip_prefix("TLS13_") {

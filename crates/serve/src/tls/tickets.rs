@@ -1,5 +1,5 @@
-//! Session tickets: the state of a session, sealed by a key of the server and kept by the client.
-//! RFC 8446 4.6.1, RFC 5077
+//! Session tickets: the state of a session, encrypted with a key of the server and kept by the
+//! client. RFC 8446 4.6.1, RFC 5077
 //!
 //! ```text
 //!  ┌──────────┬───────┬─────────────────────────────────────┬─────┐
@@ -8,8 +8,8 @@
 //!  └──────────┴───────┴──── sealed by AES-256-GCM ──────────┴─────┘
 //! ```
 //!
-//! The time makes a ticket invalid after [`LIFETIME_S`], however long its key is kept. A ticket
-//! opens only where clients are asked for certificates of the same authorities.
+//! The time limits a ticket to [`LIFETIME_S`], however long its key is kept. A ticket is accepted
+//! only if clients are authenticated by the same authorities.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,17 +22,17 @@ use rustls::server::ProducesTickets;
 
 use super::files::read_file;
 
-/// Lifetime of a ticket. A key of memory seals for as long, and opens for twice as long.
+/// Lifetime of a ticket. A key in memory encrypts for this long, and decrypts for twice as long.
 const LIFETIME_S: u32 = 12 * 60 * 60;
 
-/// Lengths of a key file, as nginx, Apache and HAProxy have them.
+/// Lengths of a key file, as in nginx, Apache and HAProxy.
 const KEY_FILE_LENS: [usize; 2] = [48, 80];
 
 /// Most key files.
 const KEY_FILES_MAX: usize = 16;
 
-/// Longest session that is sealed: a ticket has to fit in a message. Only a client's certificates
-/// make one long.
+/// Longest session that is stored in a ticket, which must fit into a message. Only a client's
+/// certificates make one long.
 const SESSION_LEN_MAX: usize = 1 << 14;
 
 const NAME_LEN: usize = 16;
@@ -71,10 +71,10 @@ impl TicketKey {
     }
 }
 
-/// Reads keys, the first of which seals.
+/// Reads keys, of which the first encrypts.
 ///
 /// # Errors
-/// A sentence that names the file and says what is wrong with it.
+/// A sentence that names the file and its fault.
 pub(super) fn read_keys(files: &[PathBuf]) -> Result<Vec<Arc<TicketKey>>, String> {
     if files.len() > KEY_FILES_MAX {
         return Err(format!(
@@ -105,15 +105,15 @@ pub(super) struct TicketKeys {
 
 #[derive(Debug, Default)]
 struct CurrentKeys {
-    /// The first seals, all open.
+    /// The first one encrypts, all decrypt.
     keys: Vec<Arc<TicketKey>>,
-    /// Time from which the first one, a key of memory, seals no more. 0 for keys of files.
+    /// Time until which the first key, one in memory, encrypts. 0 for keys of files.
     seals_until_unix_s: u64,
     is_of_files: bool,
 }
 
 impl TicketKeys {
-    /// Uses keys of files; none for keys of memory.
+    /// Uses keys from files; none selects keys in memory.
     pub(super) fn use_files(&self, keys: &[Arc<TicketKey>]) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if !keys.is_empty() || current.is_of_files {
@@ -125,7 +125,7 @@ impl TicketKeys {
         }
     }
 
-    /// The key that seals now, new if it is time for a new one.
+    /// The current encryption key, replaced if its time is over.
     fn sealing(&self, now_unix_s: u64) -> Option<Arc<TicketKey>> {
         {
             let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,7 @@ impl TicketKeys {
 #[derive(Debug)]
 pub(super) struct Tickets {
     pub(super) keys: Arc<TicketKeys>,
-    /// Digest of the authorities by which clients are known.
+    /// Digest of the authorities that clients' certificates are checked with.
     pub(super) trusted: Option<[u8; 32]>,
 }
 
@@ -237,12 +237,12 @@ mod tests {
     #[test]
     fn a_ticket_opens_for_its_lifetime() {
         let keys = TicketKeys::default();
-        // The last second in which the first key seals.
+        // The last second in which the first key encrypts.
         keys.seal(NOW_UNIX_S, b"", b"x").unwrap();
         let made = NOW_UNIX_S + LIFETIME - 1;
         let ticket = keys.seal(made, b"", b"session").unwrap();
         for (age, is_valid) in [(0, true), (LIFETIME - 1, true), (LIFETIME, false)] {
-            // Another key seals meanwhile.
+            // Another key encrypts meanwhile.
             keys.seal(made + age, b"", b"x").unwrap();
             let opened = keys.open(made + age, b"", &ticket);
             assert_eq!(opened.is_some_and(|opened| opened == b"session"), is_valid, "{age}");

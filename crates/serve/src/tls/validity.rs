@@ -1,4 +1,4 @@
-//! The times between which a certificate chain is valid.
+//! Validity periods of a certificate chain.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ struct Period {
 }
 
 impl Validity {
-    /// Reads the periods of `chain`; a certificate that cannot be read has none.
+    /// Reads the periods of `chain`; an unreadable certificate has none.
     pub(super) fn of(file: PathBuf, chain: &[CertificateDer<'_>]) -> Validity {
         let certificates = chain.iter().filter_map(|der| {
             let (_, certificate) = X509Certificate::from_der(der).ok()?;
@@ -36,7 +36,7 @@ impl Validity {
         Validity { file, periods: periods.collect() }
     }
 
-    /// The end of the server's own certificate, in Unix seconds; 0 if it cannot be read.
+    /// The end of the server's own certificate, in Unix seconds; 0 if it is unreadable.
     pub(super) fn not_after_unix_s(&self) -> i64 {
         self.periods.first().map_or(0, |period| period.not_after)
     }
@@ -65,7 +65,7 @@ impl Validity {
     }
 }
 
-/// A Unix time as a date of HTTP, which has years from 1970 to 9999.
+/// A Unix time as an HTTP date, limited to the years 1970 to 9999.
 fn date(unix_s: i64) -> String {
     const YEAR_9999_UNIX_S: i64 = 253_402_300_799;
     let since_epoch = Duration::from_secs(unix_s.clamp(0, YEAR_9999_UNIX_S) as u64);

@@ -62,7 +62,7 @@ impl Authority {
         }
     }
 
-    /// A client that speaks these versions alone.
+    /// A client that supports only these versions.
     pub(crate) fn client_with(
         &self,
         versions: &[&'static SupportedProtocolVersion],

@@ -28,7 +28,7 @@ use session::{Echo, Opening};
 
 use authority::Authority;
 
-/// Every engine, over every dispatcher that it can stand on.
+/// Every engine, over every dispatcher that it supports.
 fn engines() -> Vec<Engine> {
     let mut engines = vec![
         fibers(BackendChoice::Auto),
@@ -36,7 +36,7 @@ fn engines() -> Vec<Engine> {
         Engine::Thread,
         pipeline(Mechanism::EpollEdge, 1, 1, 1),
     ];
-    // What reports once is for no engine.
+    // No engine supports one-shot dispatchers.
     let all = Mechanism::ALL.into_iter();
     for dispatcher in all.filter(|mechanism| *mechanism != Mechanism::EpollOneShot) {
         engines.push(events(dispatcher, Accept::Own));
@@ -72,11 +72,11 @@ fn pipeline(dispatcher: Mechanism, threads: usize, queue_limit: usize, batch_max
 }
 
 struct Running {
-    /// Serves while it is there.
+    /// Serves while it exists.
     _server: Server,
     tls: Arc<Tls>,
     address: SocketAddr,
-    /// Subjects of the certificates of the clients that were served.
+    /// Subjects of the certificates of served clients.
     subjects: Arc<Mutex<Vec<Option<String>>>>,
 }
 
@@ -106,7 +106,7 @@ impl Running {
         self.connect_to("localhost", config)
     }
 
-    /// The client asks for a name, and checks that the certificate is for it.
+    /// Connects to a name, and checks that the certificate covers it.
     fn connect_to(&self, name: &'static str, config: Arc<ClientConfig>) -> Client {
         let name = name.try_into().unwrap();
         let stream = TcpStream::connect(self.address).unwrap();
@@ -115,7 +115,7 @@ impl Running {
     }
 }
 
-/// For a test that would otherwise hang; none waits for it to pass.
+/// Limit for a test that would otherwise hang; none waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn echoes(client: &mut Client, bytes: &[u8]) -> bool {
@@ -123,7 +123,7 @@ fn echoes(client: &mut Client, bytes: &[u8]) -> bool {
     client.write_all(bytes).is_ok() && client.read_exact(&mut back).is_ok() && back == bytes
 }
 
-/// The peer ended the connection, in whichever way.
+/// True if the peer has ended the connection in any way.
 fn is_ended(mut stream: impl Read) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -174,7 +174,7 @@ fn an_unfinished_handshake_times_out() {
         let running = start(engine, authority.options(), limits.clone());
         let mut stream = TcpStream::connect(running.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The beginning of a handshake record, and no more. RFC 8446 5.1
+        // Only the beginning of a handshake record. RFC 8446 5.1
         stream.write_all(&[22, 3, 1, 1, 0, 1]).unwrap();
         assert!(is_ended(stream));
         assert_eq!(running.tls.handshake_count(), 0);
@@ -219,7 +219,7 @@ fn new_connections_get_the_new_certificate() {
     assert!(echoes(&mut running.connect(newer.client(None)), b"five\n"));
 }
 
-/// What looks at changed files lead to: nothing at the first, as they may change again.
+/// Messages of a second check; the first one reports nothing, as files may change again.
 fn looks(tls: &Tls) -> Vec<Result<String, String>> {
     let first = tls.look();
     assert!(first.is_unsettled && first.news.is_empty(), "{first:?}");
@@ -256,7 +256,7 @@ fn changed_files_are_followed() {
     };
     let newer = der(&authority, "newer");
     let older = shown(&running, &authority, "localhost");
-    // The certificate comes before its key: it is told once, and nothing changes.
+    // The certificate is replaced before its key: this is reported once, and nothing changes.
     replace("newer.pem", "server.pem");
     let [Err(why)] = &looks(tls)[..] else { panic!("it is not used") };
     assert!(why.starts_with("not reloaded: the certificate "), "{why}");
@@ -268,7 +268,7 @@ fn changed_files_are_followed() {
     assert!(matches!(&looks(tls)[..], [Ok(text)] if text.ends_with("server.pem")));
     assert_eq!(shown(&running, &authority, "localhost"), newer);
     assert!(metrics(tls).contains("\nweft_tls_certificates_refused 0\n"));
-    // Gone for a moment.
+    // Missing for a moment.
     let pem = fs::read(authority.file("server.pem")).unwrap();
     fs::remove_file(authority.file("server.pem")).unwrap();
     assert!(tls.look().is_unsettled);
@@ -284,7 +284,7 @@ fn metrics(tls: &Tls) -> String {
     String::from_utf8(metrics.finish()).unwrap()
 }
 
-/// As certbot has them: `live/` has links, which a renewal switches one by one.
+/// Like certbot: `live/` contains links, which a renewal switches one by one.
 #[test]
 fn switched_links_are_followed() {
     let authority = Authority::new();
@@ -343,7 +343,7 @@ fn other_options_hold_for_new_connections() {
     assert_eq!(shown(&running, &authority, "b.test"), der(&authority, "one"));
     tls.adopt(tls.plan(options(&["b.test"])).unwrap());
     assert_eq!(shown(&running, &authority, "b.test"), der(&authority, "two"));
-    // Only what is new is read, and all of it has to be there.
+    // Only new files are read, and they must be complete.
     let one = der(&authority, "one");
     fs::write(authority.file("one.pem"), "torn").unwrap();
     tls.adopt(tls.plan(options(&[])).unwrap());
@@ -424,12 +424,12 @@ fn servers_with_a_key_file_resume_sessions() {
         assert_eq!(handshake(&a), HandshakeKind::Full, "{version:?}");
         assert_eq!(handshake(&b), HandshakeKind::Resumed);
         assert_eq!(handshake(&a), HandshakeKind::Resumed);
-        // A new key comes first, and the old one still opens.
+        // A new key comes first, and the old one still decrypts.
         b.tls.adopt(b.tls.plan(options(&[two.clone(), one.clone()])).unwrap());
         assert_eq!(handshake(&b), HandshakeKind::Resumed);
-        // That ticket is of the new key, which the other server does not know yet.
+        // That ticket uses the new key, which the other server does not know yet.
         assert_eq!(handshake(&a), HandshakeKind::Full);
-        // The old key is gone.
+        // The old key is removed.
         b.tls.adopt(b.tls.plan(options(only(&two))).unwrap());
         assert_eq!(handshake(&b), HandshakeKind::Full);
     }
@@ -444,8 +444,7 @@ fn servers_with_a_key_file_resume_sessions() {
     assert!(Tls::open(options(&many)).unwrap_err().contains("17 keys for tickets, and 16 at most"));
 }
 
-/// Otherwise an authority that was taken from the file would be trusted as long as its clients
-/// come back.
+/// Otherwise a removed authority would be trusted as long as its clients return.
 #[test]
 fn a_reload_ends_sessions_with_client_certificates() {
     let authority = Authority::new();
@@ -617,8 +616,8 @@ fn what_is_wrong_with_the_files_is_said() {
     assert!(refusal(no_key).ends_with("server.pem holds no private key: add --key"));
     let others_key = shows(authority.certificate("server", "other"));
     assert!(refusal(others_key).ends_with("other.key do not belong together"));
-    // Seen: a key with a passphrase was no private key, and files that were exchanged or DER had
-    // nothing in PEM. Cause: the file was not looked at again. Cure: what it holds is said.
+    // Seen: a key with a passphrase was reported as no private key, and swapped or DER files as
+    // without PEM. Cause: the file's contents were not examined. Cure: they are named.
     let server = authority.certificate("server", "server");
     let key = server.key.clone().unwrap();
     let holds = |chain: &PathBuf, key: &PathBuf| {
@@ -649,7 +648,7 @@ fn what_is_wrong_with_the_files_is_said() {
         why.contains("p521.key is ECDSA on the curve P-521, which is not supported; use RSA"),
         "{why}"
     );
-    // Seen: a chain that begins with its authority was a key that does not belong to it.
+    // Seen: a chain that begins with its authority was reported as a key that does not match.
     let ca = authority.issuer.pem();
     let reversed = authority.file("reversed.pem");
     let own = fs::read_to_string(&server.chain).unwrap();
@@ -679,8 +678,8 @@ fn a_byte_order_mark_is_skipped() {
     assert!(Tls::open(options).is_ok());
 }
 
-/// Seen: a key whose line breaks were written as `\n` was shown, byte by byte, in the message about
-/// it. Cause: the parser's errors hold the line. Cure: messages have words of their own.
+/// Seen: a key whose line breaks were written as `\n` appeared, byte by byte, in its error message.
+/// Cause: the parser's errors contain the line. Cure: messages have their own text.
 #[test]
 fn no_message_shows_what_a_file_holds() {
     let authority = Authority::new();

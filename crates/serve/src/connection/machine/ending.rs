@@ -1,4 +1,4 @@
-//! Events of the end of a conversation: errors, time-outs, drain, and the last looks at the socket.
+//! Events at the end of a conversation: errors, time-outs, drain, last checks of the socket.
 
 use std::io;
 
@@ -48,7 +48,7 @@ impl<S: Session> Machine<S> {
                 self.give_up(GiveUp::TimedOut(phase), state, now);
             }
             State::Discard(closed) => self.state = State::CheckQueues(closed),
-            // These do not wait for the peer.
+            // These states do not wait for the peer.
             State::Open
             | State::Turn
             | State::Work
@@ -70,8 +70,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// The server drains: the conversation ends at the next request boundary, or soon if it is at
-    /// one.
+    /// Begins a drain: the conversation ends at the next request boundary, or soon if it is at one.
     pub(crate) fn handle_drain(&mut self, now: Now) {
         if self.drain == Drain::No {
             self.drain = Drain::Pending;
@@ -84,7 +83,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// The drain's time is up. Whatever is under way is cut.
+    /// Ends a drain: its time is up, and everything still open is cut.
     pub(crate) fn handle_cut(&mut self, now: Now) {
         if self.outgoing.is_some() || !matches!(self.state, State::Close(_)) {
             self.state = State::Close(Closed::Drained);
@@ -124,7 +123,7 @@ impl<S: Session> Machine<S> {
                 }
                 _ => State::Close(closed),
             };
-            // Our side ended before they were counted.
+            // The server's side had ended before the queues were counted.
             if has_unsent && matches!(self.state, State::Finish(_)) {
                 self.handle_finished(Ok(()), now);
                 if let Some(linger) = &mut self.linger {
@@ -136,7 +135,7 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Takes the result of [`Action::Finish`]: our side of the stream has ended.
+    /// Takes the result of [`Action::Finish`]: the server's side of the stream has ended.
     pub(crate) fn handle_finished(&mut self, finished: io::Result<()>, now: Now) {
         if let Err(error) = finished {
             return self.handle_error(&error, now);
@@ -151,8 +150,8 @@ impl<S: Session> Machine<S> {
                     State::Discard(closed)
                 }
             };
-            // What follows is discarded as it comes, whether it is in records or not; and behind
-            // the peer's goodbye the end of the stream is still to come.
+            // Further input is discarded undecrypted; after the peer's close_notify the end of the
+            // stream is still to come.
             self.tls = None;
             self.held = Vec::new();
             self.is_ended = self.is_stream_ended;
@@ -160,7 +159,7 @@ impl<S: Session> Machine<S> {
         self.settle(now);
     }
 
-    /// Discards input that came behind the last request.
+    /// Discards input that follows the last request.
     pub(super) fn discard(&mut self, input_len: usize, now: Now) {
         let (State::Discard(closed), Some(linger)) = (self.state, &mut self.linger) else {
             return;
@@ -172,7 +171,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Announces a drain to the session, if there is one and the conversation goes on.
+    /// Announces a drain to the session, if there is one and the conversation continues.
     pub(super) fn announce_drain(&mut self, now: Now) {
         if self.drain == Drain::Pending && self.is_idle() {
             self.add_sending(now);
@@ -190,7 +189,7 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Lets the session say why the conversation ends.
+    /// Lets the session announce the reason for the end.
     pub(super) fn give_up(&mut self, reason: GiveUp, state: State, now: Now) {
         if let Some(session) = &mut self.session {
             let out = &mut outgoing(&mut self.outgoing, &self.shared, now).out;
@@ -199,9 +198,9 @@ impl<S: Session> Machine<S> {
         self.state = state;
     }
 
-    /// Ends an idle connection in a drain. The session has the last word, which waits for space as
-    /// briefly as TLS's goodbye. The peer of a session that has one, as HTTP/2, sends as it reads:
-    /// its last reply may still lie in a socket.
+    /// Ends an idle connection in a drain. The session may send last words, which wait for space as
+    /// briefly as a close_notify. The peer of such a session, for example of HTTP/2, sends while it
+    /// reads: its last reply may still be in a socket.
     pub(super) fn end_drained(&mut self, now: Now) {
         self.give_up(GiveUp::Drained, State::CheckQueues(Closed::Drained), now);
         if let Some(outgoing) = &mut self.outgoing
@@ -213,8 +212,8 @@ impl<S: Session> Machine<S> {
         }
     }
 
-    /// Closes at once, without what is still to be sent. If the end had been decided on before, and
-    /// only last words were lost, that is the reason.
+    /// Closes at once, without sending the rest. If the end had been decided before, and only last
+    /// words were lost, the earlier reason counts.
     pub(super) fn fail(&mut self, why: Closed, now: Now) {
         let is_reply_lost =
             self.outgoing.is_some() && !self.tls.as_ref().is_some_and(|tls| tls.has_ended);

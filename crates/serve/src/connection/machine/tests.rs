@@ -82,7 +82,7 @@ fn endless_pipelining_is_answered_in_order() {
     let mut expected = String::new();
     for number in 0..20_000 {
         let line = format!("say {number}\n");
-        // Cut in the middle, so that something is always held.
+        // Split in the middle, so that something is always held.
         let (front, back) = line.split_at(1 + number % line.len());
         world.say(front);
         world.say(back);
@@ -132,7 +132,7 @@ fn a_long_body_fills_the_sessions_buffer() {
         world.machine.handle_filled(Ok(filled), world.now);
         assert_eq!(world.run(), left);
     }
-    // The rest is short, so it comes as input, with the next request behind it.
+    // The rest is short, so it arrives as input, followed by the next request.
     assert_eq!(world.say(&("\u{1}".repeat(60) + "say next\n")), Blocked::Receive);
     assert_eq!(world.take_got(), "300 bytes, sum 300\nnext\n");
 }
@@ -205,7 +205,7 @@ fn no_progress_ends_at_the_send_timeout() {
 fn progress_extends_the_send_timeout() {
     let limits = World::new().limits();
     let window_s = limits.send_rate_window.as_secs();
-    // As many bytes in a window as it must take, in a few pieces; or one less.
+    // The minimum number of bytes in a window, in a few pieces; or one less.
     let check = |short: usize, expected| {
         let mut world = World::new();
         world.window = 0;
@@ -238,7 +238,7 @@ fn a_deadline_counts_from_the_last_event() {
         world.pass(world.limits().idle_timeout - NANOSECOND);
         let early = world.now;
         world.machine.handle_timeout(early);
-        // The first one has less time.
+        // The first wait is shorter.
         if world.run() != Blocked::Receive {
             world = World::new();
         }
@@ -250,9 +250,9 @@ fn a_deadline_counts_from_the_last_event() {
 #[test]
 fn idle_time_begins_when_the_reply_was_taken() {
     // Seen: a client that took 80 s for a download was closed at its end, with `idle_timeout` at 75
-    // s; one that had sent half of its next request was timed out as well. Cause: the wait counted
-    // from when the reply was made, and nothing is received while it is sent. Cure: the time of
-    // sending is added.
+    // s; a client that had sent half of its next request was timed out as well. Cause: the wait
+    // counted from when the reply was made, and nothing is received while it is sent. Cure: the
+    // duration of sending is added.
     let limits = World::new().limits();
     let sent_slowly = |input: &str, drains: bool| {
         let mut world = World::new();
@@ -329,8 +329,8 @@ fn a_peer_that_is_gone_gets_nothing_more() {
 #[test]
 fn unused_input_is_refused_as_too_long() {
     // Seen: the reason was counted as `session`, so `too_long` was always 0. Cause: the driver
-    // followed the refusal as if the session had made it. Cure: the reason goes along with the
-    // lingering.
+    // treated the refusal as if the session had made it. Cure: the reason is kept while the
+    // connection lingers.
     let mut world = World::new();
     let line = "x".repeat(16 * 1024);
     for _ in 0..64 {
@@ -344,9 +344,9 @@ fn unused_input_is_refused_as_too_long() {
 
 #[test]
 fn unrequested_input_is_bounded() {
-    // Seen: an engine that tells all that comes made a machine hold it all, while the session was
-    // at work or a reply waited. Cause: what is held was measured only when the session asked for
-    // more. Cure: also when it is held.
+    // Seen: an engine that passes on all input made a machine hold it all, while the session was
+    // at work or a reply waited. Cause: held input was only checked when the session asked for
+    // more. Cure: it is also checked when held.
     let too_much = |world: &mut World| {
         let input = [b'x'; 16 * 1024];
         let mut longest = 0;
@@ -396,8 +396,8 @@ fn a_file_taken_at_once_is_not_held_back() {
     assert_eq!(world.asked, [OutputAction::Pages { len, check }; 2]);
 }
 
-/// Seen: the last 16 KiB of a large file came a round trip late, because they were held back until
-/// all else was taken. Cure: the last 256 KiB are copies, which need not be waited for.
+/// Seen: the last 16 KiB of a large file arrived a round trip late, because they were held back
+/// until the rest was taken. Cure: the last 256 KiB are copies, which need no wait.
 #[test]
 fn end_of_a_slow_file_is_held_back() {
     let copied = COPIED_END_LEN - HELD_BACK_LEN;
@@ -427,9 +427,9 @@ fn end_of_a_slow_file_is_held_back() {
     };
     let after = [0, 100, 125].map(|us| check(Duration::from_micros(us), true));
     assert_eq!(world.asked, after);
-    // Seen: a client that paused got the end up to 250 ms after the rest, the longer the pause the
-    // later. Cause: pauses between looks that grow with it. Cure: as long as the socket has not
-    // sent all, the next look is due when it has, and the pauses begin anew then.
+    // Seen: a client that paused got the end up to 250 ms after the rest, later for longer pauses.
+    // Cause: delays between checks that grow with the pause. Cure: until the socket has sent all,
+    // the next check is due when it has, and the delays start again then.
     world.asked.clear();
     world.unacked.all_is_sent = false;
     (0..3).for_each(|_| assert_eq!(world.step(), None));
@@ -453,14 +453,14 @@ fn end_of_a_slow_file_is_held_back() {
     let late = stuck.now.monotonic - until;
     assert!(late <= Duration::from_millis(250), "{late:?} after the send time-out");
     // Seen: 2,000 peers that never took a file's end cost 10 % of a processor. Cause: each was
-    // looked at 50 times a second. Cure: the longer the wait, the rarer the looks.
+    // checked 50 times a second. Cure: checks become rarer during a wait.
     let wait = stuck.limits().send_timeout;
     let looks_max = 50 + wait.as_millis() / 250;
     let looks = stuck.asked.iter();
     let looks = looks.filter(|asked| matches!(asked, OutputAction::Unacked(_)));
     assert!(looks.count() as u128 <= looks_max, "above {looks_max} in {wait:?}");
 
-    // What it takes between two looks is its rate.
+    // The bytes taken between two checks are the peer's rate.
     let trickle = |len| {
         let mut world = slow();
         world.unacked.len = FILE_LEN;
@@ -499,10 +499,10 @@ fn a_rare_file_is_one_read() {
     assert!(world.got == [&file(900_000)[..], b"x\n"].concat());
 }
 
-/// Seen: with some 75 peers that took large files slowly, everyone's files were read 16 KiB at a
-/// time. Cause: what was read for a peer was held until it had taken it, and all buffers have one
-/// limit. Cure: it is held for a second. What is left then goes back and is read again when there
-/// is space, as much at a time as the peer has taken.
+/// Seen: with some 75 peers that took large files slowly, files were read 16 KiB at a time for all
+/// peers. Cause: bytes read for a peer were held until it had taken them, and all buffers share one
+/// limit. Cure: they are held for a second. The rest is then dropped and read again when there is
+/// space, as much at a time as the peer has taken.
 #[test]
 fn fetched_bytes_go_back_from_a_slow_peer() {
     let mut world = World::new();
@@ -519,7 +519,7 @@ fn fetched_bytes_go_back_from_a_slow_peer() {
         _ => panic!("nothing is held, and the rest is wanted"),
     };
     assert_eq!(share, 200_000);
-    // The longer the peer is quick again, the more.
+    // More is read the longer the peer is quick again.
     world.window = usize::MAX;
     assert_eq!(world.run(), Blocked::Receive);
     assert_eq!(world.reads[1..5], [200_000, 200_000, 400_000, 800_000]);
@@ -539,7 +539,7 @@ fn fetched_bytes_go_back_from_a_slow_peer() {
     assert_eq!(stalled.now.monotonic, begun + stalled.limits().send_timeout);
 }
 
-/// Seen: a third of what was read for a steadily slow peer was thrown away and read again. Cause:
+/// Seen: a third of the bytes read for a steadily slow peer was dropped and read again. Cause:
 /// twice as much was read each time, however long the last piece had taken. Cure: only if it was
 /// taken quickly.
 #[test]
@@ -583,7 +583,7 @@ fn a_split_request_counts_from_its_first_byte() {
     assert_eq!(asked(&[("say after a silence\n", 9)]), [9, 9]);
 }
 
-/// How many replies were counted, and how many seconds they took together.
+/// Number of counted replies, and their total time in seconds.
 fn replied(world: &World) -> (u64, f64) {
     let mut out = MetricsWriter::default();
     let counted = world.machine.shared.counters.snapshot();
@@ -624,7 +624,7 @@ fn reply_time_is_first_byte_to_last() {
     world.window = usize::MAX;
     world.run();
     assert_eq!(replied(&world), (2, 4.0 + 3.0));
-    // Neither does anything else need the time.
+    // Other events do not need the time either.
     world.machine.handle_input(b"flood 3\n", world.now);
     assert!(!world.machine.is_timed() && world.machine.outgoing.is_some());
 }
@@ -726,14 +726,14 @@ fn a_drain_reaches_every_session_once() {
             assert!(got.contains("draining\n"), "without waiting for input, {name}: {got:?}");
         }
         match name {
-            // At a request boundary: a moment for a request that is on its way.
+            // At a request boundary: a short time for a request in flight.
             "accepted" | "fresh" | "idle" | "sending" | "sending a file" | "at a turn"
             | "before work" => {
                 assert_eq!(blocked, Blocked::Receive, "{name}");
                 assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE, "{name}");
                 assert_eq!(world.expire(), Blocked::Closed(Closed::Drained), "{name}");
             }
-            // Inside a request: it is served.
+            // Inside a request: the request is served.
             "in a head" => {
                 assert_eq!(world.say("y z\nsay late\n"), Blocked::Receive);
                 assert!(world.take_got().ends_with("z\n"));
@@ -776,9 +776,9 @@ fn an_idle_peer_ending_in_a_drain_is_drained() {
     assert_eq!(world.take_got(), "x\ndraining\n");
 }
 
-/// Seen: a connection of HTTP/2 that was idle in a drain ended without the GOAWAY that says which
-/// streams were served, so that what a client had just sent was lost. Cause: its session was not
-/// told of the end. Cure: it has the last word.
+/// Seen: a connection of HTTP/2 that was idle in a drain ended without the GOAWAY that names the
+/// processed streams, so a request that a client had just sent was lost. Cause: its session was not
+/// told of the end. Cure: the session may send last words.
 #[test]
 fn an_idle_session_has_the_last_word_in_a_drain() {
     for is_read_shut in [false, true] {
@@ -786,12 +786,12 @@ fn an_idle_session_has_the_last_word_in_a_drain() {
         world.say("words\nsay x\n");
         world.machine.handle_drain(world.now);
         if is_read_shut {
-            // By the engines that wait in a receive.
+            // As reported by engines that wait in a receive.
             world.machine.handle_end_of_input(world.now);
             assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
         } else {
             assert_eq!(world.run(), Blocked::Receive);
-            // Its peer may send before it has read this.
+            // The peer may send before it has read this.
             assert_eq!(world.expire(), Blocked::Receive);
             assert_eq!(world.say("late"), Blocked::Receive);
             assert_eq!(world.expire(), Blocked::Closed(Closed::Drained));
@@ -800,7 +800,7 @@ fn an_idle_session_has_the_last_word_in_a_drain() {
     }
 }
 
-/// A peer that takes nothing more goes without.
+/// A peer that takes nothing more gets no last words.
 #[test]
 fn the_last_word_in_a_drain_is_a_courtesy() {
     let mut world = World::new();
@@ -815,9 +815,8 @@ fn the_last_word_in_a_drain_is_a_courtesy() {
 
 #[test]
 fn a_cut_counts_as_drained_in_every_state() {
-    // Seen: a connection that was cut in the middle of a request counted as closed by the peer.
-    // Cause: the cut looks like an end of the stream to the one that reads. Cure: the machine is
-    // told of the cut.
+    // Seen: a connection that was cut during a request counted as closed by the peer. Cause: the
+    // cut looks like an end of the stream to the receiver. Cure: the machine is told of the cut.
     for (name, mut world) in everywhere() {
         world.machine.handle_server_state(DRAINING, world.now);
         world.machine.handle_server_state(CUTTING, world.now);

@@ -1,4 +1,4 @@
-//! Outboxes that threads keep for the next replies.
+//! Outboxes that threads keep for their next replies.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
@@ -8,24 +8,24 @@ use super::Outgoing;
 /// Number of outboxes that a thread keeps.
 const KEPT_MAX: usize = 64;
 
-/// A connection holds the box, and moves it as one word.
+/// Boxed, so that a connection takes one by moving a pointer.
 type Pool = Vec<Box<Outgoing>>;
 
 thread_local! {
     static KEPT: RefCell<Pool> = const { RefCell::new(Vec::new()) };
 }
 
-/// Surplus of some threads, for those that have none: in a pipeline one thread writes replies and
-/// another one sends them.
+/// Surplus of some threads, for threads that run out: in a pipeline one thread writes replies and
+/// another sends them.
 static SPARE: Mutex<Pool> = Mutex::new(Vec::new());
 
-/// Takes one that the thread has kept, or another had too many of.
+/// Takes an outbox from this thread's pool, or from the surplus.
 #[inline]
 pub(super) fn take() -> Option<Box<Outgoing>> {
     KEPT.with_borrow_mut(|kept| lend(kept, &SPARE))
 }
 
-/// Keeps one for the next replies.
+/// Keeps an outbox for the next replies.
 #[inline]
 pub(super) fn put_back(one: Box<Outgoing>) {
     KEPT.with_borrow_mut(|kept| keep(kept, &SPARE, one));
@@ -41,7 +41,7 @@ fn lend(kept: &mut Pool, spare: &Mutex<Pool>) -> Option<Box<Outgoing>> {
     kept.pop()
 }
 
-/// Keeps one. Of more than a thread keeps, half go where others find them.
+/// Keeps an outbox. If the thread has too many, half of them go to the surplus.
 #[inline]
 fn keep(kept: &mut Pool, spare: &Mutex<Pool>, one: Box<Outgoing>) {
     if kept.len() == KEPT_MAX {
@@ -58,9 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// Seen: a pipeline allocated an outbox for each reply. Cause: the thread that sends keeps what
-    /// the thread that writes had taken, until it has too many. Cure: what it has too many of goes
-    /// back.
+    /// Seen: a pipeline allocated an outbox for each reply. Cause: the sending thread kept those
+    /// that the writing thread had taken, until it had too many. Cure: the surplus goes back.
     #[test]
     fn one_thread_takes_another_gives_back() {
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! One connection of a loop: its machine's actions, up to the next wait.
+//! One connection of a loop: does its machine's actions up to the next wait.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -13,8 +13,8 @@ use crate::engine::reactor::{
 };
 use crate::file::DiskRead;
 
-/// A received byte counts as so many that are sent: a full buffer of input is all of a turn. A
-/// hostile one costs ten nanoseconds a byte (compressed heads), the usual one a tenth of that.
+/// Cost of a received byte in sent bytes: a full buffer of input uses up a turn. A hostile byte
+/// costs ten nanoseconds (compressed heads), a usual one a tenth of that.
 const RECEIVED_COST: u64 = 8;
 
 /// One connection.
@@ -23,7 +23,7 @@ pub(super) struct Connection<S> {
     pub(super) socket: Socket,
     pub(super) waits: Wait,
     pub(super) peer: Option<SocketAddr>,
-    /// Number of the server's listener that it came from.
+    /// Number of the server's listener that accepted it.
     pub(super) listener: usize,
     /// Registration with the poller.
     pub(super) watch: Watch,
@@ -36,16 +36,16 @@ impl<S> HasWatch for Box<Connection<S>> {
 }
 
 impl<S: Session + 'static> Connection<S> {
-    /// Does the machine's actions until one would have to wait. Notes and returns the wait.
+    /// Does the machine's actions until one would have to wait. Records and returns the wait.
     pub(super) fn drive(
         &mut self,
         context: &mut LoopContext<S::Work>,
         admission: &Admission<impl Opens<S>>,
     ) -> Wait {
-        // A connection that has waited for a turn of its session has one now. The next comes after
-        // those of others.
+        // A connection that has waited for a turn of its session has one now. The next one comes
+        // after other connections.
         let mut has_turn = matches!(self.waits, Wait::Turn);
-        // Nor is its long work put off then.
+        // Its long operations are not postponed then either.
         let long_until = (!has_turn).then_some(context.long_until);
         let waits = take_steps(|| match self.step(context, admission, &mut has_turn, long_until) {
             Break(waits) if waits.is_over(context.now) => {
@@ -97,7 +97,7 @@ impl<S: Session + 'static> Connection<S> {
                 if !std::mem::take(has_turn) {
                     return Break(Wait::Turn);
                 }
-                // While a peer takes all that comes, nothing else looks for its input.
+                // While the peer takes all output, no other place checks for its input.
                 if machine.is_duplex() {
                     socket.expect_input();
                     if let Some(received) = hears(machine, socket, context) {
@@ -140,8 +140,7 @@ impl<S: Session + 'static> Connection<S> {
     }
 }
 
-/// Takes input that is there while output is on its way. Returns its length; `None` if there is
-/// none.
+/// Takes input that arrived during output. Returns its length; `None` if there is none.
 fn hears<S: Session>(
     machine: &mut Machine<S>,
     socket: &mut Socket,

@@ -1,9 +1,8 @@
-//! One loop: a kernel thread that waits for the next event and drives the connections that it is
-//! for.
+//! One loop: a kernel thread that waits for the next event and drives the connections concerned.
 //!
 //! ```text
-//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ messages ──▶ turns ──▶ timers ──▶ accept ─┐
-//!  └────────────────────────────────────────────────────────────────────────────────────────┘
+//!  ┌▶ wait ──▶ server state ──▶ reports ──▶ messages ──▶ turns ──▶ timers ──▶ accept ─┐
+//!  └──────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 
 use std::collections::VecDeque;
@@ -42,16 +41,16 @@ pub(super) struct EventLoop<S: Session, O> {
     context: LoopContext<S::Work>,
     /// State of the server when it was last checked.
     server_state: u8,
-    /// Connections that were distributed to this loop and are not served yet: no more than it may
-    /// have.
+    /// Connections that were distributed to this loop and are not served yet: no more than the
+    /// loop may have.
     distributed: VecDeque<Accepted>,
-    // Empty between two turns, and kept for their memory.
+    // Empty between two turns, kept for their capacity.
     messages: Vec<Message<S::Work>>,
 }
 
 impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     /// # Errors
-    /// What the kernel says to the dispatcher.
+    /// Errors of the dispatcher.
     pub(super) fn new(
         engine: Arc<EngineContext<O>>,
         own: Arc<LoopHandle>,
@@ -88,7 +87,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
     pub(super) fn run(mut self) {
         while !self.is_over() {
             self.wait();
-            // Before what is reported, which may have come after the news.
+            // Before the reports, which may be newer than the state.
             self.check_server_state();
             self.handle_reports();
             self.handle_messages();
@@ -111,7 +110,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         self.context.begin_turn();
     }
 
-    /// Time until the loop has something to do without a report; `None` if it never has.
+    /// Time until the loop must act without a report; `None`: never.
     fn patience(&self) -> Option<Duration> {
         if self.poller.run_queue_len() > 0
             || self.acceptor.has_some()
@@ -158,8 +157,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
                         Wait::Input { .. } if readiness.is_readable() => self.resume(at),
                         Wait::Writable { .. } if readiness.is_writable() => self.resume(at),
                         Wait::Either { .. } => self.resume(at),
-                        // It would be reported again and again, for as long as it waits for
-                        // something else.
+                        // A level-triggered socket would be reported again and again while the
+                        // connection waits for something else.
                         _ if self.poller.is_level => self.unwatch(at),
                         _ => {}
                     }
@@ -202,7 +201,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         self.messages = messages;
     }
 
-    /// A turn for each that waits for one now, or for as many as there is time for.
+    /// Gives each queued connection a turn, as far as time allows.
     fn run_queued(&mut self) {
         for _ in 0..self.poller.run_queue_len() {
             if let Some(at) = self.poller.take_turn(&mut self.connections) {
@@ -221,7 +220,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             let connection = &mut self.connections[at];
             let until = connection.waits.until();
             if self.poller.handle_expiry(&mut connection.watch, until) {
-                // If a report was lost, this finds what it was about.
+                // If a report was lost, this makes up for it.
                 connection.socket.try_again();
                 self.resume(at);
             }
@@ -234,7 +233,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         self.resume_with(at, |_, _| ());
     }
 
-    /// Gives a connection an event, then drives it.
+    /// Passes an event to a connection, then drives it.
     #[inline]
     fn resume_with(&mut self, at: usize, event: impl FnOnce(&mut Connection<S>, Now)) {
         let connection = &mut self.connections[at];
@@ -243,8 +242,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             event(connection, context.now);
             connection.drive(context, &self.engine.admission)
         }));
-        // A session that panics is our mistake, and ends this connection only: the hook has
-        // reported it.
+        // A panicking session is a bug, and ends only this connection: the hook has reported it.
         let is_watched = match driven.unwrap_or(Wait::End(Closed::Error)) {
             Wait::Input { until } => {
                 self.arm(at, until);
@@ -275,8 +273,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             Wait::Thread => Ok(()),
             Wait::End(closed) => return self.end(at, closed),
         };
-        // The kernel has no memory to watch it: better an end that is counted than a connection
-        // that is never woken.
+        // The kernel has no memory to watch the socket: ending the connection, which is counted, is
+        // better than never waking it.
         if is_watched.is_err() {
             self.end(at, Closed::Error);
         }
@@ -304,8 +302,8 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
 // ---- beginning and end of connections
 
 impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
-    /// Begins to serve those that were distributed to this loop, and takes what has come to the
-    /// listeners, as far as there is time.
+    /// Begins to serve connections distributed to this loop, and accepts from the listeners, as far
+    /// as time allows.
     fn accept(&mut self) {
         self.context.update_clock();
         self.admit_distributed();
@@ -337,14 +335,13 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         }
     }
 
-    /// Begins to serve a connection that this loop has accepted.
+    /// Begins to serve a connection accepted by this loop.
     fn admit_accepted(&mut self, accepted: Accepted) {
         self.own.open.fetch_add(1, Ordering::Relaxed);
         self.admit(accepted);
     }
 
-    /// Begins to serve a connection that is counted as this loop's, unless there is no space for
-    /// it.
+    /// Begins to serve a connection that is counted for this loop, unless the limit is exceeded.
     fn admit(&mut self, accepted: Accepted) {
         let now = self.context.now;
         let Some((accepted, mut machine)) = self.engine.admit(accepted, now) else {
@@ -357,7 +354,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         slot.insert(Box::new(Connection {
             machine,
             socket: Socket::new(accepted.socket, self.poller.trusts_short_reads()),
-            // Its long work is put off like that of others.
+            // Its long operations are postponed like those of others.
             waits: Wait::Thread,
             peer: accepted.peer,
             listener: accepted.listener,
@@ -367,7 +364,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         self.resume(at);
     }
 
-    /// Closes a connection and counts why.
+    /// Closes a connection and counts the reason.
     fn end(&mut self, at: usize, closed: Closed) {
         let connection = self.connections.remove(at);
         self.poller.deregister_closing(&connection.watch, connection.socket.as_fd());

@@ -26,8 +26,7 @@ impl<W> Inboxes<W> {
         Arc::clone(&self.0[number])
     }
 
-    /// Returns the loop with the fewest connections. Where several have as few, it is the next
-    /// after `last`, in turn.
+    /// Returns the loop with the fewest connections. Among equals, the next one after `last`.
     pub(super) fn emptiest(&self, last: usize) -> usize {
         let count = self.0.len();
         let in_turn = (1..=count).map(|step| (last + step) % count);
@@ -35,20 +34,20 @@ impl<W> Inboxes<W> {
         emptiest.expect("there is a loop")
     }
 
-    /// Returns the loop for a connection that loop `own` has accepted: itself, unless it has a
-    /// quarter more connections than the emptiest, and one besides.
+    /// Returns the loop for a connection accepted by loop `own`: itself, unless it has at least a
+    /// quarter more connections than the emptiest, plus one.
     pub(super) fn place_for_one_of(&self, own: usize) -> usize {
         let emptiest = self.emptiest(own);
         let fewest = self.open(emptiest);
         if self.open(own) > fewest + fewest / 4 + 1 { emptiest } else { own }
     }
 
-    /// Number of connections of a loop, and of those on their way to it.
+    /// Number of connections of a loop, including those in its inbox.
     fn open(&self, at: usize) -> usize {
         self.0[at].to().open.load(Ordering::Relaxed)
     }
 
-    /// Gives a connection to a loop.
+    /// Passes a connection to a loop.
     pub(super) fn distribute(&self, to: usize, accepted: Accepted) {
         self.0[to].to().open.fetch_add(1, Ordering::Relaxed);
         self.0[to].post(Message::Accepted(accepted));

@@ -1,4 +1,4 @@
-//! Hostile peers and sessions that fail, and what the neighbours of both feel.
+//! Hostile peers and failing sessions, and their effect on neighbours.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Whether another client is served.
+    /// Checks that another client is served.
     fn serves_others(&self) {
         assert!(converse(self.connect()), "a neighbour is not served");
     }
@@ -81,9 +81,9 @@ fn exchange(client: &mut (impl Read + Write)) {
     assert_eq!(&reply, b"line\n");
 }
 
-/// Seen: with a limit of 16 and four loops, some of 16 clients were not let in. Cause: each loop
-/// had a quarter of the limit, and the kernel spreads clients by a hash. Cure: the limit is one for
-/// all loops.
+/// Seen: with a limit of 16 and four loops, some of 16 clients were not admitted. Cause: each loop
+/// had a quarter of the limit, and the kernel spreads clients by a hash. Cure: all loops share one
+/// limit.
 #[test]
 fn as_many_are_served_as_the_limit_says() {
     const LIMIT: usize = 16;
@@ -96,7 +96,7 @@ fn as_many_are_served_as_the_limit_says() {
     }
 }
 
-/// At the limit each queue has its turn, and nothing is let in beyond it.
+/// At the limit each listener gets its turn, and nothing beyond the limit is admitted.
 #[test]
 fn three_times_the_limit_is_served_in_turn() {
     const LIMIT: usize = 4;
@@ -118,7 +118,7 @@ fn three_times_the_limit_is_served_in_turn() {
 }
 
 /// Seen: a loop that could not watch its listener again after a pause waited for a connection to
-/// end, although it had none. Cure: it tries again after a while.
+/// end, although it had none. Cure: it retries after a while.
 #[test]
 fn an_unwatchable_listener_is_tried_again() {
     let faults = Faults { listener_adds_fail: 3, ..Faults::default() };
@@ -129,14 +129,14 @@ fn an_unwatchable_listener_is_tried_again() {
         let mut first = TcpStream::connect(address).unwrap();
         first.set_read_timeout(Some(PATIENCE)).unwrap();
         exchange(&mut first);
-        // It waits in the queue, so the loop stops to watch its listener.
+        // It waits in the listen queue, so the loop stops watching its listener.
         let second = TcpStream::connect(address).unwrap();
         drop(first);
         assert!(converse(second), "the listener is forgotten");
     }
 }
 
-/// A session that panics where it is told to.
+/// A session that panics in the call that is named.
 struct Panics(&'static str);
 
 impl Session for Panics {
@@ -173,15 +173,15 @@ impl Drop for Panics {
     }
 }
 
-/// Seen: a session that panicked as it was told of the drain took its loop with it, and with that
-/// every connection of the loop and the clients in its queue. Cause: only what a session does as it
-/// receives was caught. Cure: whatever it is told is told by one function, which catches.
+/// Seen: a session that panicked in its drain call ended its loop, and with that every connection
+/// of the loop and the clients in its queue. Cause: only panics while receiving were caught. Cure:
+/// one function passes every event to a session, and catches panics.
 #[test]
 fn a_panic_ends_its_own_connection_only() {
     for at in ["receive", "work", "give up", "drain", "closed", "drop"] {
         let turn = AtomicBool::new(true);
         let open = move || Panics(if turn.swap(false, Ordering::Relaxed) { at } else { "nowhere" });
-        // Each has the time that a busy machine takes, but where its end is what gives up.
+        // Each has ample time, except where the time-out itself triggers the call.
         let gives_up = at == "give up";
         let limits = move |limits: &mut Limits| {
             if gives_up {
@@ -214,7 +214,7 @@ fn a_panic_ends_its_own_connection_only() {
     }
 }
 
-/// Wants work, or a turn, for ever.
+/// Requests work, or a turn, forever.
 struct Restless(Next, bool);
 
 impl Session for Restless {
@@ -236,7 +236,7 @@ impl Session for Restless {
     }
 }
 
-/// The neighbours of a session that never rests have their turn, in the same loop.
+/// Neighbours of a session that never rests get their turn, in the same loop.
 #[test]
 fn a_busy_session_leaves_turns_to_others() {
     for (next, waits) in [(Next::Work, false), (Next::Flush, false), (Next::Work, true)] {
@@ -251,7 +251,7 @@ fn a_busy_session_leaves_turns_to_others() {
             });
             let mut neighbour = world.connect();
             (0..50).for_each(|_| exchange(&mut neighbour));
-            // Its end is heard of, and the server's.
+            // Its end is noticed, and the server's.
             drop(neighbour);
             world.wait_until("the neighbour has left", || {
                 world.events.loops.connection_count() == 4
@@ -260,7 +260,7 @@ fn a_busy_session_leaves_turns_to_others() {
     }
 }
 
-/// A neighbour of a peer that sends requests without end, and takes all replies, has its turn.
+/// A neighbour of a peer that sends requests without end, and takes all replies, gets its turn.
 #[test]
 fn endless_pipelining_leaves_turns_to_others() {
     for mechanism in [Mechanism::EpollEdge, Mechanism::Lap] {
@@ -289,7 +289,7 @@ fn endless_pipelining_leaves_turns_to_others() {
     }
 }
 
-/// Answers anything with more than sockets take in.
+/// Answers anything with more than sockets can buffer.
 struct Flood;
 
 const FLOOD_LEN: usize = 8 << 20;
@@ -307,8 +307,8 @@ impl Session for Flood {
 
 /// Seen: over a Unix socket with real-time signals a reply that was too much for the socket stopped
 /// for good. Cause: the kernel signals space there only if a write has failed while the socket was
-/// watched, and a connection is watched after that. Cure: what was watched just now is tried once
-/// more.
+/// watched, and a connection is watched after that. Cure: after starting to watch, the write is
+/// tried once more.
 #[test]
 fn a_large_reply_on_a_unix_socket() {
     for mechanism in Mechanism::ALL {
@@ -322,7 +322,7 @@ fn a_large_reply_on_a_unix_socket() {
         let mut client = UnixStream::connect(&path).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"x").unwrap();
-        // Until then nothing is taken, so the server waits for space.
+        // Until then the client takes nothing, so the server waits for space.
         world.wait_until("it waits for space", || {
             world.events.loops.named[0].1.counters.changes.get() > 0
         });
@@ -353,17 +353,17 @@ fn an_unsplittable_socket_is_distributed() {
         let accepted = world.events.loops.named.iter();
         let accepted: Vec<_> = accepted.map(|(_, one)| one.counters.accepted.get()).collect();
         assert_eq!(accepted, [3, 3], "{mechanism}");
-        // The other listener is each loop's own.
+        // Each loop has its own socket for the other listener.
         world.serves_others();
         drop(world);
         assert!(!path.exists());
     }
 }
 
-/// Seen (in review): of two processes with one inherited socket, as at a restart, each with one
-/// loop on real-time signals, only the one that had started last heard of clients, and none when
-/// that had ended. Cause: the kernel signals what happens to a file to one thread only.
-/// Cure: what is inherited is distributed by a thread that asks for no signals.
+/// Seen (in review): of two processes with one inherited socket, as during a restart, each with one
+/// loop on real-time signals, only the later one was notified of clients, and none after that had
+/// ended. Cause: the kernel signals events of a file to one thread only. Cure: connections of
+/// inherited sockets are distributed by a thread that uses no signals.
 #[test]
 fn processes_keep_signals_of_a_shared_socket() {
     let mut bound = bind(&"127.0.0.1:0".parse().unwrap(), None).unwrap().remove(0);
@@ -381,15 +381,15 @@ fn processes_keep_signals_of_a_shared_socket() {
     assert!(converse(connect(address)), "signals went with the other");
 }
 
-/// How many connections each loop has.
+/// Number of connections of each loop.
 fn shares(world: &World) -> Vec<usize> {
     let loops = world.events.loops.named.iter();
     loops.map(|(_, one)| one.open.load(Ordering::Relaxed)).collect()
 }
 
-/// Seen: of ten connections that stay, one of two loops had eight. Cause: the kernel spreads them
+/// Seen: of ten long-lived connections, one of two loops had eight. Cause: the kernel spreads them
 /// by a hash of their addresses, and nothing moves them. Cure: a loop that has clearly more than
-/// another passes on what it accepts.
+/// another passes on accepted connections.
 #[test]
 fn accepting_loops_are_balanced() {
     let world = World::new(options(8, Mechanism::EpollEdge), |_| (), || Echo);
@@ -408,8 +408,8 @@ fn accepting_loops_are_balanced() {
     assert_eq!(self::shares(&world), [0; 8]);
 }
 
-/// Seen: the loop whose clients had left stayed nearly idle. Cause: connections were distributed in
-/// turn, whatever had become of those before. Cure: the loop with the fewest gets the next.
+/// Seen: a loop whose clients had left stayed nearly idle. Cause: connections were distributed in
+/// turn, even if earlier ones had ended. Cure: the loop with the fewest gets the next.
 #[test]
 fn the_emptiest_loop_gets_the_next() {
     let distributed =
@@ -423,7 +423,7 @@ fn the_emptiest_loop_gets_the_next() {
         })
         .collect();
     assert_eq!(shares(&world), [4, 4]);
-    // Those of the first loop leave.
+    // Connections of the first loop end.
     let mut nth = 0;
     clients.retain(|_| {
         nth += 1;
@@ -438,7 +438,7 @@ fn the_emptiest_loop_gets_the_next() {
     assert_eq!(shares(&world), [4, 4]);
 }
 
-/// What reports once is told so at once, and not by connections that wait for ever.
+/// One-shot dispatchers are refused at start, rather than left with connections that wait forever.
 #[test]
 fn a_one_shot_dispatcher_is_refused() {
     let (start, ..) = start_at(&["127.0.0.1:0"], Limits::default(), || Echo);
@@ -447,7 +447,7 @@ fn a_one_shot_dispatcher_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// A peer that resets while a job runs for it, and one that has sent all it will, in each phase.
+/// A peer that resets while a job runs for it, and one that has ended its side, in each phase.
 #[test]
 fn a_reset_in_any_phase_leaves_nothing() {
     for mechanism in Mechanism::ALL {
@@ -460,7 +460,7 @@ fn a_reset_in_any_phase_leaves_nothing() {
                 let mut client = world.connect();
                 client.write_all(sent).unwrap();
                 if resets {
-                    // Not before the server has what was sent.
+                    // Not before the server has received the request.
                     if sent.contains(&b'f') {
                         client.read_exact(&mut [0; 10]).unwrap();
                     }
@@ -482,7 +482,7 @@ fn a_reset_in_any_phase_leaves_nothing() {
     }
 }
 
-/// `w` is work, `f` a flood.
+/// A session with `w` for work, `f` for a flood.
 struct Works;
 
 impl Session for Works {
@@ -510,7 +510,7 @@ impl Session for Works {
     }
 }
 
-/// `f` gets a file; `n` never rests, and notes how much the others were sent between two turns.
+/// A session: `f` gets a file; `n` never rests, and records bytes sent to others between turns.
 struct Watches {
     file: Arc<SharedFile>,
     shared: Arc<OnceLock<Arc<Shared>>>,
@@ -544,9 +544,9 @@ impl Session for Watches {
     }
 }
 
-/// Seen: while six clients took large files as fast as they were sent, a neighbour in the same loop
-/// waited 20 to 40 ms. Cause: a turn was 16 steps, and a step may be a megabyte. Cure: what was
-/// sent counts as well.
+/// Seen: while six clients took large files as fast as possible, a neighbour in the same loop
+/// waited 20 to 40 ms. Cause: a turn was 16 steps, and a step may be a megabyte. Cure: bytes sent
+/// count as well.
 #[test]
 fn a_fast_download_leaves_turns_to_others() {
     let file = tempfile::tempfile().unwrap();
@@ -578,7 +578,7 @@ fn a_fast_download_leaves_turns_to_others() {
     assert!(longest <= 2 << 20, "{longest} bytes in one turn");
 }
 
-/// Says so many bytes, and sends back each byte that comes meanwhile.
+/// Sends so many bytes, and echoes each byte that arrives meanwhile.
 struct Talks(usize);
 
 impl Session for Talks {
@@ -597,7 +597,7 @@ impl Session for Talks {
     }
 }
 
-/// Input is taken although the peer has stopped to read: its answer comes long before the end.
+/// Input is taken even if the peer does not read: its answer arrives long before the end.
 #[test]
 fn input_is_taken_while_output_waits() {
     const LEN: usize = 32 << 20;

@@ -1,4 +1,4 @@
-//! One connection of a loop: its machine's actions over the shard, up to the next wait.
+//! One connection of a loop: does its machine's actions over the shard, up to the next wait.
 
 use std::convert::Infallible;
 use std::mem;
@@ -18,29 +18,29 @@ use crate::file::{self, DiskRead};
 /// One connection.
 pub(super) struct Connection<S> {
     pub(super) id: FlowId,
-    /// `None` once it has ended for the server, and its last bytes are not acknowledged.
+    /// `None` once the server is done with it while its last bytes are unacknowledged.
     pub(super) machine: Option<Machine<S>>,
     pub(super) retransmit: RetransmitBuffer,
     pub(super) file: FileReader,
     pub(super) waits: Wait,
-    /// Number of the listener that it came by.
+    /// Number of the listener that accepted it.
     pub(super) listener: usize,
     /// It is in the run queue.
     pub(super) is_queued: bool,
 }
 
-/// State that the connections of one loop share. A shard accepts for itself, so no connection comes
-/// as a message.
+/// State shared by the connections of one loop. A shard accepts for itself, so no connection
+/// arrives as a message.
 pub(super) type LoopContext<W> = reactor::LoopContext<FlowId, Infallible, W>;
 
 /// Messages to one loop.
 pub(super) type Message<W> = reactor::Message<FlowId, Infallible, W>;
 
-/// Bytes to read from the page cache at a time. They are held until they are acknowledged.
+/// Bytes to read from the page cache at a time. They are held until acknowledged.
 const CACHED_PIECE_LEN: u64 = 256 * 1024;
 
 impl<S: Session + 'static> Connection<S> {
-    /// Does the machine's actions until one would have to wait. Notes and returns the wait.
+    /// Does the machine's actions until one would have to wait. Records and returns the wait.
     pub(super) fn drive(
         &mut self,
         context: &mut LoopContext<S::Work>,
@@ -48,10 +48,10 @@ impl<S: Session + 'static> Connection<S> {
         shard: &mut Shard,
         admission: &Admission<impl Opens<S>>,
     ) -> Wait {
-        // A connection that has waited for a turn of its session has one now. The next comes after
-        // those of others.
+        // A connection that has waited for a turn of its session has one now. The next one comes
+        // after other connections.
         let mut has_turn = matches!(self.waits, Wait::Turn);
-        // Nor is its long work put off then.
+        // Its long operations are not postponed then either.
         let until = (!has_turn).then_some(context.long_until);
         let waits = take_steps(|| {
             match self.step(context, buffer_pool, shard, admission, &mut has_turn, until) {
@@ -130,7 +130,7 @@ impl<S: Session + 'static> Connection<S> {
                     return Break(Wait::Either { until });
                 }
                 let len = retransmit.take(buffer_pool, cwnd, out);
-                // What was taken at once took no time.
+                // A send that completed at once took no time.
                 let now = if machine.is_timed() { context.update_clock() } else { context.now };
                 shard.queue(id, len);
                 machine.handle_sent(Ok(len), now);
@@ -152,7 +152,7 @@ impl<S: Session + 'static> Connection<S> {
                 };
                 machine.handle_read(read, context.update_clock());
             }
-            // All that was sent is a copy, so no write to the file changes it any more.
+            // All bytes sent are copies, so writes to the file no longer change them.
             Action::CheckUnacked(_) => machine.handle_unacked(Ok(Unacked::NONE), context.now),
             Action::Turn => {
                 if !mem::take(has_turn) {
@@ -178,7 +178,7 @@ impl<S: Session + 'static> Connection<S> {
                 machine.handle_opened(session, context.now);
             }
             Action::CheckQueues { .. } => {
-                // What was not acknowledged is kept until it is, whatever becomes of the machine.
+                // Unacknowledged bytes are kept, whatever happens to the machine.
                 let (front, _) = shard.peek(id);
                 let unread = front.len() as u64;
                 let queues = Queues { unread, ..Queues::default() };
@@ -194,7 +194,7 @@ impl<S: Session + 'static> Connection<S> {
     }
 }
 
-/// Takes input that is there while output is on its way. `false` if none is.
+/// Takes input that arrived during output. `false` if there is none.
 fn hears<S: Session>(machine: &mut Machine<S>, shard: &mut Shard, id: FlowId, now: Now) -> bool {
     let (front, _) = shard.peek(id);
     let len = front.len().min(machine.shared().memory.receive_len_max());
@@ -209,20 +209,20 @@ fn hears<S: Session>(machine: &mut Machine<S>, shard: &mut Shard, id: FlowId, no
     true
 }
 
-/// True if no more input comes, and all was read.
+/// True if all input was read and no more can arrive.
 fn has_input_ended(shard: &Shard, id: FlowId) -> bool {
     let has_ended = |it: &netstack::tcp::Connection| it.is_peer_closed() || it.end().is_some();
     let connection = shard.connection(id);
     connection.is_none_or(|it| has_ended(it) && it.readable_len() == 0)
 }
 
-/// The peer's address, if the connection is there.
+/// The peer's address, if the connection exists.
 pub(super) fn peer_of(shard: &Shard, id: FlowId) -> Option<SocketAddr> {
     let tuple = shard.tuple(id)?;
     Some(SocketAddr::new(tuple.remote, tuple.remote_port))
 }
 
-/// Bytes that TCP may have under way.
+/// Bytes that TCP may have in flight.
 pub(super) fn cwnd_of(shard: &Shard, id: FlowId) -> u64 {
     shard.connection(id).map_or(0, |tcp| tcp.cwnd())
 }

@@ -1,9 +1,9 @@
-//! One loop: a kernel thread that takes what has come, goes on with the connections that it is for,
-//! sends what they have to send, and waits.
+//! One loop: a kernel thread that takes received frames, drives the connections concerned, sends
+//! their output, and waits.
 //!
 //! ```text
-//!  ┌▶ frames ──▶ news of the server ──▶ messages ──▶ events ──▶ turns ──▶ timers ──▶ accept ─┐
-//!  └──────────────────────────── wait ◀──────────────────────────────────────── transmit ◀──┘
+//!  ┌▶ frames ──▶ server state ──▶ messages ──▶ events ──▶ turns ──▶ timers ──▶ accept ─┐
+//!  └──────────────────────────── wait ◀──────────────────────────────────── transmit ◀─┘
 //! ```
 
 use std::collections::VecDeque;
@@ -39,25 +39,25 @@ use crate::engine::reactor::{
 use crate::memory::give_free_memory_back;
 use crate::shared::{CUTTING, SERVING};
 
-/// Delay before a frame is tried again that the device had no space for; and the first delay before
-/// a device is tried again after an error, which would come back at once. Each further error
-/// doubles that up to the second: a device may be gone for ever.
+/// Delay before a frame for which the device had no space is retried; also the first delay after
+/// an error of the device, which might recur at once. Each further error doubles it, up to the
+/// maximum: a device may be gone forever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// Time for handshakes under way when the server stops listening.
+/// Time for handshakes in progress when the server stops listening.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Time for the last bytes of a connection that has ended to be acknowledged: some two minutes, as
-/// Linux gives a socket that nothing holds any more. tcp(7), `tcp_orphan_retries`
+/// Time for the last bytes of an ended connection to be acknowledged: some two minutes, as Linux
+/// gives an orphaned socket. tcp(7), `tcp_orphan_retries`
 const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Time for the line of a refusal to be acknowledged: a round trip, and a retransmission. The peer
-/// holds one of few places meanwhile.
+/// Time for a refusal to be acknowledged: a round trip, and a retransmission. The peer occupies one
+/// of few slots meanwhile.
 const LINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time for the peers to acknowledge the ends of their connections when the server ends. It is sent
-/// again meanwhile, and afterwards nothing is: a few of the shortest time-outs.
+/// Time for the peers to acknowledge their FINs when the server ends: a few of the shortest
+/// time-outs. FINs are retransmitted meanwhile, and not afterwards.
 const ENDS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the [module page](self).
@@ -77,22 +77,22 @@ pub(super) struct EventLoop<S: Session, O, D> {
     start: Instant,
     ports: Vec<u16>,
     acceptor: Acceptor,
-    /// A connection that was accepted at the limit, and its listener. It is admitted next.
+    /// A connection accepted at the limit, and its listener. It is admitted next.
     held: Option<(FlowId, usize)>,
-    /// The last turn had no time for all that there may be to accept.
+    /// The last turn had no time to accept everything.
     has_more_to_accept: bool,
     /// It waits in the queue of the connection limit.
     pub(super) is_in_line: bool,
-    // Empty between two turns, and kept for its memory.
+    // Empty between two turns, kept for its capacity.
     messages: Vec<Message<S::Work>>,
     /// State of the server when it was last checked.
     server_state: u8,
-    /// End of the loop although peers have not acknowledged the ends of their connections; until
-    /// the server is over, in the past.
+    /// Deadline for peers to acknowledge the ends of their connections; in the past until the
+    /// server is over.
     ends_until: Instant,
-    /// The device gave as many frames as a burst takes, or has refused one.
+    /// The last burst of frames was full, or the device refused one.
     has_more_frames: bool,
-    /// Delay before the device is tried again after its last errors; zero while it works.
+    /// Delay before the device is retried after errors; zero while it works.
     pub(super) device_pause: Duration,
     pub(super) device_messages: DeviceMessages,
 }
@@ -101,12 +101,12 @@ pub(super) struct EventLoop<S: Session, O, D> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acceptor {
     Open,
-    /// Deadline for the handshakes under way.
+    /// Deadline for handshakes in progress.
     Closing(Instant),
     Closed,
 }
 
-/// By the index of their flows.
+/// Indexed by flow.
 struct Connections<S>(Vec<Option<Box<Connection<S>>>>);
 
 impl<S> Writer for Connections<S> {
@@ -187,7 +187,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
     }
 
-    /// Serves until the server is over, the last connection has ended, and its peer knows that.
+    /// Serves until the server is over and the last connection has ended and been acknowledged.
     pub(super) fn run(mut self) {
         while !self.may_end() {
             self.turn();
@@ -203,7 +203,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 && self.netstack.shard().has_unacknowledged_ends())
     }
 
-    /// Does all that there is to do now.
+    /// Does everything that can be done now.
     pub(super) fn turn(&mut self) {
         self.context.begin_turn();
         let received = self.netstack.receive(self.now());
@@ -221,7 +221,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
         self.rest_device(received.is_err() || transmitted.is_err());
         if self.buffer_pool.take_crowd_end() {
-            // Not on the loop, for which it takes too long. If it is refused, the memory stays.
+            // Not on the loop: it takes too long. If refused, the memory stays with the allocator.
             let _ = self.context.jobs.hand_over(give_free_memory_back);
         }
         self.figures.copy(&mut self.netstack, &self.buffer_pool);
@@ -243,7 +243,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
         let patience = self.patience();
         let waker = &self.own.waker;
-        // One that has failed reports that without end.
+        // A failed device would be reported without end.
         let device = self.netstack.device().descriptor();
         let device = device.filter(|_| self.device_pause.is_zero());
         let fds = [waker.as_fd(), device.unwrap_or(waker.as_fd())];
@@ -254,7 +254,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 tv_sec: timeout.as_secs().min(3600) as i64,
                 tv_nsec: timeout.subsec_nanos().into(),
             };
-            // A failure is looked at by what is tried next.
+            // A failure is handled by the next calls.
             let _ = poll(&mut fds, Some(&timeout));
         });
         if !fds[0].revents().is_empty() {
@@ -265,7 +265,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.own.counters.reports.add(reports as u64);
     }
 
-    /// For how long nothing happens unless a frame or a message comes.
+    /// Time for which nothing happens unless a frame or a message arrives.
     pub(super) fn patience(&mut self) -> Duration {
         if self.has_more_frames || self.has_more_to_accept || !self.run_queue.is_empty() {
             return Duration::ZERO;
@@ -314,7 +314,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
     }
 
-    /// True if there is such a connection, and it has not ended for the server.
+    /// True if the connection exists and the server still serves it.
     fn serves(&mut self, id: FlowId) -> bool {
         let connection = self.connections.get_mut(id);
         connection.is_some_and(|it| it.machine.is_some())
@@ -361,7 +361,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 continue;
             }
             match connection.waits {
-                // It has closed as we have, and that is what its input says.
+                // An orderly close by both sides shows in the input.
                 _ if end.is_some_and(|end| end != End::Closed) => {
                     self.resume_with(id, |machine, _, now| {
                         machine.handle_error(&io::ErrorKind::ConnectionReset.into(), now);
@@ -383,7 +383,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 // ---- the run queue and the timers
 
 impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
-    /// A turn for each that waits for one now, or for as many as there is time for.
+    /// Gives each queued connection a turn, as far as time allows.
     fn run_queued(&mut self) {
         for _ in 0..self.run_queue.len() {
             let Some(id) = self.run_queue.pop_front() else {
@@ -411,7 +411,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                 continue;
             };
             if until > self.context.now.monotonic {
-                // It was put off.
+                // The deadline was extended.
                 self.arm(id, until);
             } else if connection.machine.is_some() {
                 self.resume(id);
@@ -421,13 +421,13 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
     }
 
-    /// Goes on with a connection until it waits.
+    /// Drives a connection until it waits.
     #[inline]
     fn resume(&mut self, id: FlowId) {
         self.resume_with(id, |_, _, _| ());
     }
 
-    /// Tells a connection something, and goes on with it, unless it has ended for the server.
+    /// Passes an event to a connection and drives it, unless the server is done with it.
     #[inline]
     fn resume_with(
         &mut self,
@@ -449,8 +449,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             }
             connection.drive(context, pool, shard, &self.engine.admission)
         }));
-        // A session that panics is our mistake, and ends this connection only: the hook has
-        // reported it.
+        // A panicking session is a bug, and ends only this connection: the hook has reported it.
         match driven.unwrap_or(Wait::End(Closed::Error)) {
             Wait::Input { until }
             | Wait::Writable { until }
@@ -477,7 +476,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 // ---- how connections come and leave
 
 impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
-    /// Takes those whose handshake is complete, as far as there is space, and time.
+    /// Accepts connections whose handshake is complete, as far as limit and time allow.
     fn accept(&mut self) {
         self.has_more_to_accept = false;
         let mut until = None;
@@ -516,7 +515,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
                     listener.and_then(|it| listener_of(&self.listeners, it.local, it.local_port));
                 match listener {
                     Some(listener) => return Some((id, listener)),
-                    // Nothing listens at this address of the host.
+                    // No listener at this address of the host.
                     None => shard.abort(id),
                 }
             }
@@ -524,7 +523,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         None
     }
 
-    /// Begins to serve a connection, unless there is no space for it.
+    /// Begins to serve a connection, unless the limit is exceeded.
     fn admit(&mut self, id: FlowId, listener: usize) {
         let admission = &self.engine.admission;
         let mut connection = Connection {
@@ -532,13 +531,13 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             machine: None,
             retransmit: RetransmitBuffer::default(),
             file: FileReader::default(),
-            // Its long work is put off like that of others.
+            // Its long operations are postponed like those of others.
             waits: Wait::Thread,
             listener,
             is_queued: false,
         };
         if let Err(line) = admission.admit() {
-            // In the clear also where TLS is spoken, as memcached does.
+            // In plain text even on a TLS listener, as in memcached.
             let line = Bytes::from_static(line.as_bytes());
             self.netstack.shard().queue(id, line.len() as u64);
             connection.retransmit.put(&mut self.buffer_pool, line);
@@ -552,13 +551,13 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         machine.handle_server_state(self.server_state, self.context.now);
         connection.machine = Some(machine);
         self.connections.insert(connection);
-        // Replies leave whole: a session's output of a turn is handed over before a frame is made.
+        // Replies leave whole: all output of a turn is queued before a frame is made.
         self.netstack.shard().set_nodelay(id, true);
         self.own.counters.accepted.add(1);
         self.resume(id);
     }
 
-    /// Ends a connection for the server, and counts why.
+    /// Ends the service of a connection, and counts the reason.
     fn end(&mut self, id: FlowId, closed: Closed) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
@@ -566,7 +565,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         drop_session(connection.machine.take());
         self.engine.admission.release();
         self.engine.admission.shared.counters.closed(closed);
-        // A peer that takes nothing is not sent what it has not taken.
+        // The rest is not sent to a peer that takes nothing.
         if closed == Closed::TooSlow || self.server_state == CUTTING {
             self.abort(id)
         } else {
@@ -574,9 +573,8 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
     }
 
-    /// Sends the end of the stream. The connection stays until the peer has acknowledged all bytes,
-    /// which nothing else would send again, and keeps its place until then. It is reset if that
-    /// takes too long.
+    /// Sends the end of the stream. The connection keeps its slot until the peer has acknowledged
+    /// all bytes, since nothing else could retransmit them. It is reset if that takes too long.
     fn leave(&mut self, id: FlowId, patience: Duration) {
         self.netstack.shard().finish(id);
         let has_ended = self.netstack.shard().end(id).is_some();
@@ -591,7 +589,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.arm(id, until);
     }
 
-    /// The peer has everything: the rest is the shard's.
+    /// Closes a connection whose bytes are all acknowledged: the rest is up to the shard.
     fn close(&mut self, id: FlowId) {
         let now = self.now();
         self.netstack.shard().close(now, id);
@@ -614,7 +612,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         }
     }
 
-    /// Ends with the handshakes that are under way.
+    /// Stops listening once handshakes in progress are done.
     fn stop_listening(&mut self) {
         let now = self.context.now.monotonic;
         let until = match self.acceptor {

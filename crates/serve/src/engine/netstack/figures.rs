@@ -1,4 +1,4 @@
-//! Counters of a shard, for other threads: its loop leaves a copy here with each wait.
+//! Counters of a shard, for other threads: its loop publishes a copy at each wait.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ macro_rules! figures {
                 Copied { $($name: $from,)* }
             }
 
-            /// The kind, name and help of each, and how many.
+            /// Kind, name, help and value of each.
             fn iter(&self) -> impl Iterator<Item = (Kind, &'static str, &'static str, u64)> {
                 [$((Kind::$kind, stringify!($name), $help, self.$name),)*].into_iter()
             }
@@ -30,9 +30,9 @@ macro_rules! figures {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Present number.
+    /// Current value.
     Gauge,
-    /// Number so far.
+    /// Count since start.
     Counter,
 }
 
@@ -95,7 +95,7 @@ figures! { |it, buffer_pool|
 pub(super) struct Figures(Mutex<Copied>);
 
 impl Figures {
-    /// Leaves a copy.
+    /// Publishes a copy.
     pub(super) fn copy(&self, netstack: &mut Netstack<impl Device>, buffer_pool: &BufferPool) {
         let copied = Copied::of(netstack, buffer_pool);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = copied;
@@ -105,7 +105,7 @@ impl Figures {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One line for people, with its end.
+    /// One line for people, with its line end.
     pub(super) fn line(&self, of: &str) -> String {
         let copied = self.copied();
         let counted = copied.iter().map(|(_, name, _, count)| {

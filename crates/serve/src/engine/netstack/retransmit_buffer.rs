@@ -1,10 +1,10 @@
-//! Bytes that a connection has handed to TCP and the peer has not acknowledged: TCP asks for its
-//! bytes at each transmission, and they stay where they are until then.
+//! Bytes that a connection has passed to TCP and the peer has not acknowledged: TCP asks for them
+//! at each transmission, so they stay in place until then.
 //!
 //! ```text
 //!   stream   0 ··· released ─────────────────────────────── end
 //!   outbox         | head, small body | shared page | head …       small bytes: a copy
-//!                  ▲ acknowledged: forgotten                       shared bytes: a count
+//!                  ▲ acknowledged: dropped                         shared bytes: a reference
 //! ```
 
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use netstack::stack::Pieces;
 use netstack::wire::checksum::{self, Sum};
 use session::{Chunk, Outbox, SharedPage};
 
-/// Limit on a connection's unacknowledged bytes, as of a socket's send buffer: twice what TCP may
-/// have under way, between these two. The upper one is that of Linux' `net.ipv4.tcp_wmem`.
+/// Limit on a connection's unacknowledged bytes, as for a socket's send buffer: twice what TCP may
+/// have in flight, between these two. The upper one is that of Linux' `net.ipv4.tcp_wmem`.
 const UNACKED_LEN_USUAL: u64 = 1 << 20;
 const UNACKED_LEN_MAX: u64 = 4 << 20;
 
-/// Least space before more is taken: a page in memory is not cut small.
+/// Least space for further bytes, so that large pages are not split into small pieces.
 const SPACE_LEN_MIN: u64 = 64 * 1024;
 
-/// Limit on the unacknowledged bytes of all connections of a loop before each is given less: peers
-/// that do not read cost memory until their time is over.
+/// Unacknowledged bytes of all connections of a loop above which each gets less: peers that do not
+/// read occupy memory until they time out.
 const UNACKED_TOTAL_MAX: u64 = 256 << 20;
 const CROWDED_LEN_MAX: u64 = 2 * SPACE_LEN_MIN;
 
-/// From here on no retransmit buffer grows long: the rest is for those of the usual length.
+/// Total above which no buffer exceeds the usual length: the rest is for others.
 const UNACKED_TOTAL_HALF: u64 = UNACKED_TOTAL_MAX / 2;
 
-/// A crowd: its bytes leave holes in the allocator's memory, which it would keep.
+/// Total that counts as a crowd: its bytes leave holes in the allocator's memory.
 const CROWD_LEN_MIN: u64 = 64 << 20;
 
-/// Shorter pieces are copied. The longest segment has some of the others and copies between them:
+/// Shorter pieces are copied. The longest segment consists of shared pieces and copies in between:
 /// fewer than the [`Pieces::COUNT_MAX`] that a frame may have.
 const SHARED_LEN_MIN: usize = 16 * 1024;
 const _: () = assert!(2 * (BigTcp::LEN_MAX / SHARED_LEN_MIN + 2) <= Pieces::COUNT_MAX);
@@ -45,21 +45,21 @@ const KEPT_MAX: usize = 64;
 /// See the [module page](self).
 #[derive(Default)]
 pub(super) struct RetransmitBuffer {
-    /// `None` while nothing is under way.
+    /// `None` while nothing is in flight.
     out: Option<Box<Outbox>>,
-    /// Bytes of the stream that are acknowledged.
+    /// Acknowledged bytes of the stream.
     released: u64,
 }
 
-/// Accounts and free outboxes of a loop's retransmit buffers.
+/// Totals and free outboxes of a loop's retransmit buffers.
 #[derive(Default)]
 pub(super) struct BufferPool {
-    /// Outboxes of retransmit buffers that were acknowledged.
+    /// Outboxes of acknowledged retransmit buffers.
     #[expect(clippy::vec_box, reason = "a connection holds the box, and moves it as one word")]
     free: Vec<Box<Outbox>>,
     /// Bytes of all retransmit buffers.
     len: u64,
-    /// The most that it was since the last crowd.
+    /// Maximum of `len` since the last crowd.
     len_max: u64,
     crowded: u64,
 }
@@ -70,12 +70,12 @@ impl BufferPool {
         self.len
     }
 
-    /// Number of times that they reached the limit, and each was given less.
+    /// Number of times that the total reached the limit and each got less.
     pub(super) fn crowded(&self) -> u64 {
         self.crowded
     }
 
-    /// Limit for one connection that may have `cwnd` bytes under way.
+    /// Limit for one connection that may have `cwnd` bytes in flight.
     fn unacked_len_max(&self, cwnd: u64) -> u64 {
         match self.len {
             ..UNACKED_TOTAL_HALF => (2 * cwnd).clamp(UNACKED_LEN_USUAL, UNACKED_LEN_MAX),
@@ -84,7 +84,7 @@ impl BufferPool {
         }
     }
 
-    /// Returns true once after a crowd has gone.
+    /// Returns true once after the end of a crowd.
     pub(super) fn take_crowd_end(&mut self) -> bool {
         let is_gone = self.len_max >= CROWD_LEN_MIN && self.len <= self.len_max / 8;
         if is_gone {
@@ -110,12 +110,12 @@ impl RetransmitBuffer {
         self.out.as_ref().map_or(0, |out| out.queued_len())
     }
 
-    /// True if more can be put in.
+    /// True if there is space for more.
     pub(super) fn has_space(&self, buffer_pool: &BufferPool, cwnd: u64) -> bool {
         self.len() + SPACE_LEN_MIN <= buffer_pool.unacked_len_max(cwnd)
     }
 
-    /// Takes what is in memory of `from`, up to the first file or the limit. Says how much.
+    /// Takes in-memory bytes of `from`, up to the first file or the limit. Returns their number.
     pub(super) fn take(&mut self, buffer_pool: &mut BufferPool, cwnd: u64, from: &Outbox) -> u64 {
         let (before, len_max) = (self.len(), buffer_pool.unacked_len_max(cwnd));
         for chunk in from.chunks() {
@@ -136,7 +136,7 @@ impl RetransmitBuffer {
         taken
     }
 
-    /// Adds bytes, whatever the limit.
+    /// Adds bytes, regardless of the limit.
     pub(super) fn put(&mut self, buffer_pool: &mut BufferPool, bytes: Bytes) {
         buffer_pool.add(bytes.len() as u64);
         self.hold(buffer_pool, bytes, None);
@@ -155,7 +155,7 @@ impl RetransmitBuffer {
         self.out.get_or_insert_with(|| buffer_pool.free.pop().unwrap_or_default())
     }
 
-    /// The peer has all before `to`.
+    /// Releases bytes: the peer has acknowledged everything before `to`.
     pub(super) fn release(&mut self, buffer_pool: &mut BufferPool, to: u64) {
         let Some(out) = &mut self.out else { return };
         let len = to - self.released;
@@ -170,12 +170,12 @@ impl RetransmitBuffer {
         }
     }
 
-    /// The connection is over, whatever the peer has.
+    /// Drops everything: the connection is over.
     pub(super) fn abandon(self, buffer_pool: &mut BufferPool) {
         buffer_pool.len -= self.len();
     }
 
-    /// The bytes `offset..offset + len` of the stream.
+    /// Collects the bytes `offset..offset + len` of the stream.
     pub(super) fn gather<'a>(&'a self, offset: u64, len: usize, pieces: &mut Pieces<'a>) {
         let mut skipped = (offset - self.released) as usize;
         let mut left = len;
@@ -213,11 +213,11 @@ fn sum(page: &SharedPage, part: &[u8]) -> Sum {
 mod tests {
     use super::*;
 
-    /// A path on which little is under way at a time.
+    /// The congestion window of a short path.
     const CWND: u64 = 100_000;
 
     /// Seen: after 5,000 clients that read nothing were reset, 934 MB stayed resident. Cause: glibc
-    /// keeps what is free between what is in use. Cure: it is told to give it back.
+    /// keeps free memory between used blocks. Cure: it is told to return it.
     #[test]
     fn a_gone_crowd_is_noticed_once() {
         let mut buffer_pool = BufferPool::default();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     /// Seen: a stream of 50 Gbit/s waited for acknowledgements an eighth of its time. Cause: 1 MiB
-    /// was the limit of each connection, however much TCP might have under way. Cure: twice that.
+    /// was the limit of each connection, however much TCP might send. Cure: twice the window.
     #[test]
     fn limit_grows_with_cwnd() {
         let mut out = Outbox::new();
@@ -377,8 +377,8 @@ mod tests {
     }
 
     /// Seen: 64 peers with wide windows that read nothing held all that a loop may have, and each
-    /// other connection of it was given an eighth. Cause: retransmit buffers grew to 4 MiB until
-    /// nothing was left. Cure: once half is gone, a retransmit buffer has the usual length.
+    /// other connection of it got an eighth. Cause: retransmit buffers grew to 4 MiB until nothing
+    /// was left. Cure: once half is used, no buffer exceeds the usual length.
     #[test]
     fn long_buffers_leave_half_to_the_others() {
         let (mut buffer_pool, mut out) = (BufferPool::default(), Outbox::new());
@@ -391,9 +391,9 @@ mod tests {
         assert_eq!(taken, UNACKED_LEN_USUAL);
     }
 
-    /// Seen: 600 clients that asked for a large file and read nothing held 860 MB of it, and a
-    /// server's default is 17,500 connections. Cause: each connection had a limit, and all of them
-    /// together had none. Cure: beyond a limit for all, each is given less.
+    /// Seen: 600 clients that requested a large file and read nothing held 860 MB of it, and a
+    /// server's default is 17,500 connections. Cause: each connection had a limit, but their total
+    /// had none. Cure: above a total limit, each gets less.
     #[test]
     fn all_buffers_share_a_limit() {
         let (mut buffer_pool, mut out) = (BufferPool::default(), Outbox::new());
@@ -411,7 +411,7 @@ mod tests {
         assert!(!last.has_space(&buffer_pool, CWND));
         last.release(&mut buffer_pool, CROWDED_LEN_MAX);
         assert!(last.has_space(&buffer_pool, CWND));
-        // Those that hold much come to an end, and the others have their space again.
+        // The connections that hold much end, and the others have their space again.
         for retransmit in retransmit_buffers.drain(..full) {
             retransmit.abandon(&mut buffer_pool);
         }

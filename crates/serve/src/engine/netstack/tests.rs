@@ -1,6 +1,5 @@
-//! What every engine promises, between two hosts in memory: the client's TCP is a netstack as well,
-//! and both take their turns on the thread of the test. That the machine is right is tested
-//! elsewhere.
+//! Guarantees of every engine, between two hosts in memory: the client's TCP is a netstack as well,
+//! and both run in turns on the test's thread. The machine itself is tested elsewhere.
 
 mod cache_transcripts;
 
@@ -32,7 +31,7 @@ use crate::shared::Shared;
 
 type Open<S> = Box<dyn Fn(Opening<'_>) -> S + Send + Sync>;
 
-/// A server and a client, and what is known of the server outside of its loop.
+/// A server and a client, and the server's shared state.
 struct World<S: Session> {
     event_loop: EventLoop<S, Open<S>, Pluggable>,
     client: Netstack<Mem>,
@@ -41,7 +40,7 @@ struct World<S: Session> {
     start: Instant,
 }
 
-/// Longer than anything here takes.
+/// Longer than any test takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 80;
 
@@ -64,7 +63,7 @@ impl<S: Session + 'static> World<S> {
         World::over(Impairment::NONE, limits, open)
     }
 
-    /// The link impairs what the server sends and receives.
+    /// A world whose link impairs the frames to and from the server.
     fn over(
         link: Impairment,
         limits: Limits,
@@ -105,7 +104,7 @@ impl<S: Session + 'static> World<S> {
         NetInstant::START + self.start.elapsed()
     }
 
-    /// A turn of the server, and one of the client.
+    /// Runs one turn of the server and one of the client.
     fn step(&mut self) {
         self.event_loop.turn();
         self.step_client();
@@ -143,7 +142,7 @@ impl<S: Session + 'static> World<S> {
         });
     }
 
-    /// The next `len` bytes that come.
+    /// The next `len` received bytes.
     fn read(&mut self, id: FlowId, len: usize) -> Vec<u8> {
         let (mut all, mut space) = (Vec::new(), vec![0; 1 << 16]);
         self.until("read", |world| {
@@ -161,7 +160,7 @@ impl<S: Session + 'static> World<S> {
         assert_eq!(String::from_utf8(reply).unwrap(), line);
     }
 
-    /// Waits for the end of the server's stream, with nothing before it.
+    /// Waits for the end of the server's stream, without any bytes before it.
     fn read_end(&mut self, id: FlowId) {
         self.until("the end", |world| {
             let connection = world.client.shard().connection(id);
@@ -247,7 +246,7 @@ fn at_the_limit_others_wait_until_one_ends() {
     world.until_count(1);
 }
 
-/// A server with space for one connection, which is there, that says so to the next.
+/// A server with space for one connection, which exists, that sends a refusal to the next.
 fn full_engine() -> (World<Echo>, FlowId) {
     let limits = Limits { connections_max: 1, refusal: Some("too many\n"), ..Limits::default() };
     let mut world = World::new(limits, || Echo);
@@ -268,9 +267,9 @@ fn a_refusal_line_is_sent_at_the_limit() {
     world.ask(first, "again\n");
 }
 
-/// Seen (in review): peers that were refused and acknowledged nothing held the few places of those
-/// that are told so for two minutes, and others waited that long. Cause: they had the time of a
-/// connection whose reply is under way. Cure: a second, as with fibers.
+/// Seen (in review): refused peers that acknowledged nothing held the few slots for refusals for
+/// two minutes, and others waited that long. Cause: they got as much time as a connection with a
+/// reply in flight. Cure: a second, as with fibers.
 #[test]
 fn a_silent_refused_peer_frees_its_place() {
     let (mut world, first) = full_engine();
@@ -326,7 +325,7 @@ fn a_reset_ends_its_connection_alone() {
     world.until_count(1);
     assert_eq!(world.closed(Closed::Peer), 1);
     assert!(world.read(second, 4 << 20) == pattern(4 << 20));
-    // What the peer has acknowledged or never will counts no more for the limit of all.
+    // Bytes that are acknowledged, or never will be, no longer count for the total limit.
     world.until("nothing under way", |world| world.event_loop.buffer_pool.len() == 0);
 }
 
@@ -377,7 +376,7 @@ fn a_drain_closes_an_idle_connection() {
     assert!(world.start.elapsed() >= DRAIN_GRACE);
 }
 
-/// A process that ends takes its TCP with it: what is not acknowledged then is lost.
+/// The end of the process also ends its TCP: unacknowledged bytes are then lost.
 #[test]
 fn open_until_the_last_acknowledgement() {
     let mut world =
@@ -394,7 +393,7 @@ fn open_until_the_last_acknowledgement() {
     world.until_count(0);
 }
 
-/// A server that has drained and is over, and a connection whose peer has heard nothing of its end.
+/// A drained server that is over, with a connection whose peer has not received its end.
 fn over_and_unheard() -> (World<Echo>, FlowId) {
     let mut world = World::new(Limits::default(), || Echo);
     let idle = world.connect();
@@ -411,8 +410,8 @@ fn over_and_unheard() -> (World<Echo>, FlowId) {
     (world, idle)
 }
 
-/// Seen (in review): the loop ended when all bytes were acknowledged, and with it what would have
-/// sent the end again, if that was lost.
+/// Seen (in review): the loop ended when all bytes were acknowledged, so a lost FIN could not be
+/// retransmitted.
 #[test]
 fn ends_are_sent_after_the_loop_is_over() {
     let (mut world, idle) = over_and_unheard();
@@ -456,8 +455,8 @@ fn a_port_that_nothing_listens_at_refuses() {
     assert_eq!(world.client.shard().end(client), Some(End::Refused));
 }
 
-/// Seen: a TAP interface that was deleted cost its loop a thousand tries a second for ever. Cause:
-/// after each error it slept a millisecond. Cure: each further error doubles the pause.
+/// Seen: a deleted TAP interface made its loop retry a thousand times a second forever. Cause: it
+/// slept a millisecond after each error. Cure: each further error doubles the pause.
 #[test]
 fn a_lost_device_is_retried_with_back_off() {
     let mut world = World::new(Limits::default(), || Echo);
@@ -469,7 +468,7 @@ fn a_lost_device_is_retried_with_back_off() {
     for _ in 0..20 {
         world.event_loop.turn();
         let pause = world.event_loop.device_pause;
-        // A timer may end it early, and nothing else.
+        // Only a timer may end it early.
         let patience = world.event_loop.patience();
         assert!((ms(1)..=pause).contains(&patience), "{patience:?}");
         pauses.push(pause);
@@ -483,8 +482,8 @@ fn a_lost_device_is_retried_with_back_off() {
     assert_eq!(world.event_loop.device_pause, ms(1));
 }
 
-/// Seen: over AF_XDP a server said nothing when its interface was down or deleted. Cause: its
-/// socket has no error to be received, only frames that cannot be sent, and those were counted.
+/// Seen: over AF_XDP a server reported nothing when its interface was down or deleted. Cause: its
+/// socket has no error on receive, only frames that cannot be sent, and those were just counted.
 #[test]
 fn a_device_that_takes_nothing_is_reported() {
     let mut world = World::new(Limits::default(), || Echo);
@@ -500,11 +499,11 @@ fn a_device_that_takes_nothing_is_reported() {
     assert!(!world.event_loop.device_messages.is_reported);
 }
 
-/// A device that can be taken away.
+/// A device that can be unplugged.
 struct Pluggable {
     link: Impair<Mem>,
     is_gone: bool,
-    /// Each frame to transmit is an error.
+    /// Every transmission fails.
     takes_nothing: bool,
 }
 
@@ -549,7 +548,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 7) as u8).collect()
 }
 
-/// Answers with bytes in memory, or after work with a file; and panics if it is told to.
+/// Answers with bytes in memory, or with a file after work; panics on command.
 struct Sender {
     bytes: bytes::Bytes,
     file: Option<Arc<SharedFile>>,

@@ -1,4 +1,4 @@
-//! A connection on its way through the stages.
+//! A connection in the pipeline.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,50 +13,50 @@ use crate::engine::reactor::{Accepted, EngineContext, Socket, drop_session};
 use crate::file::DiskRead;
 use crate::memory::{Charge, Memory};
 
-/// One connection. The stage that has it owns it.
+/// One connection, owned by its current stage.
 pub(super) struct Connection<S: Session> {
     pub(super) machine: Machine<S>,
     pub(super) socket: Socket,
     pub(super) peer: Option<SocketAddr>,
-    /// Number of the server's listener that it came from.
+    /// Number of the server's listener that accepted it.
     pub(super) listener: usize,
-    /// The thread that reads for it, and its token there.
+    /// Its reader thread, and its token there.
     pub(super) reader: usize,
     pub(super) token: u64,
-    /// Expiry of its reader's timer. `None` if the reader hears nothing of it while it is with
+    /// Expiry of its reader's timer. `None` if the reader gets no reports for it while it is in
     /// another stage.
     pub(super) is_heard_by: Option<Instant>,
-    /// The thread that writes for it, so that a buffer comes back to the thread that lent it.
+    /// Its writer thread, fixed so that a buffer returns to the thread that lent it.
     pub(super) writer: usize,
     pub(super) payload: Payload<S::Work>,
 }
 
-/// Data that a stage has for the next one.
+/// Data for the next stage.
 pub(super) enum Payload<W> {
     Nothing,
-    /// For the session stage: what was received, nothing if that was the end.
+    /// For the session stage: received input; empty at the end.
     Input(Input),
-    /// For the session stage: so much was received into the session's own space.
+    /// For the session stage: number of bytes received into the session's own space.
     Filled(usize),
-    /// For the session stage: a piece of a file that is not in memory.
+    /// For the session stage: a piece of an uncached file.
     Cold(Box<DiskRead>),
     /// For the session stage: work to run.
     Work(W),
-    /// For the read stage: work that waits for something to happen.
+    /// For the read stage: work that waits for an event.
     Watch(W),
-    /// For the session stage: work that was run, or could not be.
+    /// For the session stage: finished or refused work.
     Worked(Result<W, W>),
-    /// For the read stage: a session has panicked.
+    /// For the read stage: the session has panicked.
     Ruin,
 }
 
-/// Input on its way from one stage to the next.
+/// Input between two stages.
 pub(super) struct Input {
     pub(super) bytes: Vec<u8>,
     _charge: Charge,
 }
 
-/// Shorter input than this is not charged: a request as a rule, and the queues have a limit.
+/// Input up to this length is not charged: usually a request, and the queues have a limit.
 const CHARGED_LEN_MIN: usize = 4 * 1024;
 
 impl Input {
@@ -70,25 +70,25 @@ impl Input {
     }
 }
 
-/// For the read stage.
+/// Items for the read stage.
 pub(super) enum Arrival<S: Session> {
-    /// A connection that was accepted.
+    /// An accepted connection.
     Accepted(Accepted),
-    /// One that wants more input, or its end.
+    /// A connection that waits for more input, or is to end.
     Back(Box<Connection<S>>),
-    /// The work of this one is done, for which it has waited; `None` if it panicked.
+    /// The work that this connection waits for is done; `None` if it panicked.
     Worked(u64, Option<S::Work>),
 }
 
 /// Next stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The read stage, where it has nothing to do until its peer sends more.
+    /// The read stage, with nothing to do until the peer sends more.
     Rest,
     Read,
     /// The session stage.
     Turn,
-    /// The session stage, for what may block.
+    /// The session stage, for work that may block.
     Block,
     Write,
 }
@@ -116,8 +116,8 @@ impl<S: Session> Connection<S> {
     }
 }
 
-/// Does something with a connection. A session that panics is our mistake, and ends this connection
-/// only: the hook has reported it.
+/// Calls `act` on a connection. A panicking session is a bug, and ends only this connection: the
+/// hook has reported it.
 pub(super) fn guard<S: Session, R>(
     connection: &mut Connection<S>,
     does: impl FnOnce(&mut Connection<S>) -> R,
@@ -129,7 +129,7 @@ pub(super) fn guard<S: Session, R>(
     done.ok()
 }
 
-/// Ends a connection at once, because the server does.
+/// Ends a connection at once, at the end of the server.
 pub(super) fn cut<S: Session, O>(
     engine: &EngineContext<O>,
     mut connection: Box<Connection<S>>,
@@ -145,7 +145,7 @@ pub(super) fn cut<S: Session, O>(
     engine.end(connection, closed.unwrap_or(Closed::Error));
 }
 
-/// The same for all that a reader's queue may hold.
+/// The same for all items of a reader's queue.
 pub(super) fn cut_arrival<S: Session, O>(engine: &EngineContext<O>, arrival: Arrival<S>, now: Now) {
     match arrival {
         Arrival::Back(connection) => cut(engine, connection, now),
@@ -153,7 +153,7 @@ pub(super) fn cut_arrival<S: Session, O>(engine: &EngineContext<O>, arrival: Arr
             drop(accepted);
             engine.connection_limit.leave();
         }
-        // Its connection is the reader's to end.
+        // The reader ends its connection.
         Arrival::Worked(_, work) => drop_session(work),
     }
 }

@@ -3,11 +3,11 @@
 //! ```text
 //!  put:   waits for space ─┐                        ┌── wait: threads of the session stage
 //!                          ├──▶ │ │ │ │ limit ──────┤
-//!  offer: comes back later ┘                        └── take: a loop, which hears its waker
+//!  offer: comes back later ┘                        └── take: a loop, woken by its waker
 //! ```
 //!
-//! Items come and go in batches, and each batch reads the clock once: how long items waited is
-//! what a hand-off costs in time.
+//! Items are added and taken in batches, and each batch reads the clock once: the waiting time of
+//! items is the latency of a hand-off.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use crate::engine::reactor::LoopHandle;
 pub(super) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     limit: usize,
-    /// The loop that takes; without one, threads wait until something has come.
+    /// The loop that takes; without one, threads wait for items.
     taker: Option<Arc<LoopHandle>>,
     has_come: Condvar,
     has_space: Condvar,
@@ -32,11 +32,11 @@ pub(super) struct Queue<T> {
 struct QueueState<T> {
     items: VecDeque<(T, Instant)>,
     is_closed: bool,
-    /// Threads that wait until something has come.
+    /// Number of threads that wait for items.
     takers: usize,
-    /// Threads that wait for space.
+    /// Number of threads that wait for space.
     putters: usize,
-    /// Loops that come back when there is space.
+    /// Loops to wake when there is space.
     offerers: Vec<Arc<LoopHandle>>,
     counted: Counted,
 }
@@ -46,25 +46,25 @@ struct QueueState<T> {
 pub(super) struct Counted {
     pub(super) length: usize,
     pub(super) longest: usize,
-    /// The most that a loop has kept in line for it.
+    /// Longest line that a loop has kept for it.
     pub(super) line_longest: usize,
-    /// Number of times that it was found full.
+    /// Number of times that it was full.
     pub(super) full: u64,
     pub(super) taken: u64,
     pub(super) batches: u64,
-    /// Time that all items that were taken had waited.
+    /// Total waiting time of all items taken.
     pub(super) waited: Duration,
 }
 
 impl Counted {
-    /// Mean wait of an item.
+    /// Mean waiting time of an item.
     pub(super) fn wait_mean(&self) -> Duration {
         Duration::from_secs_f64(self.waited.as_secs_f64() / self.taken.max(1) as f64)
     }
 }
 
 impl<T> Queue<T> {
-    /// A queue of so many. `taker` is the loop that takes, if a loop does.
+    /// A queue with this limit. `taker` is the loop that takes, if any.
     pub(super) fn new(limit: usize, taker: Option<Arc<LoopHandle>>) -> Queue<T> {
         Queue {
             state: Mutex::new(QueueState {
@@ -87,7 +87,7 @@ impl<T> Queue<T> {
         Counted { length: state.items.len(), ..state.counted }
     }
 
-    /// True if there is space. If not, `own` is woken when there is.
+    /// True if there is space. If not, `own` is woken when there is some.
     pub(super) fn has_space_or_wait(&self, own: &Arc<LoopHandle>) -> bool {
         let mut state = self.lock();
         let has_space = state.items.len() < self.limit || state.is_closed;
@@ -97,8 +97,8 @@ impl<T> Queue<T> {
         has_space
     }
 
-    /// Takes over what there is space for, and leaves the rest in `line`: `own` is woken when there
-    /// is more.
+    /// Takes items from `line` as far as there is space. If some are left, `own` is woken when
+    /// there is more.
     pub(super) fn offer(&self, line: &mut VecDeque<T>, own: &Arc<LoopHandle>) {
         if line.is_empty() {
             return;
@@ -112,8 +112,8 @@ impl<T> Queue<T> {
         self.wake_takers(state, count);
     }
 
-    /// Takes over all of `line`, and waits for space where there is none. If the queue is closed,
-    /// the rest stays in `line`.
+    /// Takes all of `line`, waiting for space where necessary. If the queue is closed, the rest
+    /// stays in `line`.
     pub(super) fn put(&self, line: &mut VecDeque<T>) {
         while !line.is_empty() {
             let mut state = self.lock();
@@ -134,8 +134,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes over one item, whether there is space or not: for what is few, and comes on a thread
-    /// that must not wait. If the queue is closed, it is dropped.
+    /// Adds one item even if the queue is full: for rare items from threads that must not wait. If
+    /// the queue is closed, the item is dropped.
     pub(super) fn squeeze_in(&self, item: T) {
         let mut state = self.lock();
         if !state.is_closed {
@@ -145,7 +145,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Moves up to `batch_max` items to the end of `batch`. Says whether there are more.
+    /// Moves up to `batch_max` items to the end of `batch`. Returns whether more are left.
     pub(super) fn take(&self, batch_max: usize, batch: &mut Vec<T>) -> bool {
         let state = self.lock();
         let has_more = state.items.len() > batch_max;
@@ -155,8 +155,8 @@ impl<T> Queue<T> {
         has_more
     }
 
-    /// Takes up to `batch_max` items, but leaves as much to each of the other threads that take. A
-    /// thread that `is_idle` waits until something has come. `false` if the queue is closed.
+    /// Takes up to `batch_max` items, but leaves as many for each of the other waiting threads. A
+    /// thread that `is_idle` waits for items. `false` if the queue is closed.
     pub(super) fn wait(
         &self,
         batch_max: usize,
@@ -181,7 +181,7 @@ impl<T> Queue<T> {
         true
     }
 
-    /// From now on it takes over nothing. Returns what is in it.
+    /// Closes the queue. Returns its items.
     pub(super) fn close(&self) -> Vec<T> {
         let mut state = self.lock();
         state.is_closed = true;
@@ -228,7 +228,7 @@ impl<T> Queue<T> {
 }
 
 impl<T> QueueState<T> {
-    /// Moves as many as there is space for. Says how many.
+    /// Moves items as far as there is space. Returns their number.
     fn push(&mut self, line: &mut VecDeque<T>, limit: usize) -> usize {
         if self.is_closed {
             return 0;
@@ -247,8 +247,8 @@ impl<T> QueueState<T> {
     }
 }
 
-/// The way of a loop to the queue of another stage. What finds it full waits in line here: a loop
-/// never waits for another stage.
+/// A loop's outlet to the queue of another stage. Items wait in line here while that is full, since
+/// a loop never waits for another stage.
 pub(super) struct Outlet<T> {
     pub(super) queue: Arc<Queue<T>>,
     pub(super) line: VecDeque<T>,
@@ -261,7 +261,7 @@ impl<T> Outlet<T> {
         Outlet { queue: Arc::clone(queue), line: VecDeque::new(), own: Arc::clone(own) }
     }
 
-    /// Hands over what there is space for.
+    /// Hands over as far as there is space.
     pub(super) fn hand_over(&mut self) {
         self.queue.offer(&mut self.line, &self.own);
     }

@@ -1,14 +1,14 @@
 //! The read stage: a loop that receives, and keeps the connections that wait for input.
 //!
 //! ```text
-//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ arrivals ──▶ timers ──▶ receive ──▶ hand over ─┐
-//!  └──────────────────────────────────────────────────────────────────────────────────────────────┘
+//!  ┌▶ wait ──▶ reports ──▶ server state ──▶ arrivals ──▶ timers ──▶ receive ──▶ hand over ─┐
+//!  └───────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A connection begins and ends here, and keeps its slot while it is with another stage: where
-//! reports come by edge, it stays watched, so that no request costs a change of interest.
-//! It is received from only if what comes can soon be handed over: while the session stage's queue
-//! is full, bytes stay in the sockets.
+//! A connection begins and ends here, and keeps its slot while it is in another stage. With
+//! edge-triggered reports it stays watched, so that no request costs a change of interest. Input is
+//! received only if it can soon be handed over: while the session stage's queue is full, bytes stay
+//! in the sockets.
 
 use std::io;
 use std::mem;
@@ -45,23 +45,23 @@ pub(super) struct Reader<S: Session, O> {
     session: Outlet<Box<Connection<S>>>,
     batch_max: usize,
     poller: Poller,
-    /// Connections stay watched while they are with another stage.
+    /// Connections stay watched while they are in another stage.
     keeps_watch: bool,
-    /// Connections. Those that may have something for the session are in the run queue.
+    /// Connections. Those that may have input for the session are in the run queue.
     slots: Slab<ReadSlot<S>>,
-    /// Connections that came back and have nothing to do.
+    /// Returned connections with nothing to do.
     rest: Arc<Rest<S>>,
-    /// Work that was run, of connections that are not back yet.
+    /// Finished work of connections that have not returned yet.
     early: Vec<(u64, S::Work)>,
-    /// Number of connections that it has something for and that are not back yet.
+    /// Number of connections with pending events that have not returned yet.
     expected: usize,
-    /// More has come than a batch.
+    /// More arrivals than a batch are queued.
     has_more: bool,
     now: Now,
     /// State of the server when it was last checked.
     server_state: u8,
     buffer: Vec<u8>,
-    // Empty between two turns, and kept for their memory.
+    // Empty between two turns, kept for their capacity.
     arrivals: Vec<Arrival<S>>,
     rested: Vec<Box<Connection<S>>>,
 }
@@ -69,11 +69,11 @@ pub(super) struct Reader<S: Session, O> {
 /// The slot of a connection.
 struct ReadSlot<S: Session> {
     watch: Watch,
-    /// `None` while it is with another stage.
+    /// `None` while the connection is in another stage.
     connection: Option<Box<Connection<S>>>,
-    /// Readiness that was reported meanwhile.
+    /// Readiness reported meanwhile.
     missed: Readiness,
-    /// Something happened meanwhile.
+    /// An event occurred meanwhile.
     is_expected: bool,
 }
 
@@ -83,7 +83,7 @@ impl<S: Session> HasWatch for ReadSlot<S> {
     }
 }
 
-/// Outcome for a connection that was ready.
+/// Outcome for a ready connection.
 enum ReadOutcome {
     Waits(Wait),
     Leaves,
@@ -94,7 +94,7 @@ where
     S: Session + 'static,
 {
     /// # Errors
-    /// What the kernel says to the dispatcher.
+    /// Errors of the dispatcher.
     pub(super) fn new(
         engine: Arc<EngineContext<O>>,
         stages: &Stages<S>,
@@ -147,7 +147,7 @@ where
         self.end_all();
     }
 
-    /// For how long nothing happens unless something is reported.
+    /// Time for which nothing happens without a report; `None`: forever.
     fn patience(&self) -> Option<Duration> {
         if self.has_more || (self.poller.run_queue_len() > 0 && !self.is_stuck()) {
             return Some(Duration::ZERO);
@@ -156,7 +156,7 @@ where
         Some(next.saturating_duration_since(self.now.monotonic))
     }
 
-    /// True if as much is in line as may wait for space.
+    /// True if the line is full.
     fn is_stuck(&self) -> bool {
         self.session.line.len() >= self.batch_max
     }
@@ -174,7 +174,7 @@ where
             };
             connection.socket.set_ready(readiness);
             if self.poller.is_level {
-                // It would be reported again and again until the session stage has space for it.
+                // A level-triggered socket would be reported until the session stage has space.
                 self.poller.unwatch(&mut slot.watch, connection.socket.as_fd());
             }
             if readiness.is_readable() {
@@ -201,7 +201,7 @@ where
         self.tell(at, |connection| connection.machine.handle_server_state(state, now));
     }
 
-    /// Tells a connection something that may give it something to do.
+    /// Passes an event to a connection, then queues it.
     fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>)) {
         let Some(connection) = &mut self.slots[at].connection else {
             return; // It is with another stage, and will be told there.
@@ -220,18 +220,18 @@ where
             if self.poller.handle_expiry(watch, until)
                 && let Some(connection) = connection
             {
-                // If a report was lost, this finds what it was about.
+                // If a report was lost, this makes up for it.
                 connection.socket.try_again();
                 self.poller.queue(watch);
             } else if connection.is_none() {
                 self.expect_back(at);
-                // Once more, to be woken for it.
+                // Take arrivals once more, so that the reader is woken when it returns.
                 self.has_more = true;
             }
         }
     }
 
-    /// Receives for those that are ready, as far as that can be handed over.
+    /// Receives for ready connections, as far as their input can be handed over.
     fn serve_ready(&mut self) {
         for _ in 0..self.poller.run_queue_len() {
             if self.is_stuck() {
@@ -247,7 +247,7 @@ where
         self.session.hand_over();
     }
 
-    /// Goes on with a connection until it waits or leaves.
+    /// Drives a connection until it waits or leaves for another stage.
     fn go_on(&mut self, at: usize) {
         let ReadSlot { watch, connection, .. } = &mut self.slots[at];
         let Some(there) = connection else {
@@ -262,7 +262,7 @@ where
                 self.poller.watch(watch, there.socket.as_fd(), Interest::READ)
             }
             ReadOutcome::Waits(Wait::End(closed)) => return self.end(at, closed),
-            // For work.
+            // It waits for work.
             ReadOutcome::Waits(_) => Ok(()),
             ReadOutcome::Leaves => {
                 there.is_heard_by =
@@ -274,8 +274,8 @@ where
                 Ok(())
             }
         };
-        // The kernel has no memory to watch it: better an end that is counted than a connection
-        // that is never woken.
+        // The kernel has no memory to watch the socket: ending the connection, which is counted, is
+        // better than never waking it.
         if is_watched.is_err() {
             self.end(at, Closed::Error);
         }
@@ -285,7 +285,7 @@ where
         self.poller.queue(&mut self.slots[at].watch);
     }
 
-    /// Something has happened to a connection that is with another stage.
+    /// Notes an event of a connection that is in another stage.
     fn expect_back(&mut self, at: usize) {
         let is_new = !mem::replace(&mut self.slots[at].is_expected, true);
         self.expected += usize::from(is_new);
@@ -298,7 +298,7 @@ impl<S, O> Reader<S, O>
 where
     S: Session + 'static,
 {
-    /// Takes over what has come, up to a batch.
+    /// Takes arrivals, up to a batch.
     fn take_arrivals(&mut self) {
         let mut arrivals = mem::take(&mut self.arrivals);
         self.has_more = self.queue.take(self.batch_max, &mut arrivals);
@@ -327,7 +327,7 @@ where
         self.arrivals = arrivals;
     }
 
-    /// Begins to serve a connection, unless there is no space for it.
+    /// Begins to serve a connection, unless the limit is exceeded.
     fn admit(&mut self, accepted: Accepted) {
         let Some((accepted, machine)) = self.engine.admit(accepted, self.now) else {
             return;
@@ -358,7 +358,7 @@ where
         }
     }
 
-    /// Takes back those that rest. `is_expected` if it is to be woken for those that come later.
+    /// Takes resting connections back. `is_expected`: wake the reader for later ones.
     fn take_rested(&mut self, is_expected: bool) {
         let mut rested = mem::take(&mut self.rested);
         self.rest.take(&mut rested, is_expected);
@@ -368,7 +368,7 @@ where
         self.rested = rested;
     }
 
-    /// A connection is back at its slot.
+    /// Puts a returned connection back into its slot.
     fn take_back(&mut self, mut connection: Box<Connection<S>>) {
         let token = connection.token;
         let at = slot_of(&mut self.slots, token).expect("a slot is kept until the end");
@@ -382,8 +382,8 @@ where
             }
             Payload::Watch(work) => {
                 let queue = Arc::clone(&self.queue);
-                // The thread that wakes it may be the one that empties this queue. If that is
-                // closed, so is the connection.
+                // The calling thread may be the one that empties this queue, so it must not wait.
+                // If the queue is closed, so is the connection.
                 let done = move |work| queue.squeeze_in(Arrival::Worked(token, work));
                 let jobs = &self.engine.admission.shared.jobs;
                 if let Err(work) = jobs.work(work, self.now, done) {
@@ -403,8 +403,8 @@ where
         }
     }
 
-    /// Lets a connection wait, or end, at once, and not behind those that are ready, if it has
-    /// nothing for the session.
+    /// Lets a connection without input for the session wait or end at once, not behind the ready
+    /// ones.
     fn settle(&mut self, at: usize) {
         let Some(connection) = &mut self.slots[at].connection else {
             return;
@@ -421,7 +421,7 @@ where
         }
     }
 
-    /// Closes a connection and counts why.
+    /// Closes a connection and counts the reason.
     fn end(&mut self, at: usize, closed: Closed) {
         let ReadSlot { watch, connection, .. } = self.slots.remove(at);
         if let Some(connection) = connection {
@@ -431,7 +431,7 @@ where
         }
     }
 
-    /// The server is over. What is with another stage ends there, or finds this queue closed.
+    /// Ends all connections here. Those in another stage end there, or find this queue closed.
     fn end_all(mut self) {
         let engine = &*self.engine;
         let now = clock::now();
@@ -448,7 +448,7 @@ where
 }
 
 impl<S: Session> Connection<S> {
-    /// Receives, or finds out what it waits for.
+    /// Receives, or determines the wait.
     fn read(&mut self, buffer: &mut [u8], now: Now) -> ReadOutcome {
         loop {
             let Connection { machine, socket, payload, .. } = self;
@@ -459,8 +459,8 @@ impl<S: Session> Connection<S> {
                     (socket.receive(part, until), false)
                 }
                 Action::Fill { space, until } => (socket.receive(space, until), true),
-                // The session is made as soon as there is a connection; but the first request is
-                // often there already.
+                // The session could be made now, but often the first request has arrived already:
+                // receive it first.
                 Action::Open(_) => {
                     let part = machine.shared().memory.part_of(buffer);
                     match socket.receive(part, machine.deadline()) {

@@ -1,8 +1,8 @@
-//! Connections that have nothing to do until their peers send more.
+//! Connections with nothing to do until their peers send more.
 //!
-//! Their reader is not woken for them: it hears of input by itself, and looks here then. It asks to
-//! be woken if it has heard of one that was not back yet. There are as many here as connections,
-//! and no more.
+//! Their reader is not woken for them: it gets reports of their input itself, and then takes them
+//! from here. It asks to be woken only after a report for a connection that had not returned yet.
+//! There are at most as many here as connections.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +20,13 @@ pub(super) struct Rest<S: Session> {
 
 struct RestState<S: Session> {
     connections: Vec<Box<Connection<S>>>,
-    /// The reader has something for one that is not back yet.
+    /// The reader has an event for a connection that has not returned yet.
     is_expected: bool,
     is_closed: bool,
 }
 
 impl<S: Session> Rest<S> {
-    /// For this reader.
+    /// A resting place for this reader's connections.
     pub(super) fn new(reader: &Arc<LoopHandle>) -> Rest<S> {
         Rest {
             state: Mutex::new(RestState {
@@ -38,7 +38,7 @@ impl<S: Session> Rest<S> {
         }
     }
 
-    /// Lets a connection rest. Gives it back if the server is over.
+    /// Lets a connection rest. Returns it if the server is over.
     pub(super) fn put(&self, connection: Box<Connection<S>>) -> Option<Box<Connection<S>>> {
         let mut state = self.lock();
         if state.is_closed {
@@ -53,15 +53,15 @@ impl<S: Session> Rest<S> {
         None
     }
 
-    /// All that are here, in exchange for an empty vector. `is_expected` if the reader is to be
-    /// woken for those that come later.
+    /// Takes all resting connections, in exchange for an empty vector. `is_expected`: wake the
+    /// reader for later ones.
     pub(super) fn take(&self, empty: &mut Vec<Box<Connection<S>>>, is_expected: bool) {
         let mut state = self.lock();
         state.is_expected = is_expected;
         mem::swap(&mut state.connections, empty);
     }
 
-    /// From now on it lets none rest. Returns those that are here.
+    /// Closes the place. Returns the resting connections.
     pub(super) fn close(&self) -> Vec<Box<Connection<S>>> {
         let mut state = self.lock();
         state.is_closed = true;

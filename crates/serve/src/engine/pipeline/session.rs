@@ -1,8 +1,8 @@
-//! The session stage: threads that show sessions their input.
+//! The session stage: threads that pass input to sessions.
 //!
-//! What may block is handed to the pool of [jobs](crate::jobs), the connection with it, which comes
-//! back through the stage's queue. So however many connections wait for a disk or a long listing,
-//! each thread of the stage is there for the others.
+//! Blocking work is handed to the pool of [jobs](crate::jobs) together with its connection, which
+//! returns through the stage's queue. However many connections wait for a disk or a long listing,
+//! all threads of the stage thus stay available to the others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,12 +23,11 @@ use crate::engine::reactor::{EngineContext, SHARE_OF_TURN, STEPS_MAX};
 pub(super) struct SessionThread<S: Session, O> {
     engine: Arc<EngineContext<O>>,
     stages: Arc<Stages<S>>,
-    /// For each reader and each writer, what this batch has for it.
+    /// Items of this batch for each reader and each writer.
     to_readers: Vec<VecDeque<Arrival<S>>>,
     to_writers: Vec<VecDeque<Box<Connection<S>>>>,
-    /// Connections in a handshake of TLS, which takes long: they have a turn when the others of a
-    /// batch have had theirs. While there are as many as the queue may have, nothing more is taken
-    /// from it.
+    /// Connections in a TLS handshake, which takes long: they get a turn after the others of a
+    /// batch. While there are as many as the queue's limit, nothing more is taken from it.
     handshakes: VecDeque<Box<Connection<S>>>,
 }
 
@@ -46,7 +45,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         }
     }
 
-    /// Works until the server is over.
+    /// Runs until the server is over.
     pub(super) fn run(mut self) {
         let stages = Arc::clone(&self.stages);
         let threads = stages.session_threads;
@@ -78,7 +77,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         self.dispatch(connection, stop);
     }
 
-    /// Goes on with handshakes, for as long as others may wait.
+    /// Continues handshakes, for as long as others may wait.
     fn shake_hands(&mut self) {
         let Some(first) = self.handshakes.pop_front() else {
             return;
@@ -93,12 +92,12 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         self.hand_over();
     }
 
-    /// Puts a connection to those for its next stage.
+    /// Adds a connection to the line of its next stage.
     fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Option<Stop>) {
         match stop {
             Some(Stop::Block) => self.hand_to_pool(connection),
-            // It has had its turn. A writer, which never waits for this stage, sends it back
-            // behind the others.
+            // It has had its turn. A writer, which never waits for this stage, returns it behind
+            // the others.
             Some(Stop::Turn | Stop::Write) => {
                 self.to_writers[connection.writer].push_back(connection);
             }
@@ -113,7 +112,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         }
     }
 
-    /// Has the pool do what may block. A thread of the pool waits for space in the queue then; the
+    /// Lets the pool do blocking work. A thread of the pool then waits for space in the queue;
     /// threads of the stage never wait for it.
     fn hand_to_pool(&mut self, mut connection: Box<Connection<S>>) {
         let place = match self.engine.admission.shared.jobs.reserve() {
@@ -134,12 +133,12 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         });
     }
 
-    /// Hands over to the other stages, and waits for space there. They never wait for this one.
+    /// Hands over to the other stages, waiting for space there. They never wait for this one.
     fn hand_over(&mut self) {
         let lines = self.to_writers.iter_mut().zip(&self.stages.writers);
         for (line, stage) in lines {
             stage.queue.put(line);
-            // What is left has come after the end.
+            // The rest is too late: the server is over.
             line.drain(..).for_each(|connection| cut(&self.engine, connection, clock::now()));
         }
         let lines = self.to_readers.iter_mut().zip(&self.stages.readers);
@@ -151,7 +150,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
 }
 
 impl<S: Session + 'static> Connection<S> {
-    /// Goes on with the conversation until that is up to another stage, or may block.
+    /// Continues the conversation until another stage is needed, or it may block.
     fn converse(&mut self, engine: &EngineContext<impl Opens<S>>) -> Stop {
         if let Payload::Ruin | Payload::Watch(_) = self.payload {
             return self.next_stop();
@@ -196,8 +195,8 @@ impl<S: Session + 'static> Connection<S> {
         }
     }
 
-    /// Does what may block. Work that waits for something to happen is left to the reader, which
-    /// is told when it is done: it would keep the thread for as long as it waits.
+    /// Does work that may block. Work that waits for an event would occupy the thread meanwhile, so
+    /// it is left to the reader, which is told when it is done.
     fn block<O>(&mut self, engine: &EngineContext<O>) {
         let Connection { machine, socket, payload, .. } = self;
         let now = clock::now();
@@ -217,7 +216,7 @@ impl<S: Session + 'static> Connection<S> {
         }
     }
 
-    /// Fails what may block and cannot be done now.
+    /// Fails an operation that may block and cannot be done now.
     fn fail(&mut self, error: &io::Error) -> Stop {
         match mem::replace(&mut self.payload, Payload::Nothing) {
             Payload::Work(work) => self.machine.handle_refused(work, clock::now()),

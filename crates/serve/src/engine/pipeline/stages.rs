@@ -1,4 +1,4 @@
-//! The stages with their queues, as every thread of the pipeline sees them.
+//! The stages with their queues, shared by all threads of the pipeline.
 
 use std::io;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::engine::reactor::LoopHandle;
 /// See the [module page](self).
 pub(super) struct Stages<S: Session> {
     pub(super) readers: Vec<QueuedLoop<Arrival<S>>>,
-    /// One for each reader.
+    /// One per reader.
     pub(super) rests: Vec<Arc<Rest<S>>>,
-    /// One queue for all threads of the stage: whichever is free takes.
+    /// One queue for all threads of the stage: whichever is free takes from it.
     pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
     pub(super) session_threads: usize,
     pub(super) writers: Vec<QueuedLoop<Box<Connection<S>>>>,
     /// Limit of each queue.
     pub(super) queue_limit: usize,
-    /// Most that a thread takes from its queue at a time.
+    /// Most items that a thread takes from its queue at a time.
     pub(super) batch_max: usize,
 }
 
-/// The loop of a thread that reads or writes, with its queue.
+/// A loop that reads or writes, with its queue.
 pub(super) struct QueuedLoop<T> {
     pub(super) own: Arc<LoopHandle>,
     pub(super) queue: Arc<Queue<T>>,

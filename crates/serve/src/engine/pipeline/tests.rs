@@ -1,6 +1,6 @@
-//! The pipeline at its edges: queues and batches of one, sessions that block, wait and panic, peers
-//! that do not read and never stop, and an end with every queue full. Whatever is narrow or
-//! blocked, no connection is lost and nothing waits for ever.
+//! The pipeline at its limits: queues and batches of one, sessions that block, wait and panic,
+//! peers that do not read and never stop, and an end with every queue full. In all cases no
+//! connection is lost and nothing waits forever.
 
 mod actor;
 
@@ -18,7 +18,7 @@ use crate::limits::Limits;
 use crate::shared::Shared;
 use actor::{Actor, BIG_LEN, Locks};
 
-/// As narrow as it can be: whatever meets anything finds it full.
+/// The smallest limits: every queue is full.
 const NARROW: PipelineOptions = PipelineOptions {
     read_threads: 1,
     session_threads: 1,
@@ -55,7 +55,7 @@ impl World {
         connect(self.address)
     }
 
-    /// A client that has sent this.
+    /// A client that has sent this line.
     fn send(&self, line: &str) -> TcpStream {
         let mut client = self.connect();
         client.write_all(line.as_bytes()).unwrap();
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// What the queue of the session stage has counted.
+    /// Counters of the session stage's queue.
     fn sessions(pipeline: &Pipeline) -> Counted {
         let mut gauges = pipeline.gauges.iter();
         let gauge = gauges.find(|gauge| gauge.stage == "session").unwrap();
@@ -110,8 +110,8 @@ fn many_connections_share_queues_of_one() {
     world.wait_until("all have left", |pipeline| pipeline.loops.connection_count() == 0);
 }
 
-/// The argument on the engine's page, tried: small queues, and peers whose requests send their
-/// connections round in every way there is.
+/// Tests the argument on the engine's page: small queues, and peers whose requests send their
+/// connections through all paths.
 #[test]
 fn the_circle_never_stands_still() {
     const CLIENTS: u64 = 24;
@@ -160,7 +160,7 @@ fn the_circle_never_stands_still() {
 #[test]
 fn slow_readers_take_no_place_in_a_queue() {
     let (world, _) = actors(NARROW);
-    // Each has more on its way out than two sockets hold.
+    // Each has more output than two sockets hold.
     let mut slow: Vec<_> = (0..20).map(|_| world.send(&"b".repeat(40))).collect();
     for _ in 0..100 {
         assert_eq!(world.send("e").read(&mut [0]).unwrap(), 1);
@@ -193,8 +193,8 @@ fn clients_wait_for_a_busy_session_stage() {
 }
 
 /// Seen: ten clients on a long listing made a client of a file in memory wait for 0.2 to 7 s.
-/// Cause: threads of the session stage did themselves what may block, so all of them listed. Cure:
-/// it is handed to the pool of jobs, as on the other engines.
+/// Cause: threads of the session stage did blocking work themselves, so all of them were listing.
+/// Cure: it is handed to the pool of jobs, as on the other engines.
 #[test]
 fn blocking_work_takes_no_session_thread() {
     const BLOCKED: usize = 8;
@@ -206,14 +206,14 @@ fn blocking_work_takes_no_session_thread() {
         neighbor.write_all(b"e").unwrap();
         neighbor.read_exact(&mut [0]).unwrap();
     }
-    // Nor does other work wait for it.
+    // Other work does not wait for it either.
     assert_eq!(world.send("A").read(&mut [0]).unwrap(), 1);
     for client in &mut blocked {
         client.read_exact(&mut [0]).unwrap();
     }
 }
 
-/// Work that has no space in the queue goes back to its session, which closes here.
+/// Work that does not fit into the queue returns to its session, which closes here.
 #[test]
 fn work_beyond_the_job_limit_is_refused() {
     let limits = Limits { connections_max: 1, ..Limits::default() };
@@ -251,7 +251,7 @@ fn a_panic_ends_its_own_connection() {
     world.wait_until("both are counted", |_| errors() == 2);
 }
 
-/// Sends lines, each after the reply to the one before: the connection rests in between.
+/// Sends lines, each after the reply to the previous one: the connection rests in between.
 fn exchange(client: &mut TcpStream, lines: usize) {
     for _ in 0..lines {
         client.write_all(b"hello\n").unwrap();
@@ -260,7 +260,7 @@ fn exchange(client: &mut TcpStream, lines: usize) {
 }
 
 /// Seen (in review): while the queue of one reader was full nothing was accepted, although another
-/// had nothing to do. Cause: only the next one was asked. Cure: each is.
+/// was idle. Cause: only the next reader was checked. Cure: all are.
 #[test]
 fn full_reader_queues_pause_accepting() {
     let options = PipelineOptions { read_threads: 2, ..NARROW };
@@ -280,7 +280,7 @@ fn full_reader_queues_pause_accepting() {
         assert_eq!(lengths(), expected);
     }
     assert!(!to.find_space(&own));
-    // It is the turn of the first, but only the second has space.
+    // It is the first reader's turn, but only the second has space.
     stages.readers[1].queue.take(1, &mut Vec::new());
     assert!(own.waker.is_woken(), "it is called when there is space");
     assert!(to.find_space(&own));
@@ -288,24 +288,24 @@ fn full_reader_queues_pause_accepting() {
     assert_eq!(lengths(), [1, 1]);
 }
 
-/// Seen: three system calls of each request woke its reader to tell it that a reply was sent.
-/// Cause: what came back went through the reader's queue and rang its waker. Cure: it rests until
-/// the reader hears of its peer.
+/// Seen: three system calls per request woke its reader to tell it that a reply was sent. Cause:
+/// returned connections went through the reader's queue and woke it. Cure: a connection rests until
+/// the reader gets a report of its peer.
 #[test]
 fn a_sent_reply_wakes_no_reader() {
     const LINES: usize = 200;
     let world = World::new(NARROW, || Echo);
     let came_back = || (world.pipeline.gauges[0].read)().taken;
     let mut client = world.connect();
-    // Its reader has a timer for it after the first.
+    // After the first exchange its reader has a timer for it.
     exchange(&mut client, 2);
     let before = came_back();
     exchange(&mut client, LINES);
     assert!(came_back() < before + LINES as u64 / 10);
 }
 
-/// Nothing of what a connection may have to hear while it rests is missed: its time-outs, also one
-/// that comes sooner than the one before, its peer's end, and the server's.
+/// A resting connection misses no event: its time-outs, even one earlier than the previous, its
+/// peer's end, and the server's.
 #[test]
 fn a_resting_connection_misses_nothing() {
     let (short, long) = (Duration::from_secs(1), Duration::from_secs(600));
@@ -338,7 +338,7 @@ fn a_resting_connection_misses_nothing() {
     is_over(&mut other, Closed::Drained, &world);
 }
 
-/// Where nothing catches it, a panic of a session would end a thread that many connections have.
+/// An uncaught panic of a session would end a thread shared by many connections.
 struct Brittle;
 
 impl Session for Brittle {
@@ -376,7 +376,7 @@ fn panic_in_drain_or_drop_ends_one_connection() {
     world.wait_until("all have left", |pipeline| pipeline.loops.connection_count() == 0);
 }
 
-/// The end does not wait for a disk: a session that blocks keeps its own connection, and no other.
+/// The end does not wait for a disk: a blocking session holds its own connection, and no other.
 #[test]
 fn an_end_with_full_queues() {
     let (world, locks) = actors(NARROW);

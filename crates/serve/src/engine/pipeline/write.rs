@@ -1,13 +1,13 @@
-//! The write stage: a loop that sends, and keeps the connections whose peers take their time.
+//! The write stage: a loop that sends, and keeps the connections of slow peers.
 //!
 //! ```text
-//!  ┌▶ wait ──▶ reports ──▶ news of the server ──▶ turns ──▶ arrivals ──▶ timers ──▶ hand over ─┐
-//!  └────────────────────────────────────────────────────────────────────────────────────────────┘
+//!  ┌▶ wait ──▶ reports ──▶ server state ──▶ turns ──▶ arrivals ──▶ timers ──▶ hand over ─┐
+//!  └─────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Most replies are taken at once, and such a connection never gets a slot here. Nothing in this
-//! loop waits but its dispatcher: a connection for which another stage has no space waits in line
-//! here, so that what comes from the session stage always finds space soon.
+//! Most replies are sent at once, and such a connection never gets a slot here. The loop blocks
+//! only in its dispatcher: a connection for which another stage has no space waits in line here, so
+//! that connections from the session stage soon find space.
 
 use std::io;
 use std::mem;
@@ -42,18 +42,18 @@ pub(super) struct Writer<S: Session, O> {
     batch_max: usize,
     poller: Poller,
     slots: Slab<WriteSlot<S>>,
-    /// More has come than a batch.
+    /// More arrivals than a batch are queued.
     has_more: bool,
     now: Now,
-    /// Until when this turn of the loop goes on with long work.
+    /// End of long operations in this turn of the loop.
     long_until: Instant,
     /// State of the server when it was last checked.
     server_state: u8,
-    // Empty between two turns, and kept for their memory.
+    // Empty between two turns, kept for their capacity.
     arrivals: Vec<Box<Connection<S>>>,
 }
 
-/// The slot of a connection that waits.
+/// The slot of a waiting connection.
 struct WriteSlot<S: Session> {
     watch: Watch,
     connection: Box<Connection<S>>,
@@ -77,7 +77,7 @@ where
     S: Session + 'static,
 {
     /// # Errors
-    /// What the kernel says to the dispatcher.
+    /// Errors of the dispatcher.
     pub(super) fn new(
         engine: Arc<EngineContext<O>>,
         stages: &Stages<S>,
@@ -123,7 +123,7 @@ where
         self.end_all();
     }
 
-    /// For how long nothing happens unless something is reported.
+    /// Time for which nothing happens without a report; `None`: forever.
     fn patience(&self) -> Option<Duration> {
         if self.has_more || self.poller.run_queue_len() > 0 {
             return Some(Duration::ZERO);
@@ -141,7 +141,7 @@ where
             slot.connection.socket.set_ready(readiness);
             match slot.waits {
                 Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
-                // It would be reported again and again, for as long as it waits for something else.
+                // A level-triggered socket would be reported while it waits for something else.
                 _ if self.poller.is_level => {
                     self.poller.unwatch(&mut slot.watch, slot.connection.socket.as_fd());
                 }
@@ -160,7 +160,7 @@ where
         places.into_iter().for_each(|at| self.go_on(at));
     }
 
-    /// A turn for each that waits for one now, or for as many as there is time for.
+    /// Gives each queued connection a turn, as far as time allows.
     fn run_queued(&mut self) {
         for _ in 0..self.poller.run_queue_len() {
             if let Some(at) = self.poller.take_turn(&mut self.slots) {
@@ -173,7 +173,7 @@ where
         }
     }
 
-    /// Sends for those that have come, up to a batch.
+    /// Sends for arrived connections, up to a batch.
     fn take_arrivals(&mut self) {
         let mut arrivals = mem::take(&mut self.arrivals);
         self.has_more = self.queue.take(self.batch_max, &mut arrivals);
@@ -199,17 +199,17 @@ where
         while let Some(at) = self.poller.next_expired(&mut self.slots) {
             let slot = &mut self.slots[at];
             if self.poller.handle_expiry(&mut slot.watch, slot.waits.until()) {
-                // If a report was lost, this finds what it was about.
+                // If a report was lost, this makes up for it.
                 slot.connection.socket.try_again();
                 self.go_on(at);
             }
         }
     }
 
-    /// Goes on with a connection that has a slot.
+    /// Drives a connection that has a slot.
     fn go_on(&mut self, at: usize) {
         let slot = &mut self.slots[at];
-        // In its turn nothing is put off.
+        // In its turn nothing is postponed.
         let long_until = (!matches!(slot.waits, Wait::Turn)).then_some(self.long_until);
         let connection = &mut slot.connection;
         match drive(connection, self.server_state, &mut self.now, long_until, &self.own) {
@@ -221,7 +221,7 @@ where
         }
     }
 
-    /// Sees to it that a connection is heard of when its wait is over.
+    /// Registers the event or timer that a connection waits for.
     fn wait_for(&mut self, at: usize, waits: Wait) {
         let WriteSlot { watch, connection, .. } = &mut self.slots[at];
         match waits {
@@ -229,8 +229,8 @@ where
                 self.poller.arm(watch, until);
                 let (fd, was_watched) = (connection.socket.as_fd(), watch.is_watched());
                 if self.poller.watch(watch, fd, Interest::WRITE).is_err() {
-                    // The kernel has no memory to watch it: better an end that is counted than a
-                    // connection that is never woken.
+                    // The kernel has no memory to watch the socket: ending the connection, which is
+                    // counted, is better than never waking it.
                     connection.payload = Payload::Ruin;
                     self.leave(at, Stop::Read);
                 } else if !was_watched && self.poller.misses_space() {
@@ -243,7 +243,7 @@ where
         }
     }
 
-    /// A connection gives up its slot.
+    /// Removes a connection from its slot and dispatches it.
     fn leave(&mut self, at: usize, stop: Stop) {
         let WriteSlot { mut watch, connection, .. } = self.slots.remove(at);
         self.poller.deregister(&mut watch, connection.socket.as_fd());
@@ -265,7 +265,7 @@ where
         }
     }
 
-    /// The server is over. What is with another stage ends there, or finds this queue closed.
+    /// Ends all connections here. Those in another stage end there, or find this queue closed.
     fn end_all(mut self) {
         let engine = &*self.engine;
         let now = clock::now();
@@ -283,7 +283,7 @@ where
     }
 }
 
-/// Sends what is on its way out until that has to wait, or is up to another stage.
+/// Sends queued output until it must wait, or another stage is needed.
 fn drive<S: Session>(
     connection: &mut Connection<S>,
     server_state: u8,

@@ -45,7 +45,7 @@ pub(crate) struct AcceptThread<O, D> {
 
 impl<O, D: Distribute> AcceptThread<O, D> {
     /// # Errors
-    /// What the kernel says to the dispatcher.
+    /// Errors of the dispatcher.
     pub(crate) fn new(
         engine: Arc<EngineContext<O>>,
         own: Arc<LoopHandle>,

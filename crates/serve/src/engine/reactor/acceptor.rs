@@ -1,4 +1,4 @@
-//! Accepting in one thread: from its listeners, under the connection limit.
+//! Accepting in one thread, from its listeners, under the connection limit.
 
 use std::io;
 use std::mem;
@@ -22,23 +22,23 @@ pub(crate) struct Acceptor {
     connection_limit: Arc<ConnectionLimit>,
     own: Arc<LoopHandle>,
     accepts_per_turn: (usize, usize),
-    /// Connections that each listener may admit in this turn, and whether one had to stop there.
+    /// Connections that each listener may admit in this turn; true if one was stopped by it.
     accepts_now: usize,
     has_more: bool,
-    /// A connection that was accepted when another thread took the last slot. It is admitted next.
+    /// A connection accepted when another thread took the last slot. It is admitted next.
     held: Option<Accepted>,
     /// The first listener of this turn, the number of listeners served, and the connections
-    /// admitted from the present one.
+    /// admitted from the current one.
     first: usize,
     served: usize,
     accepted_count: usize,
-    /// End of the turn, if some were admitted.
+    /// End of the turn, set by the first admission.
     until: Option<Instant>,
     /// It waited at the connection limit, and was woken.
     was_woken: bool,
-    /// It is paused, because the destination has no space.
+    /// Paused because the destination has no space.
     is_paused: bool,
-    /// Time for which reports are relied on, and the end of the present one.
+    /// Time for which reports are relied on, and the end of the current period.
     relies_for: Duration,
     relies_until: Instant,
 }
@@ -72,7 +72,7 @@ impl Acceptor {
     /// Begins to watch the listeners.
     ///
     /// # Errors
-    /// What the dispatcher says.
+    /// Errors of the dispatcher.
     pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
         self.listeners.open(dispatcher)
     }
@@ -82,12 +82,12 @@ impl Acceptor {
         self.listeners.set_ready(token);
     }
 
-    /// True if there is something to accept, as far as is known.
+    /// True if connections may be waiting.
     pub(crate) fn has_some(&self) -> bool {
         self.listeners.has_some()
     }
 
-    /// Time at which it has something to do although nothing is reported.
+    /// Time at which it must act without a report.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         if self.listeners.may_have_missed() {
             Some(self.relies_until)
@@ -96,8 +96,8 @@ impl Acceptor {
         }
     }
 
-    /// Begins a turn, in which a bounded number of connections is accepted from each listener, in a
-    /// bounded time.
+    /// Begins a turn, in which the number of connections accepted per listener and the time are
+    /// bounded.
     pub(crate) fn begin_turn(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         let (first, most) = self.accepts_per_turn;
         self.accepts_now =
@@ -118,7 +118,7 @@ impl Acceptor {
         }
     }
 
-    /// Lets connections wait in the queue, because there is no space where they go.
+    /// Leaves connections in the listen queue, because their destination has no space.
     pub(crate) fn pause<O>(&mut self, dispatcher: &mut dyn Dispatcher, admission: &Admission<O>) {
         if self.listeners.is_open() {
             self.listeners.pause(dispatcher);
@@ -190,8 +190,8 @@ impl Acceptor {
         None
     }
 
-    /// Admits a connection, or holds it: another thread has taken the last slot. A held connection
-    /// does not count for the turn, or it would wait for the next one to come.
+    /// Admits a connection, or holds it if another thread has taken the last slot. A held
+    /// connection does not count for the turn, or it would wait for the next one to arrive.
     fn try_admit(&mut self, accepted: Accepted) -> Option<Accepted> {
         if self.connection_limit.enter() {
             self.accepted_count += 1;
@@ -202,7 +202,7 @@ impl Acceptor {
         }
     }
 
-    /// Closes the listeners for good. Returns a held connection, which is admitted.
+    /// Closes the listeners for good. Returns a held connection, now admitted.
     pub(crate) fn close(&mut self, dispatcher: &mut dyn Dispatcher) -> Option<Accepted> {
         self.listeners.close(dispatcher);
         let held = self.held.take();
@@ -230,7 +230,7 @@ mod tests {
 
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-    /// An acceptor with its engine context and dispatcher, and the address that it listens at.
+    /// An acceptor with its engine context and dispatcher, and its listening address.
     fn acceptor(
         connections_max: usize,
         accepts_many: bool,
@@ -252,7 +252,7 @@ mod tests {
         (engine, acceptor, dispatcher, address)
     }
 
-    /// Both values of `accepts_many`.
+    /// For both values of `accepts_many`.
     #[test]
     fn accepts_per_turn_double_while_some_are_left() {
         for (accepts_many, expected) in [(true, [64, 86]), (false, [1, 1])] {
@@ -272,9 +272,9 @@ mod tests {
         }
     }
 
-    /// Seen: a burst of 1,000 connections, each of which asked for a large file at once, kept those
-    /// that were open waiting for seconds. Cause: a turn admitted 64 or more, however long it took.
-    /// Cure: it admits as many as it has time for, and others have theirs in between.
+    /// Seen: a burst of 1,000 connections, each with an immediate request for a large file, kept
+    /// open connections waiting for seconds. Cause: a turn admitted 64 or more, however long it
+    /// took. Cure: a turn of accepting is limited in time, and others are served in between.
     #[test]
     fn a_turn_of_accepting_has_an_end() {
         let (engine, mut acceptor, mut dispatcher, address) = acceptor(1000, true);
@@ -302,9 +302,8 @@ mod tests {
     }
 
     /// Seen (in review): with `--multi-accept off` a client that was accepted when another loop had
-    /// just taken the last slot waited for the next client to come. Cause: it counted as the one
-    /// connection of its turn, so its listener was taken for empty. Cure: it counts when it is
-    /// admitted.
+    /// just taken the last slot waited for the next client to arrive. Cause: it counted as the one
+    /// connection of its turn, so its listener was considered empty. Cure: it counts when admitted.
     #[test]
     fn a_held_connection_is_admitted_next() {
         let (engine, mut acceptor, mut dispatcher, address) = acceptor(1, false);

@@ -1,4 +1,4 @@
-//! The limit on connections, over all loops, and the threads that wait for space under it.
+//! The connection limit over all loops, and the threads that wait for space under it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,17 +14,16 @@ const CLOSE_STEP: Duration = Duration::from_millis(1);
 
 /// Count of open connections, and the queue of threads that wait at the limit.
 pub(crate) struct ConnectionLimit {
-    /// Number of connections that were accepted and have not ended.
+    /// Number of accepted connections that have not ended.
     open: AtomicUsize,
     open_max: usize,
     is_closing: AtomicBool,
     /// Number of threads that still accept.
     accepting: AtomicUsize,
-    /// Threads that had something to accept when there was no space. The first one is woken when a
-    /// connection ends, wherever that is; so no queue waits while there is space, and none is
-    /// forgotten.
+    /// Threads that had connections to accept when there was no space. The first one is woken when
+    /// any connection ends; so no listener waits while there is space, and none is forgotten.
     waiting: Mutex<VecDeque<Arc<LoopHandle>>>,
-    /// There are some, so that the end of a connection costs a load and no lock.
+    /// True if some wait, so that the end of a connection usually costs a load and no lock.
     has_waiting: AtomicBool,
 }
 
@@ -56,7 +55,7 @@ impl ConnectionLimit {
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_waiting.store(true, Ordering::SeqCst);
-        // A connection may have ended before it could know.
+        // A connection may have ended before `own` was queued.
         let has_space = self.has_space();
         if !has_space {
             waiting.push_back(Arc::clone(own));
@@ -65,7 +64,7 @@ impl ConnectionLimit {
         has_space
     }
 
-    /// Counts a connection. `false` if it is one too many, because other threads were faster.
+    /// Counts a connection. `false` if other threads have reached the limit first.
     pub(crate) fn enter(&self) -> bool {
         let more = |open| (open < self.open_max).then_some(open + 1);
         let set = Ordering::SeqCst;
@@ -73,12 +72,12 @@ impl ConnectionLimit {
         self.open.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// Counts a connection, also beyond the limit: it cannot go back into the queue.
+    /// Counts a connection even beyond the limit: it cannot return to the listen queue.
     pub(crate) fn force(&self) {
         self.open.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts the end of a connection, and wakes the next thread that waits.
+    /// Counts the end of a connection, and wakes the next waiting thread.
     pub(crate) fn leave(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
         if self.has_waiting.load(Ordering::SeqCst) {
@@ -86,8 +85,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// Wakes the next thread if there is space left, after one that was woken has taken what it
-    /// could.
+    /// Wakes the next waiting thread if space is left after a woken thread has taken its share.
     pub(crate) fn wake_next_if_space(&self) {
         if self.has_waiting.load(Ordering::SeqCst) && self.has_space() {
             self.wake_next();
@@ -119,7 +117,7 @@ impl ConnectionLimit {
         self.accepting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Waits until all have.
+    /// Waits until all threads have closed their listeners.
     pub(crate) fn wait_until_closed(&self) {
         let deadline = Instant::now() + CLOSE_PATIENCE;
         while self.accepting.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! State that all threads of an engine share, and the admission and end of a connection.
+//! State shared by all threads of an engine, and the admission and end of a connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,28 +23,27 @@ use crate::jobs::Jobs;
 use crate::listen::Bound;
 use crate::tls::Tls;
 
-/// Number of connections that a thread accepts in one turn: the first time, and at most. As long as
-/// some are left in the listen queue, each turn takes twice as many as the one before. So those
-/// inside wait for a bounded time, and those outside do not wait for many long turns.
+/// Number of connections that a thread accepts in one turn: initial and maximum. While some are
+/// left in the listen queue, each turn takes twice as many as the previous one: open connections
+/// wait for a bounded time, and new ones do not wait for many long turns.
 const ACCEPTS: (usize, usize) = (64, 1024);
 
-/// Opens the dispatcher of a loop, on the thread that it belongs to.
+/// Opens the dispatcher of a loop, on the thread that will use it.
 pub(crate) type OpenDispatcher = Box<dyn Fn() -> io::Result<Box<dyn Dispatcher>> + Send + Sync>;
 
 /// See the [module page](self).
 pub(crate) struct EngineContext<O> {
     pub(crate) admission: Admission<O>,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
-    /// TLS of each listener, by its number.
+    /// TLS of each listener, by number.
     tls: Vec<Option<Arc<Tls>>>,
-    /// Number of connections that a thread accepts before it looks around again: the first time,
-    /// and at most.
+    /// Number of connections that a thread accepts per turn: initial and maximum.
     pub(crate) accepts_per_turn: (usize, usize),
 }
 
 impl<O> EngineContext<O> {
-    /// `connections_max` bounds the connections besides the limits. `accepting` is the number of
-    /// threads that accept, and whether they accept many at a time.
+    /// `connections_max` bounds the connections in addition to the limits. `accepting` is the
+    /// number of threads that accept, and whether they accept many at a time.
     pub(crate) fn new(
         admission: Admission<O>,
         tls: Vec<Option<Arc<Tls>>>,
@@ -74,7 +73,7 @@ impl<O> EngineContext<O> {
         (engine, listeners)
     }
 
-    /// Creates the machine of a connection that was admitted.
+    /// Creates the machine of an admitted connection.
     pub(crate) fn machine<S: Session>(
         &self,
         listener: usize,
@@ -84,8 +83,8 @@ impl<O> EngineContext<O> {
         self.admission.machine(self.tls[listener].as_ref(), peer, now)
     }
 
-    /// Admits a connection and creates its machine. `None` if it is one too many: it was sent the
-    /// refusal, and is closed.
+    /// Admits a connection and creates its machine. `None` if the limit is exceeded: it was sent
+    /// the refusal, and is closed.
     pub(crate) fn admit<S: Session>(
         &self,
         accepted: Accepted,
@@ -93,8 +92,8 @@ impl<O> EngineContext<O> {
     ) -> Option<(Accepted, Machine<S>)> {
         let EngineContext { admission, connection_limit, .. } = self;
         if let Err(line) = admission.admit() {
-            // In the clear also where TLS is spoken, as memcached does: a handshake is what there
-            // is no space for.
+            // In plain text even on a TLS listener, as in memcached: there is no capacity for a
+            // handshake.
             let _ = rustix::net::send(&accepted.socket, line.as_bytes(), SendFlags::NOSIGNAL);
             drop(accepted);
             connection_limit.leave();
@@ -105,9 +104,9 @@ impl<O> EngineContext<O> {
         Some((accepted, machine))
     }
 
-    /// Drops a connection, its socket with it, and counts the reason.
+    /// Drops a connection with its socket, and counts the reason.
     pub(crate) fn end(&self, connection: impl Sized, closed: Closed) {
-        // The descriptor first, then the count: what counts connections may count descriptors too.
+        // The descriptor first, then the count: tests may count both.
         drop_session(connection);
         self.connection_limit.leave();
         self.admission.release();
@@ -115,22 +114,22 @@ impl<O> EngineContext<O> {
     }
 }
 
-/// State that the connections of one loop share: the clock, and the way to other threads.
+/// State shared by the connections of one loop: the clock, and the access to other threads.
 pub(crate) struct LoopContext<K, A, W> {
     /// Time of the last clock reading.
     pub(crate) now: Now,
-    /// End of long work in this turn of the loop.
+    /// End of long operations in this turn of the loop.
     pub(crate) long_until: Instant,
     pub(crate) inbox: Arc<Inbox<K, A, W>>,
     pub(crate) jobs: Arc<Jobs>,
-    /// Buffer for input: a session uses it at once, or its machine holds it.
+    /// Buffer for input, which a session uses at once, or its machine copies.
     pub(crate) receive_buffer: Vec<u8>,
-    /// Threads read files that are not in memory. Otherwise the loop waits for the disk.
+    /// Uncached files are read by threads. Otherwise the loop waits for the disk.
     pub(crate) has_file_threads: bool,
 }
 
 impl<K, A, W> LoopContext<K, A, W> {
-    /// A context without a buffer for input, whose files threads read.
+    /// A context without a buffer for input, whose files are read by threads.
     pub(crate) fn new(inbox: Arc<Inbox<K, A, W>>, jobs: &Arc<Jobs>) -> LoopContext<K, A, W> {
         let now = clock::now();
         LoopContext {
@@ -149,7 +148,7 @@ impl<K, A, W> LoopContext<K, A, W> {
         self.long_until = self.now.monotonic + SHARE_OF_TURN;
     }
 
-    /// True if this turn has done its share of long work.
+    /// True if this turn has used its time for long operations.
     pub(crate) fn is_late(&self) -> bool {
         self.now.monotonic >= self.long_until
     }
@@ -160,7 +159,7 @@ impl<K, A, W> LoopContext<K, A, W> {
     }
 }
 
-/// Drops what holds a session, whose destructor may panic: the hook has reported it.
+/// Drops the holder of a session, whose destructor may panic: the hook has reported it.
 pub(crate) fn drop_session(holder: impl Sized) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(holder)));
 }

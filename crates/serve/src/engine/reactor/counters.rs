@@ -32,7 +32,7 @@ loop_counters! {
 }
 
 impl LoopCounters {
-    /// One line for people, with its end.
+    /// One line for people, with its line end.
     pub(crate) fn line(&self, of: &str) -> String {
         let counted = self.iter();
         let counted = counted.map(|(name, _, count)| format!("{name} {count}"));
@@ -47,7 +47,7 @@ impl LoopCounters {
     }
 }
 
-/// Written by one thread, so that a load and a store are enough.
+/// Written by one thread only, so that a load and a store suffice.
 #[derive(Debug, Default)]
 pub(crate) struct LoopCounter(AtomicU64);
 

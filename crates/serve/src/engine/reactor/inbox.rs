@@ -1,5 +1,4 @@
-//! Messages of other threads for one loop: work and reads that are done, connections that were
-//! distributed to it.
+//! Messages from other threads to one loop: finished work and reads, and distributed connections.
 
 use std::io;
 use std::mem;
@@ -13,22 +12,22 @@ use super::waker::LoopHandle;
 use crate::file::DiskRead;
 use crate::jobs::Jobs;
 
-/// A message to a loop that names its connections by `K` and is given connections as `A`; their
-/// work is `W`.
+/// A message to a loop that names its connections by `K` and receives new ones as `A`; their work
+/// is `W`.
 pub(crate) enum Message<K, A, W> {
-    /// A connection of the loop from now on.
+    /// A new connection for the loop.
     Accepted(A),
-    /// Work of this connection that was run; `None` if it panicked.
+    /// Finished work of this connection; `None` if it panicked.
     Worked(K, Option<W>),
     /// A piece of a file was read for this connection.
     Read(K, io::Result<Bytes>),
 }
 
-/// Messages to one loop, in the order in which they came. Bounded by the connections of the loop: a
-/// connection is distributed once, and waits for one read and a few works at a time.
+/// Messages to one loop, in order of arrival. Bounded by the connections of the loop: a connection
+/// is distributed once, and waits for one read and a few works at a time.
 pub(crate) struct Inbox<K, A, W> {
     messages: Mutex<Vec<Message<K, A, W>>>,
-    /// There are some, so that an empty inbox costs a load and no lock.
+    /// True if there are some, so that an empty inbox costs a load and no lock.
     has_some: AtomicBool,
     to: Arc<LoopHandle>,
 }
@@ -43,7 +42,7 @@ impl<K, A, W> Inbox<K, A, W> {
         &self.to
     }
 
-    /// Leaves a message and wakes the loop.
+    /// Posts a message and wakes the loop.
     pub(crate) fn post(&self, message: Message<K, A, W>) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.push(message);
@@ -54,7 +53,7 @@ impl<K, A, W> Inbox<K, A, W> {
 
     /// Takes all messages, in exchange for an empty vector.
     pub(crate) fn take(&self, empty: &mut Vec<Message<K, A, W>>) {
-        // The waker makes seen what was posted before the loop was woken.
+        // The waker makes messages visible that were posted before the loop was woken.
         if self.has_some.load(Ordering::Acquire) {
             let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
             self.has_some.store(false, Ordering::Relaxed);
@@ -69,7 +68,7 @@ where
     A: Send + 'static,
     W: Work,
 {
-    /// Hands work of a connection to a thread, which posts it when it is done.
+    /// Hands work of a connection to a thread, which posts it when done.
     ///
     /// # Errors
     /// As [`Jobs::work`].
@@ -84,7 +83,7 @@ where
         jobs.work(work, now, move |work| inbox.post(Message::Worked(of, work)))
     }
 
-    /// Hands the read of a connection to a thread, which posts the piece or the error.
+    /// Hands a read for a connection to a thread, which posts the bytes or the error.
     pub(crate) fn read(self: &Arc<Self>, jobs: &Arc<Jobs>, of: K, read: DiskRead)
     where
         K: Copy,

@@ -1,5 +1,5 @@
-//! The listeners of a loop: when it accepts from them, and when it lets connections wait in the
-//! kernel's queue.
+//! The listeners of a loop: when it accepts from them, and when it leaves connections in the
+//! kernel's listen queue.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use rustix::net::SocketFlags;
 
 use crate::listen::Bound;
 
-/// After running out of descriptors or memory: long enough for some connections to end, short
-/// enough that few in the queue notice.
+/// Pause after running out of descriptors or memory: long enough for some connections to end, short
+/// enough that few in the listen queue notice.
 pub(crate) const REST: Duration = Duration::from_millis(20);
 
 /// The listeners of a loop.
@@ -21,7 +21,7 @@ pub(crate) struct Listeners {
     listeners: Vec<ListeningSocket>,
     state: Accepting,
     is_level: bool,
-    /// A report may be lost.
+    /// Reports may be lost.
     may_lose: bool,
 }
 
@@ -39,27 +39,27 @@ struct ListeningSocket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accepting {
     Open,
-    /// There are as many connections as there may be.
+    /// The connection limit is reached.
     Full,
     /// Accepting has failed, and would fail again at once.
     Resting(Instant),
-    /// For good.
+    /// Closed for good.
     Closed,
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Option<SocketAddr>,
-    /// Number of the server's listener that it came from.
+    /// Number of the server's listener that accepted it.
     pub(crate) listener: usize,
 }
 
 /// Sockets that a thread accepts from, each with the number of its listener.
 pub(crate) type Sockets = Vec<(usize, OwnedFd)>;
 
-/// Duplicates the sockets of the listener with this number. They do not block.
+/// Duplicates the sockets of the listener with this number. They are non-blocking.
 pub(crate) fn sockets(number: usize, bound: &Bound) -> io::Result<Sockets> {
     let own = |socket: BorrowedFd<'_>| {
         let socket = socket.try_clone_to_owned()?;
@@ -77,8 +77,8 @@ pub(crate) fn all_sockets(listeners: &[Bound]) -> io::Result<Sockets> {
 }
 
 impl Listeners {
-    /// Sockets that listen and do not block, with the number of the listener; the first is called
-    /// `first` in reports.
+    /// Listening, non-blocking sockets, each with the number of its listener; `first` is the token
+    /// of the first one.
     pub(crate) fn new(sockets: Sockets, first: u64) -> Listeners {
         let state = if sockets.is_empty() { Accepting::Closed } else { Accepting::Open };
         let listeners = sockets.into_iter().zip(first..).map(|(socket, token)| ListeningSocket {
@@ -94,7 +94,7 @@ impl Listeners {
     /// Begins to watch them.
     ///
     /// # Errors
-    /// What the dispatcher says.
+    /// Errors of the dispatcher.
     pub(crate) fn open(&mut self, dispatcher: &mut dyn Dispatcher) -> io::Result<()> {
         self.is_level = dispatcher.trigger() == Trigger::Level;
         self.may_lose = dispatcher.may_lose_reports();
@@ -117,17 +117,17 @@ impl Listeners {
         self.state == Accepting::Open
     }
 
-    /// True if there is something to accept, as far as is known.
+    /// True if connections may be waiting.
     pub(crate) fn has_some(&self) -> bool {
         self.is_open() && self.listeners.iter().any(|listener| listener.has_some)
     }
 
-    /// The same of one of them.
+    /// The same for one listener.
     pub(crate) fn has_some_at(&self, at: usize) -> bool {
         self.listeners[at].has_some
     }
 
-    /// True if a connection may wait unknown, because a report was lost.
+    /// True if a connection may wait unnoticed because a report was lost.
     pub(crate) fn may_have_missed(&self) -> bool {
         self.may_lose && self.is_open()
     }
@@ -137,10 +137,10 @@ impl Listeners {
         self.listeners.iter_mut().for_each(|listener| listener.has_some = true);
     }
 
-    /// Takes a connection from the queue of one of them.
+    /// Accepts a connection from one listener.
     ///
     /// # Errors
-    /// What accept(2) says.
+    /// Errors of accept(2).
     pub(crate) fn accept(&mut self, at: usize, names_peers: bool) -> io::Result<Option<Accepted>> {
         let listener = &mut self.listeners[at];
         let accepted = accept(listener.socket.as_fd(), names_peers)?;
@@ -148,13 +148,13 @@ impl Listeners {
         Ok(accepted.map(|(socket, peer)| Accepted { socket, peer, listener: listener.listener }))
     }
 
-    /// Ends the turn of a listener. Remaining connections are reported once more, if reports are by
-    /// level.
+    /// Ends the turn of a listener. With level-triggered reports, remaining connections are
+    /// reported again.
     pub(crate) fn end_turn(&mut self, at: usize) {
         self.listeners[at].has_some &= !self.is_level;
     }
 
-    /// Lets connections wait in the queue until [`resume`](Listeners::resume).
+    /// Leaves connections in the listen queue until [`resume`](Listeners::resume).
     pub(crate) fn pause(&mut self, dispatcher: &mut dyn Dispatcher) {
         self.suspend(Accepting::Full, dispatcher);
     }
@@ -186,7 +186,7 @@ impl Listeners {
 
     fn suspend(&mut self, state: Accepting, dispatcher: &mut dyn Dispatcher) {
         self.state = state;
-        // By level they would be reported all the time.
+        // With level-triggered reports they would be reported all the time.
         if self.is_level {
             self.listeners.iter_mut().for_each(|listener| listener.unwatch(dispatcher));
         }
@@ -195,11 +195,11 @@ impl Listeners {
     fn reopen(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
         self.state = Accepting::Open;
         for listener in &mut self.listeners {
-            // The kernel may have no memory for it just now.
+            // The kernel may lack the memory just now.
             if listener.watch(dispatcher).is_err() {
                 self.state = Accepting::Resting(now + REST);
             }
-            // Nothing is reported of what came before the pause if reports are by edge.
+            // With edge-triggered reports, connections from before the pause are not reported.
             listener.has_some = true;
         }
     }
@@ -229,14 +229,14 @@ impl ListeningSocket {
 
     fn unwatch(&mut self, dispatcher: &mut dyn Dispatcher) {
         if std::mem::take(&mut self.is_watched) {
-            // It is watched, and that is all that can be wrong.
+            // It is watched, so this cannot fail.
             let _ = dispatcher.remove(self.socket.as_fd());
         }
     }
 }
 
-/// Takes a connection from the queue of a socket that does not block, and the peer's address if it
-/// is asked for and there is one.
+/// Accepts a connection from a non-blocking socket, with the peer's address if requested and
+/// available.
 fn accept(
     listener: BorrowedFd<'_>,
     names_peer: bool,

@@ -1,4 +1,4 @@
-//! The threads of an engine, as the server sees them.
+//! The threads of an engine, from the server's view.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::listen::Bound;
 use crate::metrics::MetricsWriter;
 use crate::shared::Shared;
 
-/// The loops of an engine, as the server sees them. Dropping it ends them.
+/// The loops of an engine, from the server's view. Dropping it ends them.
 pub(crate) struct Loops {
     shared: Arc<Shared>,
     connection_limit: Arc<ConnectionLimit>,
@@ -24,7 +24,7 @@ pub(crate) struct Loops {
     pub(crate) named: Vec<(String, Arc<LoopHandle>)>,
     accept_thread: Option<Arc<LoopHandle>>,
     pub(crate) threads: LoopThreads,
-    /// A Unix socket's file goes when its `Bound` does.
+    /// Keeps the files of Unix sockets, which are removed with their `Bound`.
     bound: Vec<Bound>,
 }
 
@@ -42,10 +42,10 @@ impl Loops {
     }
 
     /// Starts the thread that accepts from `sockets` and distributes the connections. It waits for
-    /// few descriptors, and by `epoll`, whatever the loops wait with.
+    /// few descriptors, and always with `epoll`.
     ///
     /// # Errors
-    /// What the kernel says to a new thread and its descriptors.
+    /// Errors of a new thread and its descriptors.
     pub(crate) fn spawn_accept_thread<O>(
         &mut self,
         engine: &Arc<EngineContext<O>>,
@@ -111,7 +111,7 @@ impl Loops {
 
 impl Drop for Loops {
     fn drop(&mut self) {
-        // If the engine could not be started, this ends what was.
+        // If the engine could not be started, this ends the threads started so far.
         self.shared.server_state.cut();
         self.connection_limit.close();
         self.wake();

@@ -1,4 +1,4 @@
-//! Output actions of a machine, one at a time, over a socket that does not block.
+//! Output actions of a machine, one at a time, over a non-blocking socket.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
@@ -13,11 +13,11 @@ use crate::file::DiskRead;
 use crate::stream;
 
 /// Does the next action, which must be output. Returns the number of bytes sent. `now` is the time
-/// of the last clock reading; `slow` has files read that are not in memory. Long output waits for a
-/// turn after `long_until`.
+/// of the last clock reading; `slow` reads uncached files. Long output waits for a turn after
+/// `long_until`.
 ///
 /// # Panics
-/// If the next action is no output.
+/// If the next action is not output.
 #[inline]
 pub(crate) fn output<S: Session>(
     machine: &mut Machine<S>,
@@ -39,7 +39,7 @@ pub(crate) fn output<S: Session>(
         Action::Send { out, until, is_last } => {
             let sent = socket.send_out(out, until, is_last)?;
             let len = *sent.taken.as_ref().unwrap_or(&0);
-            // What was taken at once took no time.
+            // A send that completed at once took no time.
             let took_time = !sent.is_all || is_long || machine.is_timed();
             if sent.taken.is_err() || took_time {
                 *now = clock::now();
@@ -88,7 +88,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::shared::Shared;
 
-    /// Answers each byte with so many.
+    /// Answers each byte with this many.
     struct Answers(usize);
 
     impl Session for Answers {
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// Sends a reply of this length, with the end of long work so much earlier or later.
+    /// Sends a reply of this length; `long_until` gives the end of long operations.
     fn sent(len: usize, long_until: impl FnOnce(Now) -> LongUntil) -> ControlFlow<Wait, u64> {
         let (near, _peer) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -116,7 +116,7 @@ mod tests {
         output(&mut machine, &mut socket, &mut now, until, None::<fn(DiskRead)>)
     }
 
-    /// Seen: as `a_turn_of_accepting_has_an_end`. What large replies take counts as well.
+    /// Seen: as in `a_turn_of_accepting_has_an_end`. Time for large replies counts as well.
     #[test]
     fn long_output_is_put_off_when_late() {
         let long = LONG_LEN as usize + 1;
@@ -125,7 +125,7 @@ mod tests {
         assert!(matches!(sent(long, is_over), Break(Wait::Turn)));
         assert!(matches!(sent(long, is_not), Continue(1..)));
         assert!(matches!(sent(long, |_| None), Continue(1..)));
-        // What is short leaves at once.
+        // Short output leaves at once.
         assert!(matches!(sent(100, is_over), Continue(100)));
     }
 }

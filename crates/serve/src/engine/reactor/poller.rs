@@ -22,22 +22,22 @@ const WAKER: u64 = u64::MAX;
 /// Token of the first listener. Connections have smaller tokens: a serial number and their slot.
 pub(crate) const FIRST_LISTENER: u64 = 1 << 63;
 
-/// A tick of the timers is some 131 µs: the shortest wait is 100 µs, and a shift is cheaper than a
-/// division.
+/// A tick of the timers is some 131 µs: the shortest wait is 100 µs, and a shift takes less time
+/// than a division.
 const TICK_SHIFT: u32 = 17;
 
-/// After an error of the dispatcher, which would come back at once.
+/// Pause after an error of the dispatcher, which would recur at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(5);
 
 /// A connection's registration: interest, timer, queued flag.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Its token in messages and reports. No other connection of the loop has had it.
+    /// Token in messages and reports, unique among all connections of the loop.
     pub(crate) token: u64,
     /// Interest registered with the dispatcher.
     watched: Option<Interest>,
-    /// End of the wait, and the timer that is set. It may be set for earlier: nearly every wait
-    /// ends later than the one before, so a timer is set anew when it comes and not before.
+    /// End of the wait, and the timer. The timer may be set earlier: nearly every wait ends later
+    /// than the previous one, so the timer is only set again when it expires.
     due: Tick,
     timer: Option<(TimerKey, Tick)>,
     /// It is in the run queue.
@@ -77,7 +77,7 @@ pub(crate) struct Poller {
     run_queue: VecDeque<u64>,
     /// Origin of the ticks.
     start: Instant,
-    /// Time for which reports are relied on, also in ticks. `None` is for ever: none can be lost.
+    /// Time for which reports are relied on, also in ticks. `None`: forever; none can be lost.
     relies_for: (Option<Duration>, Tick),
     /// Number of connections so far: the half of a token that differs between connections in the
     /// same slot.
@@ -86,7 +86,7 @@ pub(crate) struct Poller {
 
 impl Poller {
     /// # Errors
-    /// What the kernel says to the dispatcher.
+    /// Errors of the dispatcher.
     pub(crate) fn new<O>(
         engine: &EngineContext<O>,
         own: Arc<LoopHandle>,
@@ -95,7 +95,7 @@ impl Poller {
         let is_level = match dispatcher.trigger() {
             Trigger::Level => true,
             Trigger::Edge => false,
-            // It would cost a call for each report, and has nothing to offer for it.
+            // One-shot reports cost a call each, without any benefit here.
             Trigger::OneShot => return Err(io::ErrorKind::Unsupported.into()),
         };
         dispatcher.add(own.waker.as_fd(), Token(WAKER), Interest::READ.pinned())?;
@@ -133,27 +133,27 @@ impl Poller {
         &mut *self.dispatcher
     }
 
-    /// True if a short read has emptied a socket unless it was reported as ending: the report comes
-    /// again for as long as there is something, or says whether the end of the stream has come.
+    /// True if a short read means that a socket is empty, unless the report announced its end: the
+    /// report is repeated while there is input, or announces the end of the stream.
     pub(crate) fn trusts_short_reads(&self) -> bool {
         self.is_level || self.dispatcher.tells_end()
     }
 
-    /// True if a write has to fail while the socket is watched, or its space may not be reported:
-    /// so it is with real-time signals on Unix sockets, and a connection is watched after that
-    /// write.
+    /// True if space may not be reported unless a write has failed while the socket was watched.
+    /// This is so with real-time signals on Unix sockets, and a connection is only watched after
+    /// the failed write.
     pub(crate) fn misses_space(&self) -> bool {
         !self.is_level && !self.dispatcher.tells_end()
     }
 
-    /// Waits until something is reported, for at most so long; and no longer than reports are
-    /// relied on, because that of the waker may be lost.
+    /// Waits for a report, at most for `timeout`, and at most for as long as reports are relied on,
+    /// because that of the waker may be lost.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let timeout = [timeout, self.relies_for.0].into_iter().flatten().min();
         let Poller { own, dispatcher, reports, .. } = self;
         let waited = (own.waker).wait(timeout, |timeout| dispatcher.wait(reports, timeout));
         if waited.is_err() {
-            // What was ready is reported by a later wait.
+            // Readiness is reported by a later wait.
             self.own.counters.errors.add(1);
             thread::sleep(ERROR_PAUSE);
         }
@@ -164,7 +164,7 @@ impl Poller {
         self.next_report_index = 0;
     }
 
-    /// Returns the next report of the last wait. That of the waker is handled here.
+    /// Returns the next report of the last wait. The waker's is handled here.
     #[inline]
     pub(crate) fn next_report(&mut self) -> Option<Ready> {
         loop {
@@ -199,12 +199,12 @@ impl Poller {
         Some(at)
     }
 
-    /// Has the dispatcher report what a connection waits for. By edge it is watched for that from
-    /// its first wait on, and for both for good once it has waited for both: no request costs a
-    /// change then.
+    /// Registers interest in the events that a connection waits for. With edge-triggered reports it
+    /// stays registered from its first wait on, and for both directions once it has waited for
+    /// both, so that requests cost no changes.
     ///
     /// # Errors
-    /// What the dispatcher says. The connection would never be woken.
+    /// Errors of the dispatcher. The connection would never be woken.
     pub(crate) fn watch(
         &mut self,
         watch: &mut Watch,
@@ -232,7 +232,7 @@ impl Poller {
     pub(crate) fn unwatch(&mut self, watch: &mut Watch, fd: BorrowedFd<'_>) {
         if watch.watched.take().is_some() {
             self.own.counters.changes.add(1);
-            // It is watched, and that is all that can be wrong.
+            // It is watched, so this cannot fail.
             let _ = self.dispatcher.remove(fd);
         }
     }
@@ -247,20 +247,20 @@ impl Poller {
     pub(crate) fn deregister_closing(&mut self, watch: &Watch, fd: BorrowedFd<'_>) {
         self.disarm(watch);
         if watch.watched.is_some() {
-            // That it is watched is all that can be wrong.
+            // It is watched, so this cannot fail.
             let _ = self.dispatcher.forget(fd);
         }
     }
 
-    /// Sets a timer for the end of the wait, or before: when reports have been relied on for as
-    /// long as they are.
+    /// Sets a timer for the end of the wait, or for the time until which reports are relied on, if
+    /// that is earlier.
     pub(crate) fn arm(&mut self, watch: &mut Watch, until: Instant) {
         let looks_at = self.timers.now() + self.relies_for.1;
         let due = self.due_at(until).min(looks_at);
         self.set_timer(watch, due);
     }
 
-    /// Up: never early.
+    /// The tick of a time, rounded up so that a timer is never early.
     fn due_at(&self, until: Instant) -> Tick {
         self.tick_of(until) + 1
     }
@@ -298,22 +298,22 @@ impl Poller {
         self.start + Duration::from_nanos(tick << TICK_SHIFT)
     }
 
-    /// Collects the timers that have expired.
+    /// Collects expired timers.
     pub(crate) fn expire(&mut self, now: Instant) {
         let now = self.tick_of(now);
         let Poller { timers, expired, .. } = self;
         timers.advance(now, |token| expired.push_back(token));
     }
 
-    /// Takes the next of them.
+    /// Takes the next expired timer.
     #[inline]
     pub(crate) fn next_expired<T: HasWatch>(&mut self, slots: &mut Slab<T>) -> Option<usize> {
         iter::from_fn(|| self.expired.pop_front()).find_map(|token| slot_of(slots, token))
     }
 
     /// Handles the expiry of a connection's timer. Returns true if its wait is over, or has lasted
-    /// for as long as reports are relied on. If not, another timer is set; `None` if it does not
-    /// wait for a time.
+    /// for as long as reports are relied on; otherwise sets another timer. `until` is `None` if the
+    /// connection has no deadline.
     pub(crate) fn handle_expiry(&mut self, watch: &mut Watch, until: Option<Instant>) -> bool {
         watch.timer = None;
         match until {
@@ -366,7 +366,7 @@ mod tests {
         poller.arm(&mut slots[first], Instant::now());
         assert_eq!(slot_of(&mut slots, token), Some(first));
 
-        // Its timer has come, and in the same turn of the loop it leaves.
+        // Its timer expires, and in the same turn the connection leaves the loop.
         poller.expire(Instant::now() + Duration::from_secs(1));
         slots.remove(first);
         let next = slots.insert(poller.register(first));

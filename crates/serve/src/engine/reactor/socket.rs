@@ -1,4 +1,4 @@
-//! Socket of a connection. No call on it blocks: one that would have to returns the wait.
+//! Socket of a connection. No call on it blocks: it returns the necessary wait instead.
 
 use std::io::{self, IoSlice};
 use std::mem;
@@ -27,13 +27,13 @@ pub(crate) enum Wait {
     Writable { until: Instant },
     /// Input, or space in the socket's buffer.
     Either { until: Instant },
-    /// The time.
+    /// A point in time.
     Time { until: Instant },
-    /// A thread that works or reads for it.
+    /// A thread that works or reads for the connection.
     Thread,
     /// Its next turn.
     Turn,
-    /// Nothing: this is the end.
+    /// Nothing: the connection ends.
     End(Closed),
 }
 
@@ -56,18 +56,18 @@ impl Wait {
     }
 }
 
-/// A connected socket with `O_NONBLOCK`, and what is known of it.
+/// A connected non-blocking socket, with its known state.
 pub(crate) struct Socket {
     fd: OwnedFd,
     /// Cached readiness; cleared by EAGAIN.
     may_receive: bool,
     may_send: bool,
-    /// The end of the stream may be behind what was received last.
+    /// The end of the stream may follow the last received bytes.
     is_ending: bool,
-    /// A short read is the last one until the next report.
+    /// After a short read nothing is left until the next report.
     trusts_short_reads: bool,
     pub(crate) reader: FileReader,
-    /// Time of the next check of unacknowledged bytes, if nothing is reported before.
+    /// Time of the next check of unacknowledged bytes, unless a report comes first.
     check_at: Option<Instant>,
 }
 
@@ -75,13 +75,12 @@ pub(crate) struct Socket {
 pub(crate) type Attempt<T> = ControlFlow<Wait, io::Result<T>>;
 
 impl Socket {
-    /// The socket of a connection that was accepted just now. `trusts_short_reads` if a report that
-    /// it is readable comes again for as long as it is, or says whether the end of the stream has
-    /// come.
+    /// The socket of a newly accepted connection. `trusts_short_reads`: a report of readability is
+    /// repeated while there is input, or announces the end of the stream.
     pub(crate) fn new(fd: OwnedFd, trusts_short_reads: bool) -> Socket {
         Socket {
             fd,
-            // The first request is often there already: asking costs less than being told.
+            // Often the first request has arrived already: trying costs less than a report.
             may_receive: true,
             may_send: true,
             is_ending: false,
@@ -109,12 +108,12 @@ impl Socket {
         self.may_receive = true;
     }
 
-    /// Assumes readiness, so that the call is tried once more without a report.
+    /// Assumes readiness, so that the calls are tried once more without a report.
     pub(crate) fn try_again(&mut self) {
         (self.may_receive, self.may_send) = (true, true);
     }
 
-    /// Puts input into `space`; 0 is the end.
+    /// Receives into `space`; 0 is the end.
     #[inline]
     pub(crate) fn receive(&mut self, space: &mut [u8], until: Instant) -> Attempt<usize> {
         let space_len = space.len();
@@ -122,8 +121,8 @@ impl Socket {
         let call = || rustix::net::recv(&*fd, &mut *space, RecvFlags::empty());
         let waits = Wait::Input { until };
         let received = attempt(&mut self.may_receive, waits, call)?.map(|(len, _)| len);
-        // A short read has emptied the socket's buffer, and the next bytes will be reported. Only
-        // an end that came together with these bytes will not.
+        // A short read has emptied the socket's buffer, and further bytes will be reported. Only an
+        // end that arrived together with these bytes will not.
         if let Ok(len) = received {
             self.may_receive =
                 len > 0 && (len == space_len || self.is_ending || !self.trusts_short_reads);
@@ -159,8 +158,8 @@ impl Socket {
         attempt(&mut self.may_send, Wait::Writable { until }, call)
     }
 
-    /// Sends what it can of a piece of a file. What is on the disk is read by `slow` first, unless
-    /// that is `None`.
+    /// Sends as much as possible of a piece of a file. Uncached bytes are first read by `slow`,
+    /// unless that is `None`.
     pub(crate) fn send_or_read_file(
         &mut self,
         piece: &FilePiece<'_>,
@@ -193,7 +192,7 @@ impl Socket {
     }
 
     /// Reads the beginning of a piece of a file, as
-    /// [`send_or_read_file`](Socket::send_or_read_file). Nothing if the file ends there.
+    /// [`send_or_read_file`](Socket::send_or_read_file). Empty if the file ends there.
     pub(crate) fn read_file(
         &mut self,
         piece: &FilePiece<'_>,
@@ -226,7 +225,7 @@ impl Socket {
         Continue(unacked)
     }
 
-    /// Ends our side of the stream.
+    /// Ends the server's side of the stream.
     pub(crate) fn finish(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
     }
@@ -238,26 +237,26 @@ impl AsFd for Socket {
     }
 }
 
-/// State of the read of the file whose turn it is.
+/// State of the read of the current file.
 #[derive(Default)]
 pub(crate) enum FileReader {
     #[default]
     AtRest,
-    /// A thread reads.
+    /// A thread is reading.
     Away,
-    /// The thread has read this.
+    /// The thread has read these bytes.
     Back(Bytes),
 }
 
 impl FileReader {
-    /// Takes the result of the thread.
+    /// Takes the result from the thread.
     pub(crate) fn handle_read(&mut self, bytes: io::Result<Bytes>) -> io::Result<()> {
         *self = FileReader::AtRest;
         *self = FileReader::Back(bytes?);
         Ok(())
     }
 
-    /// Hands out the bytes that a thread has read, if any. Waits for the thread while it reads.
+    /// Hands out the bytes read by a thread, if any. Waits for a thread that is reading.
     pub(crate) fn take(&mut self) -> ControlFlow<Wait, Option<Bytes>> {
         match mem::take(self) {
             FileReader::AtRest => Continue(None),
@@ -269,8 +268,8 @@ impl FileReader {
         }
     }
 
-    /// Waits until the beginning of a piece is in memory: what is on the disk is read by `slow`,
-    /// unless that is `None` and the caller may wait for it.
+    /// Waits until the beginning of a piece is in memory. Uncached bytes are read by `slow`; if
+    /// that is `None`, the caller may block for them.
     pub(crate) fn fetch(
         &mut self,
         piece: &FilePiece<'_>,
@@ -288,12 +287,12 @@ impl FileReader {
 /// Result of a send of chunks in memory.
 pub(crate) struct Sent {
     pub(crate) taken: io::Result<u64>,
-    /// That is all that one call can send.
+    /// True if this is all that one call can send.
     pub(crate) is_all: bool,
 }
 
-/// Makes a call if it may do something. If it would have to wait, the next one is made when a
-/// report says so.
+/// Makes a call if the socket may be ready. If it would block, it is not tried again before a
+/// report.
 #[inline]
 fn attempt<T>(
     may_call: &mut bool,
@@ -324,7 +323,7 @@ mod tests {
     use crate::file::tests::{refuse, with_piece};
     use crate::stream::unacked::tests::{AT_ONCE, WHEN_SENT, drain, full};
 
-    /// The same as `unacked_check_is_due_when_all_is_sent` of streams.
+    /// The equivalent of `unacked_check_is_due_when_all_is_sent` for streams.
     #[test]
     fn unacked_check_waits_until_all_is_sent() {
         for (near, peer) in full() {
@@ -346,7 +345,7 @@ mod tests {
         }
     }
 
-    /// The same as `file_system_without_sendfile` of files.
+    /// The equivalent of `file_system_without_sendfile` for files.
     #[test]
     fn file_is_read_where_sendfile_cannot() {
         let content = vec![b'f'; 100_000];

@@ -1,6 +1,5 @@
-//! Faults of a dispatcher, which cost time or a connection that is counted, and never one in
-//! silence; files that are not in memory, and datagrams that take long: under each engine whose
-//! threads wait with one.
+//! Faults of a dispatcher, which may cost time or a connection, counted with a reason, but never
+//! one in silence; uncached files, and slow datagram answers: under each engine with a dispatcher.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -35,14 +34,14 @@ use crate::metrics::MetricsWriter;
 use crate::server::{Server, Settings};
 use crate::shared::Shared;
 
-/// A dispatcher that fails as the kernel may.
+/// A dispatcher with the faults that the kernel may have.
 struct Faulty {
     real: Box<dyn Dispatcher>,
     faults: Faults,
     calls: Calls,
 }
 
-/// What has been counted so far, each for its own fault.
+/// Calls so far, for each kind of fault.
 #[derive(Default)]
 struct Calls {
     waits: u64,
@@ -54,7 +53,7 @@ struct Calls {
     other_reports: u64,
 }
 
-/// Counts a call. Says whether it is one of every so many.
+/// Counts a call. True for every `every`-th one.
 fn is_nth(calls: &mut u64, every: u64) -> bool {
     *calls += 1;
     every > 0 && calls.is_multiple_of(every)
@@ -62,19 +61,19 @@ fn is_nth(calls: &mut u64, every: u64) -> bool {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// Every so many-th wait is interrupted by a signal, 0 for none.
+    /// Interval of waits that a signal interrupts; 0: none. So for each fault below.
     pub(crate) interrupts: u64,
-    /// Every so many-th wait fails: `poll(2)` copies its list, and there may be no memory.
+    /// Interval of waits that fail: `poll(2)` copies its list, for which memory may lack.
     pub(crate) wait_fails: u64,
-    /// Every so many-th connection cannot be watched.
+    /// Interval of connections that cannot be watched.
     pub(crate) add_fails: Option<(u64, Errno)>,
-    /// Every so many-th change of what a connection is watched for fails.
+    /// Interval of changes of interest that fail.
     pub(crate) change_fails: u64,
-    /// So often a listener cannot be watched again.
+    /// Number of times that a listener cannot be watched again.
     pub(crate) listener_adds_fail: u64,
-    /// Every so many-th report of a connection is lost, as a real-time signal may be.
+    /// Interval of lost reports of a connection, as real-time signals may be.
     pub(crate) loses: u64,
-    /// And every so many-th of a listener or of the waker.
+    /// Interval of lost reports of a listener or of the waker.
     pub(crate) loses_others: u64,
 }
 
@@ -135,17 +134,17 @@ impl Dispatcher for Faulty {
         self.real.tells_end()
     }
 
-    /// By level what is lost here comes again.
+    /// Level-triggered reports are repeated, so none can be lost.
     fn may_lose_reports(&self) -> bool {
         self.real.trigger() != Trigger::Level
     }
 }
 
-/// What the clients of a server over a dispatcher with faults saw, and what it counted.
+/// Results of clients of a server over a faulty dispatcher, and its counters.
 struct Outcome {
-    /// Clients that had all their lines back.
+    /// Clients that got all their lines back.
     served: usize,
-    /// Errors that the loops counted.
+    /// Errors counted by the loops.
     errors: u64,
     counted: CounterSnapshot,
 }
@@ -155,7 +154,7 @@ const LINES: usize = 5;
 pub(crate) const CLOSE_STEP: Duration = Duration::from_millis(1);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The engines that wait with this dispatcher.
+/// The engines that use this dispatcher.
 fn engines(dispatcher: Mechanism) -> [Engine; 2] {
     let event = EventOptions { loops: 2, dispatcher, ..EventOptions::default() };
     let pipeline = PipelineOptions {
@@ -169,9 +168,9 @@ fn engines(dispatcher: Mechanism) -> [Engine; 2] {
     [Engine::Event(event), Engine::Pipeline(pipeline)]
 }
 
-/// Serves clients that exchange lines. Whatever the faults are, no client waits for ever, and each
-/// that was not served is counted with a reason. Each wait has so much patience, after which a lost
-/// report is made up for.
+/// Serves clients that exchange lines. With any faults, no client waits forever, and each unserved
+/// one is counted with a reason. After `patience` a wait is retried, which makes up for a lost
+/// report.
 fn serve_for(patience: Duration, engine: Engine, faults: Faults) -> Outcome {
     let limits = Limits {
         head_timeout: patience,
@@ -207,18 +206,18 @@ fn serve_for(patience: Duration, engine: Engine, faults: Faults) -> Outcome {
     Outcome { served, errors: errors(&running), counted }
 }
 
-/// The same where no report is lost: nothing waits for the patience to end, however busy the
-/// machine is.
+/// The same without lost reports: nothing waits for the patience to end, however busy the machine
+/// is.
 fn serve(engine: Engine, faults: Faults) -> Outcome {
     serve_for(PATIENCE, engine, faults)
 }
 
-/// What the loops show to have counted as errors of their dispatchers.
+/// Dispatcher errors in the metrics of the loops.
 fn errors(running: &Running) -> u64 {
     counted(running, "weft_loop_dispatcher_errors_total{")
 }
 
-/// What the loops show to have counted together, by the beginning of its lines.
+/// Sum of a metric over the loops, by the start of its lines.
 fn counted(running: &Running, name: &str) -> u64 {
     let text = metrics(running);
     let lines = text.lines().filter(|line| line.starts_with(name));
@@ -232,7 +231,7 @@ fn metrics(running: &Running) -> String {
     String::from_utf8(out.finish()).unwrap()
 }
 
-/// What an engine is started with, at free ports of these addresses.
+/// Arguments to start an engine at free ports of these addresses.
 pub(crate) fn start_at<S: Session + 'static>(
     addresses: &[&str],
     limits: Limits,
@@ -252,7 +251,7 @@ pub(crate) fn start_at<S: Session + 'static>(
     (start, shared, bound)
 }
 
-/// The same at one address of TCP.
+/// The same at one TCP address.
 pub(crate) fn start_on_loopback<S: Session + 'static>(
     limits: Limits,
     open: impl Fn() -> S + Send + Sync + 'static,
@@ -262,7 +261,7 @@ pub(crate) fn start_on_loopback<S: Session + 'static>(
     (start, shared, address)
 }
 
-/// A client that waits no longer than it has patience.
+/// A client with bounded waits.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -278,7 +277,7 @@ pub(crate) fn read_line(stream: &mut TcpStream) -> String {
     String::from_utf8(line).unwrap()
 }
 
-/// A server over dispatchers with faults.
+/// A server over faulty dispatchers.
 pub(crate) fn start_faulty(
     engine: Engine,
     faults: Faults,
@@ -350,9 +349,9 @@ fn a_lost_report_is_found_at_the_timeout() {
     }
 }
 
-/// Seen (in review): a cache would never have answered a client of which a report was lost, because
-/// the time-out that made up for it was 100 years away; and no engine made up for a lost report of
-/// a listener. Cause: only the end of a wait was a reason to look. Cure: reports are relied on for
+/// Seen (in review): a cache would never have answered a client whose report was lost, because the
+/// time-out that makes up for it was 100 years away; and no engine made up for a lost report of a
+/// listener. Cause: sockets were only retried at the end of a wait. Cure: reports are relied on for
 /// a minute.
 #[test]
 fn lost_reports_are_rechecked() {
@@ -377,9 +376,9 @@ fn lost_reports_are_rechecked() {
     }
 }
 
-/// Seen (in review): 100,000 idle clients of a cache cost some 1,700 timers a second for nothing.
-/// Cause: each connection was looked at once a minute wherever reports come by edge. Cure: only
-/// where they may be lost.
+/// Seen (in review): 100,000 idle clients of a cache caused some 1,700 useless timers a second.
+/// Cause: each connection was retried once a minute with all edge-triggered reports. Cure: only
+/// where reports may be lost.
 #[test]
 fn no_recheck_where_no_report_is_lost() {
     let limits = Limits { recheck: Duration::from_millis(5), ..Limits::default() };
@@ -401,13 +400,13 @@ fn no_recheck_where_no_report_is_lost() {
         let (mut watch, now) = (poller.register(0), Instant::now());
         poller.arm(&mut watch, now + Duration::from_secs(3600));
         let next = poller.next_expiry().expect("a timer is set");
-        // One that is far away is sorted in anew, but not so soon.
+        // A distant timer is sorted in again, but not so soon.
         let is_soon = next < now + Duration::from_secs(60);
         assert_eq!(is_soon, may_lose, "{mechanism}");
     }
 }
 
-/// Faults of every kind together, each as often as the seed says.
+/// Faults of all kinds together, with random intervals.
 fn at_random(random: &mut Random) -> Faults {
     let mut every = || 3 + random.below(8);
     Faults {
@@ -421,13 +420,13 @@ fn at_random(random: &mut Random) -> Faults {
     }
 }
 
-/// Under each engine that waits with a dispatcher, over each dispatcher.
+/// Under each engine with a dispatcher, over each dispatcher.
 #[test]
 fn random_faults_lose_no_connection_silently() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let random = &mut Random(seed);
-    // What reports once is for no engine.
+    // No engine supports one-shot dispatchers.
     let mechanisms = Mechanism::ALL.into_iter();
     for dispatcher in mechanisms.filter(|it| *it != Mechanism::EpollOneShot) {
         let distributed = Engine::Event(EventOptions {
@@ -437,7 +436,7 @@ fn random_faults_lose_no_connection_silently() {
             ..EventOptions::default()
         });
         let [own, pipeline] = engines(dispatcher);
-        // By turns they would take three times as long: most of it is waiting.
+        // One after another they would take three times as long: most of it is waiting.
         thread::scope(|scope| {
             for engine in [own, distributed, pipeline] {
                 let faults = at_random(random);
@@ -452,9 +451,9 @@ fn random_faults_lose_no_connection_silently() {
     }
 }
 
-/// Seen: a server that was dropped waited for one of its loops for ever. Cause: the loop looked at
-/// the stage of the server, and then made its waker ready again; what was woken for in between was
-/// neither seen nor woken again. Cure: it looks afterwards.
+/// Seen: a server that was dropped waited for one of its loops forever. Cause: the loop checked the
+/// server's state, and then reset its waker; a change in between was neither seen nor woke it
+/// again. Cure: it checks afterwards.
 #[test]
 fn loops_hear_of_the_end_whenever_it_comes() {
     const ROUNDS: usize = 200;
@@ -464,7 +463,7 @@ fn loops_hear_of_the_end_whenever_it_comes() {
             let (start, shared, _) = start_on_loopback(Limits::default(), || Echo);
             let engine = &engines(Mechanism::Poll)[round % 2];
             let running = Running::start(engine, None, start).unwrap();
-            // The loops are busy with one piece of news when the next one comes.
+            // The loops are still handling one change when the next one comes.
             shared.server_state.drain();
             running.drain();
             drop(running);
@@ -475,7 +474,7 @@ fn loops_hear_of_the_end_whenever_it_comes() {
     all.expect("a loop sleeps through the end of its server");
 }
 
-/// Answers whether it was told of a drain before.
+/// A session that answers whether it was told of a drain before.
 #[derive(Default)]
 struct Notes {
     is_told: bool,
@@ -495,8 +494,8 @@ impl Session for Notes {
 }
 
 /// Seen: on a busy machine, a reply without `Connection: close` after another connection had been
-/// told of the drain. Cause: a loop went on with what was reported before it looked at the stage of
-/// the server, and the waker of one loop is woken later than that of another. Cure: it looks first.
+/// told of the drain. Cause: a loop handled reports before it checked the server's state, and loops
+/// are woken one after another. Cure: it checks the state first.
 #[test]
 fn a_request_during_a_drain_is_the_last() {
     for engine in engines(Mechanism::EpollEdge) {
@@ -509,13 +508,13 @@ fn a_request_during_a_drain_is_the_last() {
             client.write_all(b"x").unwrap();
             replies.read_line(&mut reply).unwrap();
             assert_eq!(reply, expected, "{engine:?}");
-            // And no waker is woken for it.
+            // No waker is called for it.
             shared.server_state.drain();
         }
     }
 }
 
-/// Sends a file for whatever it gets.
+/// A session that sends a file for any input.
 struct SendsFile(FileRange);
 
 impl Session for SendsFile {
@@ -529,7 +528,7 @@ impl Session for SendsFile {
     }
 }
 
-/// Takes a file that the disk has out of the page cache.
+/// Evicts a file on disk from the page cache.
 fn evict(file: &File) {
     let len = file.metadata().unwrap().len();
     wait_until("it leaves memory: is it on a disk?", || {
@@ -545,7 +544,7 @@ fn a_cold_file_is_read_beside_the_loops() {
     let [on, pipeline] = engines(Mechanism::EpollEdge);
     let off = Engine::Event(EventOptions { has_file_threads: false, ..EventOptions::default() });
     for (engine, is_beside) in [(on, true), (off, false), (pipeline, true)] {
-        // Past the page cache and into the socket, and through both.
+        // Past the page cache into the socket, and through both.
         for (keep, settled) in [(false, true), (true, false)] {
             let range = FileRange {
                 file: Arc::new(SharedFile::try_from(file.reopen().unwrap()).unwrap()),
@@ -568,7 +567,7 @@ fn a_cold_file_is_read_beside_the_loops() {
     }
 }
 
-/// Seen (in review): the counters of the accept thread were shown nowhere.
+/// Seen (in review): the counters of the accept thread were not exported.
 #[test]
 fn the_accept_thread_shows_its_counters() {
     let [_, pipeline] = engines(Mechanism::EpollEdge);
@@ -615,7 +614,7 @@ fn distribute(
     (own, end, shared)
 }
 
-/// Waits until something is so.
+/// Waits for a condition.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -624,8 +623,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Seen (in review): a thread that distributed rested after a wait that had failed, and did not say
-/// so.
+/// Seen (in review): an accept thread paused after a failed wait without counting it.
 #[test]
 fn failed_waits_of_the_accept_thread_lose_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -641,7 +639,7 @@ fn failed_waits_of_the_accept_thread_lose_nothing() {
     end();
 }
 
-/// Has space when it is told so.
+/// A destination that has space when told so.
 struct Narrow {
     has_space: Arc<AtomicBool>,
     distributed: mpsc::Sender<Accepted>,
@@ -684,7 +682,7 @@ fn a_full_destination_pauses_accepting() {
     end();
 }
 
-/// Sends more lines than the sockets hold, and takes them as they come back. Says whether all did.
+/// Sends more lines than the sockets hold, and takes them as they return. True if all returned.
 fn pour(mut client: TcpStream) -> bool {
     const POURED: usize = 4_000_000;
     client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -700,14 +698,13 @@ fn pour(mut client: TcpStream) -> bool {
         let read = client.read_to_end(&mut back);
         let waits = read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         assert!(!waits, "a client waits for ever");
-        // The sending half ends as well.
+        // The sending half ends too.
         let _ = client.shutdown(Shutdown::Both);
         back.len() == POURED
     })
 }
 
-/// Sends lines one after the other. Says whether all came back; a connection that was closed is no
-/// panic.
+/// Sends lines one after another. True if all returned; a closed connection does not panic.
 pub(crate) fn converse(mut client: TcpStream) -> bool {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut replies = BufReader::new(client.try_clone().unwrap());
@@ -727,8 +724,8 @@ pub(crate) fn converse(mut client: TcpStream) -> bool {
     })
 }
 
-/// An answer to a datagram may take long, as a request that waits for a lock or for memory does; a
-/// loop may not. So answers have threads of their own.
+/// An answer to a datagram may take long, for example while it waits for a lock or for memory. A
+/// loop must not wait, so answers have threads of their own.
 #[test]
 fn waiting_datagrams_hold_up_no_loop() {
     for engine in engines(Mechanism::EpollEdge) {
@@ -749,7 +746,7 @@ fn waiting_datagrams_hold_up_no_loop() {
             send(request);
         };
         server.serve_datagrams(socket, answer).unwrap();
-        // More than there are threads for them, and than there are loops.
+        // More than there are threads for them, and than loops.
         let count = 8;
         for _ in 0..count {
             client.send(b"slow").unwrap();

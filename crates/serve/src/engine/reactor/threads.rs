@@ -13,10 +13,10 @@ use crate::messages;
 pub(crate) struct LoopThreads(Vec<JoinHandle<()>>);
 
 impl LoopThreads {
-    /// Starts a thread that makes what it runs: a dispatcher may belong to its thread.
+    /// Starts a thread that makes its own task: a dispatcher may be bound to its thread.
     ///
     /// # Errors
-    /// What `make` says, or the kernel to a new thread.
+    /// Errors of `make`, or of a new thread.
     pub(crate) fn spawn<T>(
         &mut self,
         name: String,
@@ -38,16 +38,16 @@ impl LoopThreads {
         is_made.recv().map_err(io::Error::other)?
     }
 
-    /// Starts a thread that nothing waits for.
+    /// Starts a detached thread.
     ///
     /// # Errors
-    /// What the kernel says to a new thread.
+    /// Errors of a new thread.
     pub(crate) fn detach(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let builder = thread::Builder::new().name(name);
         builder.spawn(move || run_or_abort(run)).map(drop)
     }
 
-    /// Waits for all of them.
+    /// Waits for all threads.
     pub(crate) fn join(&mut self) {
         for thread in self.0.drain(..) {
             // A session may own the last handle on its server.
@@ -59,8 +59,8 @@ impl LoopThreads {
     }
 }
 
-/// Sessions that panic are caught before. Connections and a listen queue that nothing serves are
-/// worse than no server.
+/// Aborts on a panic; those of sessions are caught earlier. Connections and a listen queue that
+/// nothing serves would be worse than no server.
 fn run_or_abort(run: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(run)).is_err() {
         messages::write("bug: an event loop panicked; please report it\n");

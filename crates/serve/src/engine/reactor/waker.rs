@@ -13,9 +13,9 @@ use super::counters::LoopCounters;
 /// The part of a loop, or of the accept thread, that other threads share.
 pub(crate) struct LoopHandle {
     pub(crate) waker: LoopWaker,
-    /// The connection limit has space, for which the loop has waited.
+    /// The connection limit has space, for which the loop was waiting.
     pub(crate) has_space: AtomicBool,
-    /// Connections that it has, and those on their way to it.
+    /// Number of the loop's connections, including those in its inbox.
     pub(crate) open: AtomicUsize,
     pub(crate) counters: LoopCounters,
 }
@@ -31,8 +31,8 @@ impl LoopHandle {
     }
 }
 
-/// Wakes a loop that may be asleep in its dispatcher. A loop that is awake looks around again
-/// before it sleeps, so only a sleeper costs the system calls of being woken.
+/// Wakes a loop that may be asleep in its dispatcher. A loop that is awake checks for events before
+/// it sleeps, so only sleeping loops cost the system calls of a wake.
 ///
 /// ```text
 ///             sleeps                wake: written to
@@ -57,16 +57,16 @@ impl LoopWaker {
         Ok(LoopWaker { fd: Waker::new()?, state: AtomicU8::new(AWAKE) })
     }
 
-    /// Ends the present wait of the loop, or the next one. From any thread.
+    /// Ends the loop's current wait, or the next one. From any thread.
     pub(crate) fn wake(&self) {
         if self.state.swap(WOKEN, Ordering::SeqCst) == ASLEEP {
             self.fd.wake();
         }
     }
 
-    /// Waits for at most `timeout`, or not at all if it has been woken since the last wait. The
-    /// loop checks what it was woken for **afterwards**: a later wake ends the next wait. The swap
-    /// makes seen what was done before the wake.
+    /// Waits for at most `timeout`, or not at all if woken since the last wait. The loop must check
+    /// for events **afterwards**: a later wake ends the next wait. The swap makes everything
+    /// visible that was done before the wake.
     pub(crate) fn wait<R>(
         &self,
         timeout: Option<Duration>,
@@ -82,8 +82,8 @@ impl LoopWaker {
         waited
     }
 
-    /// Clears the descriptor after it was reported. It was written to now, or during an earlier
-    /// wait that ended for another reason.
+    /// Clears the descriptor after its report. It may have been written during this wait, or during
+    /// an earlier one that ended for another reason.
     pub(crate) fn reset(&self) {
         self.fd.reset();
     }
@@ -130,7 +130,7 @@ mod tests {
         waker.wake();
         assert!(!is_written_to(&waker));
         waker.wait(None, |timeout| assert_eq!(timeout, Some(Duration::ZERO)));
-        // It has looked around since.
+        // It has checked for events since.
         waker.wait(None, |timeout| assert_eq!(timeout, None));
     }
 }

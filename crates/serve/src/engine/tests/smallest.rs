@@ -1,6 +1,6 @@
-//! The smallest engine: a kernel thread for each connection, which does what the machine wants.
+//! The smallest engine: a kernel thread per connection, which does its machine's actions.
 //!
-//! It is built and tested, and not offered. `docs/adding-an-engine.md` walks through it.
+//! It is built and tested, but not offered. `docs/adding-an-engine.md` walks through it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::engine::reactor::{
 };
 use crate::file::DiskRead;
 
-/// Time between two checks of the server's state by a thread that waits.
+/// Interval at which a waiting thread checks the server's state.
 const TICK: Duration = Duration::from_millis(10);
 
 /// State of a thread.
@@ -35,7 +35,7 @@ struct Connection<S> {
 }
 
 /// # Errors
-/// What the kernel says to a new thread and its descriptors.
+/// Errors of a new thread and its descriptors.
 pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::Result<Loops> {
     let (engine, bound) = EngineContext::over_sockets(start, (1, true));
     let mut loops = Loops::new(&engine, bound);
@@ -47,7 +47,7 @@ pub(crate) fn start<S: Session + 'static, O: Opens<S>>(start: Start<O>) -> io::R
     Ok(loops)
 }
 
-/// Gives a connection that was accepted a thread, unless it is refused.
+/// Starts a thread for an accepted connection, unless it is refused.
 fn begin<S: Session + 'static, O: Opens<S>>(engine: &Arc<EngineContext<O>>, accepted: Accepted) {
     let Some((accepted, machine)) = engine.admit(accepted, clock::now()) else {
         return;
@@ -86,7 +86,7 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Does the next action, and reports the result; or returns what it has to wait for first.
+    /// Does the next action and reports its result, or returns the wait that it needs first.
     fn step(
         &mut self,
         engine: &EngineContext<impl Opens<S>>,
@@ -127,7 +127,7 @@ impl<S: Session> Connection<S> {
         Continue(())
     }
 
-    /// Waits for the socket or for the time, until the next check of the server at most.
+    /// Waits for the socket or the deadline, at most until the next check of the server.
     fn wait(&mut self, wait: Wait, now: Now) {
         let until = wait.until().unwrap_or(now.monotonic);
         let patience = until.saturating_duration_since(now.monotonic).min(TICK);
@@ -137,7 +137,7 @@ impl<S: Session> Connection<S> {
             _ => return thread::sleep(patience),
         };
         let patience = patience.try_into().expect("a tick is short");
-        // If it fails, the next step finds out why.
+        // After a failure, the next step finds the reason.
         let _ = poll(&mut [PollFd::new(&self.socket, flags)], Some(&patience));
         self.socket.try_again();
     }

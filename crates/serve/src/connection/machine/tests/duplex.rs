@@ -1,4 +1,4 @@
-//! Input while output waits.
+//! Input while output is queued.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use session::WORKS_MAX;
 use super::*;
 use crate::jobs::tests::Call;
 
-/// A session with much to say, and a peer that takes nothing.
+/// A session with much output, and a peer that takes nothing.
 fn blocked() -> World {
     let mut world = World::new();
     world.window = 0;
@@ -136,7 +136,7 @@ fn eight_works_are_out_at_a_time() {
     assert_eq!((count("worked"), count("refused")), (19, 1));
 }
 
-/// A disk that hangs is no fault of the peer's.
+/// A hanging disk is not the peer's fault.
 #[test]
 fn connection_lives_while_work_is_out() {
     let mut world = World::new();
@@ -155,10 +155,10 @@ fn connection_lives_while_work_is_out() {
     assert!(world.take_got().ends_with("worked\n"));
 }
 
-/// Seen: a client of HTTP/2 that sent its request and shut its side down got none of a file that
-/// was not in the site's table on a kernel thread, and 256 KiB of a large one that was not in
-/// memory on fibers and event loops. Cause: the peer's end was taken for that of the conversation
-/// while the session had work to hand out. Cure: it is asked for that first.
+/// Seen: a client of HTTP/2 that sent its request and shut down its side got nothing of a file that
+/// was not in the site's table (on a kernel thread), and 256 KiB of a large uncached file (on
+/// fibers and event loops). Cause: the peer's end was taken for the end of the conversation while
+/// the session had work to hand out. Cure: the work is taken first.
 #[test]
 fn work_to_come_outlives_the_end_of_input() {
     let mut world = World::new();
@@ -167,7 +167,7 @@ fn work_to_come_outlives_the_end_of_input() {
     world.machine.handle_end_of_input(world.now);
     assert_eq!(world.run(), Blocked::Closed(Closed::Peer));
     assert!(world.take_got().ends_with("worked\nworked\n"));
-    // The end comes when all that was to be sent has been.
+    // The end follows when all output has been sent.
     let mut world = World::new();
     world.machine.work_in_place();
     world.machine.handle_input(b"duplex 1\nwork\n", world.now);
@@ -177,7 +177,7 @@ fn work_to_come_outlives_the_end_of_input() {
     assert!(world.take_got().ends_with("worked\n"));
 }
 
-/// A peer that sends no more opens no windows either: what waits for those is not waited for.
+/// A peer that sends nothing more opens no windows: output that needs them is not waited for.
 #[test]
 fn a_session_without_work_ends_with_its_peer() {
     let mut world = World::new();
@@ -203,13 +203,13 @@ fn work_in_place_follows_the_output() {
     assert!(world.take_got().ends_with("worked\n"));
 }
 
-/// Seen: a client of the cache that had left kept its place among the watchers until the next line.
+/// Seen: a client of the cache that had left kept its slot among the watchers until the next line.
 #[test]
 fn a_wait_without_requests_ends_with_the_peer() {
     let mut world = World::new();
     world.machine.handle_input(b"duplex 1\nwork\n", world.now);
     let work = take_works(&mut world).pop().unwrap();
-    // From here on no request is under way.
+    // From here on no request is in progress.
     world.machine.handle_input(b"duplex 1\nline\n", world.now);
     assert_eq!(world.run(), Blocked::Receive);
     world.machine.handle_end_of_input(world.now);
@@ -233,7 +233,7 @@ fn each_reply_is_timed_by_itself() {
     assert_eq!(replied(&world), (1, 2.0));
 }
 
-/// A session that holds a line of the log until its reply ends has a last word.
+/// A session that holds a log line until its reply ends may write it at the end.
 #[test]
 fn a_reply_may_end_with_the_connection() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The last reply reaches a peer that sends more than it was to.
+//! The last reply reaches a peer that sends more than it should.
 
 use super::*;
 use crate::connection::Queues;
@@ -9,9 +9,9 @@ use crate::lingering::Lingering;
 
 const SESSION: Blocked = Blocked::Closed(Closed::Session);
 
-/// Seen: Python's clients got a broken pipe instead of `413`. Cause: an upload that was refused was
-/// read for 2 s, or 1 MiB. Cure: for as long as the peer goes on, up to 30 s; and it is reset when
-/// it was silent for 5 s.
+/// Seen: Python's clients got a broken pipe instead of `413`. Cause: a refused upload was read for
+/// 2 s, or 1 MiB. Cure: it is read as long as the peer sends, up to 30 s; the connection is reset
+/// after 5 s of silence.
 #[test]
 fn a_refused_peer_may_go_on_sending() {
     let refused = || {
@@ -56,14 +56,14 @@ fn a_refused_peer_may_go_on_sending() {
     assert_eq!(by_reset.run(), SESSION);
 }
 
-/// Seen: a client that sent an empty line or another request behind its last one lost up to a
-/// socket buffer of the reply. Cause: a socket that is closed with unread input is reset, and its
-/// send queue is dropped. RFC 9112 9.6. Cure: a look at the queues before the close.
+/// Seen: a client that sent an empty line or another request after its last one lost up to a socket
+/// buffer of the reply. Cause: a socket that is closed with unread input is reset, and its send
+/// queue is dropped. RFC 9112 9.6. Cure: the queues are checked before the close.
 #[test]
 fn input_behind_the_last_reply_resets_nothing() {
     let mut world = World::new();
     assert_eq!(world.say("say x\nbye\n"), SESSION, "no wait without a reason");
-    // A few bytes have left the socket, so it is not asked.
+    // A few bytes have left the socket, so unsent bytes are not queried.
     let mut world = World::new();
     world.queues.unsent = 1;
     assert_eq!(world.say("say x\nbye\n"), SESSION);
@@ -82,12 +82,12 @@ fn input_behind_the_last_reply_resets_nothing() {
         assert_eq!(world.run(), SESSION);
         assert_eq!(world.take_got(), "", "it answers nothing more");
     }
-    // It was read with the last request.
+    // The extra input was read with the last request.
     let mut world = World::new();
     assert_eq!(world.say("say x\nbye\nsay late\n"), Blocked::Receive);
     assert_eq!(world.expire(), SESSION);
     assert_eq!(world.take_got(), "x\n");
-    // No input can come any more.
+    // No more input can arrive.
     let mut world = World::new();
     world.queues.unsent = 1;
     world.window = 0;
@@ -123,7 +123,7 @@ fn a_408_reaches_the_peer() {
     world.say("half of a lin");
     world.queues.unread = 1;
     assert_eq!(world.expire(), Blocked::Receive);
-    // One that trickles on gains little.
+    // A peer that trickles bytes gains little.
     world.pass(LINGER_IDLE - NANOSECOND);
     assert_eq!(world.say("x"), Blocked::Receive);
     assert_eq!(world.until(), world.now.monotonic + NANOSECOND);
@@ -131,8 +131,8 @@ fn a_408_reaches_the_peer() {
     assert_eq!(world.expire(), Blocked::Closed(closed));
 }
 
-/// Seen: clients that pipeline were reset at a drain, and lost the reply that says that it is the
-/// last. Cause: their next requests had come meanwhile.
+/// Seen: clients that pipeline were reset at a drain, and lost the reply that announces the end.
+/// Cause: their next requests had arrived meanwhile.
 #[test]
 fn a_drain_lingers_for_a_moment() {
     let mut world = World::new();
@@ -146,7 +146,7 @@ fn a_drain_lingers_for_a_moment() {
     assert_eq!(world.expire(), SESSION);
     assert_eq!(world.take_got(), "");
 
-    // It holds no drain back that begins later.
+    // The connection does not delay a drain that begins later.
     let mut world = World::new();
     world.say("big 2000\nrefuse\n");
     world.pass(DRAIN_GRACE / 2);
@@ -158,9 +158,9 @@ fn a_drain_lingers_for_a_moment() {
 }
 
 /// Seen: a client of HTTP/2 that read slowly lost the rest of its reply to a drain, on every
-/// engine: 16 KB of 1.5 MB came. Cause: all of the reply lay in the socket, so the connection was
-/// idle, and was closed as such; the client's next WINDOW_UPDATE was answered with a reset. Cure: a
-/// check of the queues, as before other ends.
+/// engine: 16 KB of 1.5 MB arrived. Cause: all of the reply was in the socket, so the connection
+/// was idle, and was closed as such; the client's next WINDOW_UPDATE was answered with a reset.
+/// Cure: a check of the queues, as before other ends.
 #[test]
 fn a_drain_leaves_slow_readers_their_reply() {
     for (unread, unsent) in [(1, 0), (0, 1)] {
@@ -178,10 +178,10 @@ fn a_drain_leaves_slow_readers_their_reply() {
     }
 }
 
-/// Seen (in review): in a drain a client that sends as it reads, as of HTTP/2, was reset after 2 s,
-/// with the end of its reply in the socket or not read. Cause: after so long its input counted no
-/// more, and where some was unread nothing looked for what was unsent. Cure: input counts for as
-/// long as the socket has something to send, and for a while after it.
+/// Seen (in review): in a drain a client that sends while it reads, as in HTTP/2, was reset after
+/// 2 s, with the end of its reply unsent or unread. Cause: after that time its input no longer
+/// counted, and if some was unread the unsent bytes were not checked. Cure: input counts while the
+/// socket has unsent data, and for a while after.
 #[test]
 fn input_of_a_slow_reader_counts_in_a_drain() {
     let mut world = World::new();
@@ -207,8 +207,8 @@ fn input_of_a_slow_reader_counts_in_a_drain() {
 }
 
 /// Seen: `curl --http2-prior-knowledge --limit-rate 2500k` got 7.7 MB of 9.5 MB when the server
-/// stopped meanwhile. Cause: as above; and what has left the socket may lie in the client's, which
-/// says nothing for seconds and then opens its windows. Cure: it has a while for that as well.
+/// stopped meanwhile. Cause: as above; moreover, data that has left the socket may be in the
+/// client's, which is silent for seconds and then opens its windows. Cure: a wait for that as well.
 #[test]
 fn a_slow_reader_has_time_for_what_it_has_got() {
     let mut world = World::new();
@@ -232,8 +232,8 @@ fn a_slow_reader_has_time_for_what_it_has_got() {
     assert_eq!(world.expire(), Blocked::Closed(Closed::Drained));
 }
 
-/// Seen: 40 clients that sent a byte now and then behind their last request held a drain for as
-/// long as it may take (25 s). Cause: each byte gave them as long as an idle connection has.
+/// Seen: 40 clients that sent a byte now and then after their last request delayed a drain for its
+/// maximum time (25 s). Cause: each byte gave them as long as an idle connection has.
 #[test]
 fn trickling_does_not_hold_a_drain() {
     for drains_first in [true, false] {
@@ -274,7 +274,7 @@ fn no_more_connections_linger_than_may() {
     world.run();
     assert_eq!(world.say("refuse\nand more"), SESSION);
     assert_eq!(world.take_got(), "refused\n");
-    // In a drain there is nothing to take space from.
+    // In a drain no slots need to be saved for others.
     assert!(shared.lingering.enter(true));
     let lingering = Lingering::new(0);
     let count = (0..100).take_while(|_| lingering.enter(false)).count();

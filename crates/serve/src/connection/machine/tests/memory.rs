@@ -1,4 +1,4 @@
-//! Peers that make a server hold memory: it is bounded, and others go on.
+//! Peers that make a server hold memory: it is bounded, and other connections continue.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ fn small() -> Arc<Shared> {
     Arc::new(Shared::new(limits, None))
 }
 
-/// What fills a bound but for `left` bytes.
+/// Fills a limit except for `left` bytes.
 fn fill(memory: &Arc<Memory>, left: usize) -> Charge {
     let mut charge = Charge::default();
     charge.set(memory, MEMORY_MAX - left);
     charge
 }
 
-/// A peer that sends what an engine takes at a time, and reads nothing.
+/// A peer that sends as much as an engine receives at a time, and reads nothing.
 fn pipeliner(shared: &Arc<Shared>) -> World {
     let mut world = World::of(Arc::clone(shared), None);
     world.window = 0;
@@ -33,9 +33,9 @@ fn pipeliner(shared: &Arc<Shared>) -> World {
     world
 }
 
-/// Seen: 400 clients that pipelined and did not read had a server killed in a memory group of
-/// 40 MB. Cause: each held 64 KiB of replies, and as much of requests. Cure: a bound for all of
-/// them, from half of which on replies are made one by one.
+/// Seen: 400 clients that pipelined and did not read got a server killed in a memory cgroup of
+/// 40 MB. Cause: each held 64 KiB of replies, and as much of requests. Cure: a common limit; from
+/// half of it on, replies are made one by one.
 #[test]
 fn peers_that_do_not_read_share_a_limit() {
     let shared = small();
@@ -90,7 +90,7 @@ fn a_growing_connection_at_the_limit_is_closed() {
     assert_eq!(end, Blocked::Closed(Closed::NoMemory));
 }
 
-/// Streams of a session count as the rest does.
+/// Memory of a session's streams counts too.
 #[test]
 fn memory_of_the_session_is_charged() {
     let shared = small();
@@ -110,7 +110,7 @@ fn memory_of_the_session_is_charged() {
     assert!(memory.held_len() < MEMORY_MAX + 4000);
 }
 
-/// Seen: 4,000 handshakes that stopped half-way had a server killed in 40 MB.
+/// Seen: 4,000 handshakes that stopped midway got a server killed in 40 MB.
 #[test]
 fn half_a_record_holds_little() {
     let shared = small();
@@ -174,8 +174,8 @@ fn records_are_small_while_memory_is_short() {
     assert!(grown <= 2 * HELD_LEN_FULL, "{grown} bytes");
 }
 
-/// Seen: one handshake message in many records held 64 KiB and was charged 12. Cause: the
-/// fragments that rustls keeps were not counted.
+/// Seen: one handshake message in many records held 64 KiB and was charged 12. Cause: the fragments
+/// kept by rustls were not counted.
 #[test]
 fn a_handshake_in_records_is_charged() {
     let shared = small();
@@ -219,7 +219,7 @@ fn a_long_record_is_charged_until_the_next() {
     assert!(pair.heard.ends_with(b"again\n"));
     drop(pair.world);
     let left = shared.memory.held_len();
-    // What is kept for the next reply.
+    // Memory kept for the next reply.
     assert!(shared.memory.is_ample(), "{left} are left");
 }
 
@@ -235,7 +235,7 @@ fn a_stray_byte_holds_nothing() {
     }
 }
 
-/// The records of one conversation, cut at each place in turn.
+/// The records of one conversation, split at each position in turn.
 #[test]
 fn records_are_found_however_they_are_cut() {
     let shared = small();

@@ -1,6 +1,5 @@
-//! Random scripts against a model. The model: a peer gets the replies that it would get if all it
-//! sent had come at once and every send had taken everything; or, if the connection was broken off,
-//! the beginning of them.
+//! Random scripts against a model: a peer gets the replies that it would get if all its input had
+//! arrived at once and every send had been complete; or, if the connection broke, a prefix of them.
 
 use session::replay::{self, Cutting, Random};
 
@@ -134,7 +133,7 @@ fn a_drain_at_any_byte_is_announced_once() {
         let at = said.map_or(0, |(at, _)| at);
         world.got.drain(at..at + told * WORDS.len());
         match closed {
-            // A request was answered after the drain had begun, and was the last one.
+            // A request that was answered after the drain had begun is the last one.
             Closed::Session => assert!(expected.replied.starts_with(&world.got), "seed {seed}"),
             Closed::Drained => assert!(expected.replied == world.got, "seed {seed}"),
             _ => panic!("{closed:?}, seed {seed}"),
@@ -148,7 +147,7 @@ fn window(random: &mut Random) -> usize {
     1 + random.below(scale) as usize
 }
 
-/// As input, or into the space that is lent.
+/// Delivers input, into the lent space if there is any.
 fn deliver(world: &mut World, mut piece: &[u8]) {
     let now = world.now;
     if let Action::Fill { space, .. } = world.machine.next_action() {
@@ -162,8 +161,8 @@ fn deliver(world: &mut World, mut piece: &[u8]) {
     }
 }
 
-/// Some steps, and sometimes all of them; so input may come while a reply waits. Files come and go
-/// from memory, and what was read of them may go back.
+/// Does some steps, sometimes all of them, so that input may arrive while a reply waits. Files
+/// enter and leave memory, and bytes read of them may be dropped.
 fn travel(world: &mut World, random: &mut Random) -> Blocked {
     let (steps, runs) = (random.below(5), random.below(2) == 0);
     let mut step = |world: &mut World| {

@@ -15,7 +15,7 @@ use crate::shared::{DRAINING, Shared};
 const V1: &[u8] = b"PROXY TCP4 192.0.2.7 10.0.0.2 5000 443\r\n";
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-/// A server that expects headers from this network, and takes one connection of an address; the
+/// A server that expects headers from this network, and allows one connection per address; the
 /// proxy's network has no limit.
 fn server(from: &str, is_required: bool) -> Arc<Shared> {
     let networks = |text: &str| Networks { list: vec![text.parse().unwrap()], has_unix: false };
@@ -31,7 +31,7 @@ fn server(from: &str, is_required: bool) -> Arc<Shared> {
     Arc::new(Shared::new(limits, None))
 }
 
-/// A connection from 10.0.0.1, which the server expects a header of.
+/// A connection from 10.0.0.1, which must send a header.
 fn proxied() -> World {
     World::of(server("10.0.0.0/8", true), None)
 }
@@ -84,7 +84,7 @@ fn handshakes_begin_behind_the_header() {
         assert_eq!(pair.say("say hello\n"), Blocked::Receive);
         assert_eq!((&pair.heard[..], pair.world.client), (&b"hello\n"[..], client()));
     }
-    // The handshake's time counts from the accept on, also behind a late header.
+    // The handshake's time counts from the accept, even after a late header.
     let mut late = Pair::of(server("10.0.0.0/8", true));
     let timeout = Limits::default().handshake_timeout;
     late.world.pass(timeout - Duration::from_secs(1));
@@ -129,7 +129,7 @@ fn malformed_and_missing_headers_are_closed() {
 #[test]
 fn an_optional_header_may_be_missing() {
     let mut world = World::of(server("10.0.0.0/8", false), None);
-    // The beginning may still become one.
+    // The bytes so far may still become one.
     world.machine.handle_input(b"say ", world.now);
     world.machine.handle_input(b"hello\n", world.now);
     assert_eq!(world.run(), Blocked::Receive);

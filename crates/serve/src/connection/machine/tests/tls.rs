@@ -23,14 +23,14 @@ struct Authority {
     certificate: CertificateDer<'static>,
 }
 
-/// One for all: making keys takes its time.
+/// Shared, because making keys takes time.
 static AUTHORITY: LazyLock<Authority> = LazyLock::new(authority);
 
 fn authority() -> Authority {
     authority_by(|options| Tls::open(options).unwrap())
 }
 
-/// One whose keys make `records` records in each direction, the handshake's last one among them.
+/// An authority whose keys allow so many records each way, including the handshake's last one.
 fn short_lived_authority(records: u64) -> Authority {
     use rustls::crypto::CipherSuiteCommon;
     use rustls::crypto::ring::{cipher_suite, default_provider};
@@ -64,10 +64,10 @@ fn authority_by(open: impl FnOnce(TlsOptions) -> Tls) -> Authority {
 pub(super) struct Pair {
     pub(super) client: ClientConnection,
     pub(super) world: World,
-    /// What the client understood.
+    /// Plaintext that the client received.
     pub(super) heard: Vec<u8>,
     has_ended: bool,
-    /// In pieces of which length the client's records arrive.
+    /// Length of the pieces in which the client's records arrive.
     pub(super) piece_len: usize,
 }
 
@@ -109,7 +109,7 @@ impl Pair {
         records
     }
 
-    /// Carries records both ways until both wait.
+    /// Exchanges records until both sides wait.
     pub(super) fn carry(&mut self) -> Blocked {
         loop {
             let mut records = Vec::new();
@@ -161,9 +161,9 @@ fn tls_records_cut_anywhere_are_answered() {
 #[test]
 fn a_long_body_arrives_through_records_too() {
     // Seen: a set of 900,000 bytes over TLS ended the connection. Cause: while records are opened
-    // the machine has lent its TLS away, so the session's space looked like space for the socket's
-    // bytes, and the next records were put there as they were. Cure: whether it has TLS is a fact
-    // of its own.
+    // the machine's TLS is taken out, so the session's space looked like space for the socket's
+    // bytes, and the next records were put there undecrypted. Cure: the use of TLS is a field of
+    // its own.
     let mut pair = Pair::new(&[]);
     pair.piece_len = 3000;
     pair.say("");
@@ -217,7 +217,7 @@ fn handshakes_and_records_are_counted() {
     pair.say("file 100000\nbig 50000\n");
     assert_eq!(counts(), (1, 0));
     assert_eq!(counted(&pair).bytes_sent(), pair.heard.len() as u64);
-    // A connection has one at most.
+    // A connection counts as one failure at most.
     pair.world.machine.handle_input(b"no record", pair.world.now);
     assert_eq!(counts(), (1, 1));
     let mut refused = Pair::under(&authority, &[]);
@@ -243,9 +243,8 @@ fn an_unknown_tls_version_gets_an_alert() {
 
 #[test]
 fn plain_text_at_a_tls_port_is_answered() {
-    // Seen: a browser whose address began with http:// showed that the connection was reset. Cause:
-    // all it got was the alert of TLS. Cure: the server has words for it, and lingers until they
-    // have arrived.
+    // Seen: a browser with an address of http:// reported a reset connection. Cause: it only got
+    // the TLS alert. Cure: the server sends a plain reply, and lingers until it has arrived.
     for pieces in [&["GET / HTTP/1.1\r\n", "\r\n"][..], &["GE", "T / HTTP/1.1\r\n\r\n"]] {
         let mut pair = Pair::new(&[]);
         for piece in pieces {
@@ -325,9 +324,8 @@ fn a_goodbye_waits_long_behind_a_reply() {
     assert_eq!(idle.world.expire(), Blocked::Closed(Closed::Drained));
 }
 
-/// Seen: a client that said `close_notify` behind its last request, as RFC 8446 6.1 allows, and
-/// went on reading lost the end of a long reply. Cause: the socket was closed with that record
-/// unread.
+/// Seen: a client that sent `close_notify` after its last request, as RFC 8446 6.1 allows, and went
+/// on reading lost the end of a long reply. Cause: the socket was closed with that record unread.
 #[test]
 fn a_goodbye_behind_the_last_request_is_read() {
     let mut pair = Pair::new(&[]);
@@ -350,9 +348,9 @@ fn an_untaken_reply_is_no_goodbye() {
     assert_eq!(pair.world.expire(), Blocked::Closed(Closed::TooSlow));
 }
 
-/// Seen: a client that ended its side after a request, and read until the end, was told that the
-/// reply had been cut off. Cause: no goodbye was said to a peer that had ended. RFC 8446 6.1: each
-/// side says it before it closes. Cure: it is said.
+/// Seen: a client that ended its side after a request, and read until the end, reported a truncated
+/// reply. Cause: no close_notify was sent to a peer that had ended. RFC 8446 6.1: each side sends
+/// it before it closes. Cure: it is sent.
 #[test]
 fn tls_goodbye_follows_the_replies() {
     let mut pair = Pair::new(&[]);
@@ -363,8 +361,8 @@ fn tls_goodbye_follows_the_replies() {
     assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\nworked\n"[..], true));
 }
 
-/// Seen (in review): a connection that was idle for too long ended without a goodbye. A client took
-/// it for one that was cut off.
+/// Seen (in review): a connection that was idle for too long ended without close_notify. A client
+/// took it for truncated.
 #[test]
 fn an_idle_peer_gets_the_end() {
     let mut pair = Pair::new(&[]);
@@ -375,9 +373,9 @@ fn an_idle_peer_gets_the_end() {
     assert_eq!((&pair.heard[..], pair.has_ended), (heard, true));
 }
 
-/// Seen: replies of HTTP/2 over TLS took 0.000000 s by the access log and by the histogram,
-/// whatever their client was like. Cause: a reply was sent when it was encrypted. Cure: it is sent
-/// when its records are.
+/// Seen: replies of HTTP/2 over TLS took 0.000000 s by the access log and the histogram, whatever
+/// the client's speed. Cause: a reply counted as sent when encrypted. Cure: it counts as sent when
+/// its records are.
 #[test]
 fn a_reply_takes_until_its_records_are_sent() {
     let mut pair = Pair::new(&[]);
@@ -405,8 +403,8 @@ fn a_tampered_record_ends_the_connection() {
     assert_eq!(pair.heard, b"x\n");
 }
 
-/// Seen (in review): more than 64 KiB behind a goodbye were taken for a handshake message that is
-/// too long. RFC 8446 6.1: what comes behind it is ignored.
+/// Seen (in review): more than 64 KiB after a close_notify were taken for a too long handshake
+/// message. RFC 8446 6.1: input after it is ignored.
 #[test]
 fn input_behind_a_goodbye_is_ignored() {
     let mut pair = Pair::new(&[]);
@@ -425,8 +423,8 @@ fn input_behind_a_goodbye_is_ignored() {
     assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\n"[..], true));
 }
 
-/// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and what they could not encrypt
-/// was taken for sent, or was sent in the clear. Cure: the connection ends with what was encrypted.
+/// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and data beyond them counted as
+/// sent, or was sent in the clear. Cure: the connection ends with the encrypted data.
 #[test]
 fn used_up_keys_end_the_connection() {
     let mut whole = Pair::new(&[]);
@@ -449,7 +447,7 @@ fn used_up_keys_end_the_connection() {
     }
 }
 
-/// Holds whatever else is wrong.
+/// Valid whatever else goes wrong.
 #[test]
 fn only_records_are_sent_inside_tls() {
     let mut pair = Pair::new(&[]);
@@ -470,9 +468,9 @@ fn only_records_are_sent_inside_tls() {
     }
 }
 
-/// Seen: a client of TLS that was still sending when it was refused failed with a reset in the
-/// place of the alert that says why. Cause: its connection was closed at once, with what it had
-/// sent unread. Cure: a check of the queues, as before other ends.
+/// Seen: a TLS client that was still sending when it was refused failed with a reset instead of the
+/// alert with the reason. Cause: its connection was closed at once, with its input unread. Cure: a
+/// check of the queues, as before other ends.
 #[test]
 fn an_alert_survives_input_behind_it() {
     let mut pair = Pair::new(&[]);
@@ -493,7 +491,7 @@ fn an_alert_survives_input_behind_it() {
     assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
 }
 
-/// Seen (in review): behind the alert a long file was read to its end without a reader.
+/// Seen (in review): after the alert a long file was read to its end, for no reader.
 #[test]
 fn nothing_follows_an_alert() {
     let mut pair = Pair::new(&[]);
@@ -512,7 +510,7 @@ fn nothing_follows_an_alert() {
     assert_eq!(why, rustls::Error::AlertReceived(alert));
 }
 
-/// Buffers go back between records, whatever has come.
+/// Buffers are freed between records, whatever input has arrived.
 #[test]
 fn an_idle_tls_connection_has_no_buffers() {
     let mut pair = Pair::new(&[]);
@@ -534,8 +532,8 @@ fn a_shrinking_file_cuts_inside_tls() {
     assert!(!pair.has_ended, "a goodbye would make it whole");
 }
 
-/// Seen: over HTTPS a rare file of 900 KB took 28 reads of the disk, over HTTP one. Cause: as much
-/// was read as is made into records at a time. Cure: what was read waits for its turn.
+/// Seen: over HTTPS a rare file of 900 KB took 28 reads of the disk, over HTTP one. Cause: each
+/// read was only as long as one batch of records. Cure: bytes read are kept for the next batch.
 #[test]
 fn a_rare_file_is_one_read_inside_tls() {
     let mut pair = Pair::new(&[]);
@@ -545,7 +543,7 @@ fn a_rare_file_is_one_read_inside_tls() {
     assert!(pair.heard == [&file(900_000)[..], b"x\n"].concat());
 }
 
-/// As without TLS. The records that were made go first, and are few.
+/// As without TLS. Finished records are sent first; they are few.
 #[test]
 fn fetched_bytes_go_back_inside_tls() {
     let mut pair = Pair::new(&[]);
@@ -573,7 +571,7 @@ fn garbage_records_end_the_connection_once() {
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff], &[0; 64]] {
         let mut pair = Pair::new(&[]);
         pair.world.machine.handle_input(garbage, pair.world.now);
-        // It may be told so, and waited for.
+        // The peer may get an alert, and the connection may linger.
         pair.world.run();
         pair.world.machine.handle_end_of_input(pair.world.now);
         assert_eq!(pair.world.run(), error, "{garbage:?} in the handshake");
@@ -585,7 +583,7 @@ fn garbage_records_end_the_connection_once() {
         assert_eq!(open.world.run(), error, "{garbage:?} after it");
         assert_eq!(open.world.life.closed.load(Ordering::Relaxed), 1);
     }
-    // One bit is wrong somewhere, or the peer is gone there.
+    // One bit is flipped somewhere, or the peer disconnects there.
     let retransmit_buffers = |pair: &mut Pair| {
         let mut records = Vec::new();
         pair.client.writer().write_all(b"say y\nwork\n").unwrap();

@@ -21,21 +21,20 @@ use crate::file::COPIED_PIECE_LEN;
 use crate::jobs::tests::Call;
 use crate::limits::Limits;
 
-/// A session with one command for everything that a session can want. Lines, answered in order:
+/// A session with a command for each result that a session can return. Lines, answered in order:
 /// `say TEXT`, `big LEN`, `file LEN`, `fresh LEN` (of a file that may still change), `flood LINES`,
 /// `body LEN` (that many bytes follow), `work`, `duplex PIECES` (input is taken while these wait,
-/// and lines are sent back, but for `work`, and for `stuck`: a request that waits for its peer from
-/// then on), `hold LEN` (bytes of memory), `late` (a reply ends with the connection), `refuse`,
-/// `bye`.
+/// and lines are echoed, except `work`, and `stuck`: a request that waits for its peer from then
+/// on), `hold LEN` (bytes of memory), `late` (a reply ends with the connection), `refuse`, `bye`.
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     state: ToyState,
-    /// Work that is to be handed out in Duplex.
+    /// Works to hand out in Duplex.
     wanted: usize,
-    /// In Duplex a request waits for its peer.
+    /// In Duplex, a request waits for its peer.
     is_stuck: bool,
     drains: bool,
-    /// True if it says something when it is drained.
+    /// True if it sends something when drained.
     has_last_words: bool,
     held_len: usize,
     /// Arrival of a request whose reply ends with the connection.
@@ -43,7 +42,7 @@ pub(super) struct Toy {
     pub(super) life: Arc<Life>,
 }
 
-/// What a session was told, for those that look from outside.
+/// Events that a session received, for inspection by tests.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     pub(super) drained: AtomicUsize,
@@ -60,7 +59,7 @@ enum ToyState {
     Duplex(usize),
 }
 
-/// Bodies from here on are taken in space of the session's own.
+/// Length from which a body is received into the session's own space.
 const ROOM_LEN_MIN: usize = 100;
 
 pub(super) const FILE_LEN: u64 = 3_000_000;
@@ -86,7 +85,7 @@ impl Toy {
         }
     }
 
-    /// Answers one line, or `None`: wait.
+    /// Answers one line, or returns `None` to wait.
     fn line(&mut self, line: &str, now: Now, out: &mut Outbox) -> Option<Next> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let number = || rest.parse::<usize>().unwrap();
@@ -126,7 +125,7 @@ impl Toy {
         None
     }
 
-    /// Answers lines at once, and says the rest of the pieces as there is space.
+    /// Answers lines at once, and sends further pieces as space allows.
     fn go_on(&mut self, mut left: usize, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let mut used = 0;
         while let Some(len) = input[used..].iter().position(|&byte| byte == b'\n') {
@@ -152,7 +151,7 @@ impl Toy {
         Received { used, next }
     }
 
-    /// A body that is whole is answered.
+    /// Answers a complete body.
     fn end_body(&mut self, out: &mut Outbox) {
         if let ToyState::Body { space, filled } = &self.state
             && *filled == space.len()
@@ -293,7 +292,7 @@ impl Session for Toy {
     }
 }
 
-/// A machine, its time, and what its peer has got.
+/// A machine, its time, and the bytes that its peer has received.
 pub(super) struct World {
     pub(super) machine: Machine<Toy>,
     pub(super) now: Now,
@@ -301,26 +300,26 @@ pub(super) struct World {
     /// Address that the machine gave to the session.
     pub(super) client: Option<SocketAddr>,
     pub(super) got: Vec<u8>,
-    /// How many bytes a send takes at most. 0: the peer's window is closed.
+    /// Most bytes that a send takes. 0: the peer's window is closed.
     pub(super) window: usize,
-    /// Whether the file is on the disk, and how much was read of it at a time.
+    /// The file is on the disk; number of bytes read at a time.
     pub(super) is_on_disk: bool,
     pub(super) reads: Vec<u64>,
-    /// How much of the file there is.
+    /// Length of the file that exists.
     pub(super) file_len: u64,
-    /// Whether the file was written to after it was announced.
+    /// The file was written after it was announced.
     pub(super) has_changed: bool,
-    /// What was sent and is still on its way to the peer.
+    /// Sent bytes that the peer has not acknowledged.
     pub(super) unacked: Unacked,
-    /// What is left in the socket's queues.
+    /// Bytes left in the socket's queues.
     pub(super) queues: Queues,
-    /// How the file's bytes were asked for.
+    /// Actions by which the file's bytes were requested.
     pub(super) asked: Vec<OutputAction>,
-    /// How often bytes were taken that were said to be the last ones.
+    /// Number of sends that were marked as the last one.
     pub(super) ends: u32,
 }
 
-/// How some bytes of the file were asked for.
+/// Action by which bytes of the file were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputAction {
     Pages { len: u64, check: bool },
@@ -328,7 +327,7 @@ pub(super) enum OutputAction {
     Unacked(UnackedCheck),
 }
 
-/// The address of the socket, if a setting asks for it.
+/// The address of the socket, if a setting needs it.
 pub(super) const PEER: Option<SocketAddr> =
     Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 40_000));
 
@@ -340,12 +339,12 @@ impl World {
         world
     }
 
-    /// A connection that was accepted just now.
+    /// A newly accepted connection.
     pub(super) fn accepted(secure: Option<Box<TlsConnection>>) -> World {
         World::of(Arc::new(Shared::new(Limits::default(), None)), secure)
     }
 
-    /// One of several connections of a server, accepted just now.
+    /// One of several connections of a server, newly accepted.
     pub(super) fn of(shared: Arc<Shared>, secure: Option<Box<TlsConnection>>) -> World {
         World {
             machine: Machine::new(shared, secure, || PEER, test_now()),
@@ -374,7 +373,7 @@ impl World {
         self.now.since_epoch += duration;
     }
 
-    /// The peer sends `input`; what follows from it happens.
+    /// Sends `input` as the peer, then runs the machine.
     pub(super) fn say(&mut self, input: &str) -> Blocked {
         if !input.is_empty() {
             self.machine.handle_input(input.as_bytes(), self.now);
@@ -382,12 +381,12 @@ impl World {
         self.run()
     }
 
-    /// All that the peer got since the last look.
+    /// Takes all bytes that the peer has received since the last call.
     pub(super) fn take_got(&mut self) -> String {
         String::from_utf8(std::mem::take(&mut self.got)).unwrap()
     }
 
-    /// Until when it waits.
+    /// Deadline of the current wait.
     pub(super) fn until(&mut self) -> Instant {
         match self.machine.next_action() {
             Action::Receive { until }
@@ -399,8 +398,7 @@ impl World {
         }
     }
 
-    /// Nothing happens until the time is up, not even a nanosecond before; then what follows
-    /// happens.
+    /// Checks that nothing happens until a nanosecond before the deadline, then lets it expire.
     pub(super) fn expire(&mut self) -> Blocked {
         let until = self.until();
         let early = until - Duration::from_nanos(1);
@@ -415,7 +413,7 @@ impl World {
         self.run()
     }
 
-    /// The stream has ended together with what was sent last.
+    /// Notes that the stream ended together with the last send.
     fn note_end(&mut self) {
         self.ends += 1;
         let action = self.machine.next_action();
@@ -425,7 +423,7 @@ impl World {
         );
     }
 
-    /// Does what the machine wants as far as the peer need not do anything.
+    /// Does the machine's actions as far as they need nothing from the peer.
     pub(super) fn run(&mut self) -> Blocked {
         for _ in 0..1_000_000 {
             if let Some(blocked) = self.step() {
@@ -435,7 +433,7 @@ impl World {
         panic!("it neither waits nor closes");
     }
 
-    /// Does the next thing; says so if that cannot be done without the peer.
+    /// Does the next action; returns the reason if that needs the peer.
     pub(super) fn step(&mut self) -> Option<Blocked> {
         let now = self.now;
         match self.machine.next_action() {
@@ -526,7 +524,7 @@ impl World {
     }
 }
 
-/// What keeps a machine from going on.
+/// Reason why a machine cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocked {
     Receive,

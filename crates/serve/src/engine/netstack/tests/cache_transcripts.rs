@@ -1,4 +1,4 @@
-//! The cache's transcripts, as they are played to the engines on the kernel's sockets.
+//! The cache's transcripts, as they are played on the engines over kernel sockets.
 
 #[path = "../../../../../cache/tests/transcript/mod.rs"]
 mod transcript;
@@ -7,7 +7,7 @@ use session::replay::{Random, Script};
 
 use super::*;
 
-/// How many times each transcript is cut, and into how many pieces.
+/// Number of ways in which each transcript is cut, and of pieces.
 const CUTTINGS: u64 = 2;
 const PIECES: usize = 6;
 
@@ -59,7 +59,7 @@ fn play<S: Session + 'static>(world: &mut World<S>, script: &Script, cuts: &[usi
     replied
 }
 
-/// Takes the replies that have come; says whether they were the last ones.
+/// Takes the replies received so far; returns whether the stream has ended.
 fn take<S: Session + 'static>(world: &mut World<S>, id: FlowId, replied: &mut Vec<u8>) -> bool {
     let mut space = [0; 4096];
     let shard = world.client.shard();

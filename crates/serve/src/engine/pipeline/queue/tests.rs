@@ -1,4 +1,4 @@
-//! What a queue promises to those that put, offer, wait and take.
+//! Guarantees of a queue for threads that put, offer, wait and take.
 
 use super::*;
 use std::thread;
@@ -13,7 +13,7 @@ fn own() -> Arc<LoopHandle> {
     LoopHandle::new().unwrap()
 }
 
-/// Waits until the queue has counted as the test expects.
+/// Waits until the queue's counters are as expected.
 fn wait_until<T>(queue: &Queue<T>, is_so: impl Fn(Counted) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so(queue.counted()) {
@@ -89,7 +89,7 @@ fn a_closed_queue_gives_back_its_items() {
     assert!(!queue.wait(1, 1, true, &mut Vec::new()));
 }
 
-/// However threads put, offer, wait and take, each item arrives once.
+/// With any mix of threads that put, offer, wait and take, each item arrives exactly once.
 #[test]
 fn nothing_is_lost_between_many_threads() {
     const ITEMS: u32 = 20_000;

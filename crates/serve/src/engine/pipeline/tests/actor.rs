@@ -1,4 +1,4 @@
-//! A session that does what the bytes say that it is sent.
+//! A session that acts on each byte that it receives.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,13 +7,13 @@ use std::thread;
 
 use session::{Next, Now, Outbox, Phase, Received, Session, Work};
 
-/// What tests let go on, and what has been reached.
+/// Locks that tests open, and counts of waits.
 #[derive(Default)]
 pub(super) struct Locks {
-    /// Names that work waits for.
+    /// Names of opened locks.
     opened: Mutex<Vec<u8>>,
     has_opened: Condvar,
-    /// How often something has come to wait.
+    /// Number of waits that have begun.
     waits: AtomicUsize,
 }
 
@@ -37,10 +37,10 @@ impl Locks {
 
 pub(super) const BIG_LEN: usize = 300_000;
 
-/// Answers each byte with itself, after what the byte says.
+/// Echoes each byte after doing its command.
 pub(super) struct Actor {
     locks: Arc<Locks>,
-    /// Work is done for the first byte of the input.
+    /// Work has been done for the first byte of the input.
     has_worked: bool,
     works_for: u8,
 }
@@ -92,13 +92,13 @@ impl Session for Actor {
             let worked = mem::take(&mut self.has_worked);
             self.works_for = byte;
             match byte {
-                // Keeps the thread that shows it its input.
+                // Blocks the thread that passes it its input.
                 b'S' => {
                     self.locks.wait(b'S');
                     out.put(b"S");
                 }
                 b'P' => panic!("deliberate, from a test"),
-                // A digit waits for its lock. A capital letter opens one: `A` that of `0`.
+                // A digit waits for its lock. A capital letter opens one: `A` opens that of `0`.
                 b'w' | b'!' | b'?' | b'~' | b'0'..=b'9' | b'A'..=b'J' if !worked => {
                     let next = Next::Work;
                     return Received { used, next };

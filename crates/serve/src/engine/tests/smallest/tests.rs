@@ -1,4 +1,4 @@
-//! What every engine promises, with real sockets. That the machine is right is tested elsewhere.
+//! Guarantees of every engine, with real sockets. The machine itself is tested elsewhere.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -32,7 +32,7 @@ impl World {
         connect(self.address)
     }
 
-    /// Waits until so many connections are open.
+    /// Waits until the number of open connections is `count`.
     fn wait_for_count(&self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.engine.connection_count() != count {
@@ -115,7 +115,7 @@ fn a_drain_closes_an_idle_connection() {
     world.wait_for_count(0);
 }
 
-/// Panics at the line `panic`.
+/// A session that panics at the line `panic`.
 struct Fragile;
 
 impl Session for Fragile {
@@ -139,7 +139,7 @@ fn a_panic_ends_its_connection_alone() {
     assert_eq!(world.shared.counters.snapshot().closed(Closed::Error), 1);
 }
 
-/// Answers each line with a file, after work.
+/// A session that answers each line with a file, after work.
 struct Sender {
     file: Arc<SharedFile>,
     has_worked: bool,
@@ -192,7 +192,7 @@ fn a_file_arrives_whole_after_work() {
     assert!(received == bytes, "other bytes than the file's");
 }
 
-/// What the page shows of this engine is what is compiled here.
+/// The page quotes the code that is compiled here.
 #[test]
 fn the_page_quotes_the_engine() {
     let page = include_str!("../../../../../../docs/adding-an-engine.md");

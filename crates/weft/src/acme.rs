@@ -1,16 +1,16 @@
-//! Certificates without hands: ACME (RFC 8555) with http-01 and tls-alpn-01 (RFC 8737), and renewal
-//! at the time that the authority wishes (RFC 9773).
+//! Automatic certificates: ACME (RFC 8555) with http-01 and tls-alpn-01 (RFC 8737), and renewal at
+//! the time that the authority suggests (RFC 9773).
 //!
 //! ```text
 //!   acme (thread) ─ renewal ──────── client ─────── transport ─▶ authority
-//!                   when, again?     which request   HTTPS
+//!                   when to try     requests         HTTPS
 //!                      │                │
 //!                    state           challenges ──▶ the server answers them
 //! ```
 //!
-//! The server never waits for it: it starts with the certificates of the state directory, and reads
-//! them again when there are new ones. `client` and `renewal` have no I/O of their own but the
-//! state directory, and no clock.
+//! The server never waits for it: it starts with the certificates in the state directory, and loads
+//! new ones when they arrive. `client` and `renewal` do no I/O except in the state directory, and
+//! read no clock.
 
 mod certificate;
 mod client;
@@ -42,7 +42,7 @@ use self::renewal::{Keeper, Server, Shared};
 pub(crate) use self::state::State;
 use crate::os::files;
 
-/// Settings of the certificates that are kept.
+/// Settings of managed certificates.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) mail: String,
@@ -50,13 +50,13 @@ pub(crate) struct Settings {
     pub(crate) directory: String,
     pub(crate) state: State,
     pub(crate) external: Option<ExternalAccount>,
-    /// The names of each certificate; those of its file first.
+    /// Names of each certificate; its files are named after the first.
     pub(crate) hosts: Vec<Vec<String>>,
-    /// Kinds of validation that the server can answer, the preferred one first; one at least.
+    /// Kinds of validation that the server can answer, the preferred one first; at least one.
     pub(crate) kinds: Vec<Validation>,
 }
 
-/// Certificates by ACME, and where they go to.
+/// ACME settings, and the store of its certificates.
 pub(crate) type Kept = (Settings, Arc<Managed>);
 
 /// Most names of a certificate, as Let's Encrypt allows.
@@ -90,14 +90,14 @@ pub(crate) fn check_names(names: Vec<&HostName>) -> Result<Vec<String>, String> 
     Ok(names)
 }
 
-/// True for addresses, and for names that stand for no public host. RFC 6761, 6762
+/// True for addresses, and for names that no public host can have. RFC 6761, 6762
 fn is_private(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
     name.starts_with('[') || is_number || matches!(last, "local" | "localhost" | "internal")
 }
 
-/// Reads the file of an account that the authority has given beside ACME.
+/// Reads the file of an external account, issued by the authority outside of ACME.
 ///
 /// # Errors
 /// A sentence that names the file.
@@ -110,8 +110,8 @@ pub(crate) fn read_external(path: &Path) -> Result<ExternalAccount, String> {
 }
 
 impl Settings {
-    /// Gives a server the names, and the certificates that are there already. Returns what is wrong
-    /// with them.
+    /// Sets the server's names and loads the existing certificates. Returns sentences about
+    /// unusable ones.
     pub(crate) fn load(&self, managed: &Managed) -> Vec<String> {
         managed.set_names(self.hosts.iter().flatten().cloned());
         let install = |names: &Vec<String>| {
@@ -127,7 +127,7 @@ impl Settings {
         results.filter_map(Result::err).collect()
     }
 
-    /// A few words for the start-up message.
+    /// A short text for the start-up message.
     pub(crate) fn describe(&self) -> String {
         let names: Vec<_> = self.hosts.iter().map(|names| &*names[0]).collect();
         let shown = names[..names.len().min(NAMES_SHOWN_MAX)].join(", ");
@@ -142,7 +142,7 @@ impl Settings {
 /// Most names in the start-up message.
 const NAMES_SHOWN_MAX: usize = 5;
 
-/// The thread that keeps certificates.
+/// The thread that manages certificates.
 pub(crate) struct Acme {
     hurry: SyncSender<()>,
     newer: Arc<Mutex<Option<Settings>>>,
@@ -151,7 +151,7 @@ pub(crate) struct Acme {
 }
 
 impl Acme {
-    /// Starts to keep certificates. `say` gets news, `warn` problems for the operator.
+    /// Starts to manage certificates. `say` gets news, `warn` problems for the operator.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -183,14 +183,14 @@ impl Acme {
                     (keeper.server.warn)(text);
                     AFTER_PANIC
                 });
-                // A connection to the authority would be closed by then.
+                // A connection to the authority would be closed before the next turn.
                 keeper.server.agent = None;
                 match hurried.recv_timeout(wait.max(TURN_MIN)) {
                     Ok(()) => {
                         let newer = settings_of_reload.lock();
                         let newer = newer.unwrap_or_else(PoisonError::into_inner).take();
                         if let Some(settings) = &newer {
-                            // An error is met again when a file is written.
+                            // An error will recur when a file is written.
                             let _ = settings.state.make(None);
                         }
                         keeper.hurry(newer);
@@ -204,18 +204,18 @@ impl Acme {
         Ok(Acme { hurry, newer, managed, shared })
     }
 
-    /// Goes on with the settings of a reload, and makes the next attempts at once: the operator may
-    /// have mended something.
+    /// Continues with the settings of a reload, and retries at once: the operator may have fixed
+    /// something.
     pub(crate) fn reload(&self, settings: Settings) {
         let names = settings.hosts.iter().flatten().cloned();
         self.managed.set_names(names);
         let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
         *newer = Some(settings);
-        // One that waits already is enough.
+        // One pending wake is enough.
         let _ = self.hurry.try_send(());
     }
 
-    /// Writes the state of each certificate, by the first of its names.
+    /// Writes the state of each certificate, labelled with its first name.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let statuses = self.shared.lock();
         let statuses = statuses.unwrap_or_else(PoisonError::into_inner).clone();
@@ -241,7 +241,7 @@ const TURN_MIN: Duration = Duration::from_secs(1);
 
 /// The running server, and the authority.
 struct Live {
-    /// Kept for the length of a turn.
+    /// Kept for the duration of a turn.
     agent: Option<Agent>,
     managed: Arc<Managed>,
     handle: Arc<Handle>,

@@ -1,4 +1,4 @@
-//! The command line: what can be typed (built from [rows](crate::settings)) and what was.
+//! The command line: its grammar (built from [rows](crate::settings)) and its parsed values.
 
 #[cfg(test)]
 mod tests;
@@ -17,17 +17,17 @@ use crate::command::top;
 use crate::hints;
 use crate::settings::{self, arguments, layer::Layer};
 
-/// The command that was typed.
+/// The parsed command.
 pub(crate) enum Invocation {
-    /// Serve; the settings that were typed.
+    /// Serve, with these settings.
     Serve(Layer),
-    /// Run a cache; the options that were typed.
+    /// Run a cache, with these options.
     Cache(Layer),
     /// Print the engines and their keys.
     Engines,
     /// Measure a server.
     Load(load::LoadCommand),
-    /// Watch a server; what was typed behind it.
+    /// Watch a server, with these arguments.
     Top(Box<ArgMatches>),
     /// Report what the machine allows.
     Doctor { json: bool, color: Option<String> },
@@ -99,7 +99,7 @@ pub(crate) fn read(
     })
 }
 
-/// The whole command, as clap sees it.
+/// The whole command, for clap.
 pub(crate) fn command() -> Command {
     Command::new("weft")
         .version(env!("CARGO_PKG_VERSION"))
@@ -140,7 +140,7 @@ fn serve() -> Command {
              flag, written in a TOML file (--config) as a key with underscores (access_log), or \
              put in the environment (WEFT_ACCESS_LOG). Flags override the environment, and the environment overrides the file. A list at a higher level replaces the whole list of a lower one.",
         )
-        // The last value of an option holds.
+        // The last value of an option applies.
         .args_override_self(true)
         .after_help("`weft serve --help` tells more, with examples.")
         .after_long_help(after_help("serve"));
@@ -155,9 +155,9 @@ fn cache() -> Command {
              flags.\n\nAn option that is not supported is refused with the reason. An option that has no \
              effect here is accepted; -v lists it.",
         )
-        // memcached reads its command line with getopt_long(3): `-vv`, `-p11211`, `-dp 11211`,
-        // `--port=11211`, and any beginning of a long name that is no other's. The last value of
-        // an option holds.
+        // memcached parses its command line with getopt_long(3): `-vv`, `-p11211`, `-dp 11211`,
+        // `--port=11211`, and any unambiguous prefix of a long name. The last value of an option
+        // applies.
         .infer_long_args(true)
         .args_override_self(true)
         .disable_help_flag(true)

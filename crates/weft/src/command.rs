@@ -1,4 +1,4 @@
-//! Commands: what each of `weft`'s words does.
+//! The commands of `weft`.
 
 pub(crate) mod cache;
 pub(crate) mod doctor;

@@ -1,4 +1,4 @@
-//! Settings that `weft serve` and `weft cache` share.
+//! Settings shared by `weft serve` and `weft cache`.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::os::sandbox::{Right, SandboxMode};
 use crate::settings::{Choices, Setting};
 use crate::value::{self, Account};
 
-/// The values of settings that both commands have.
+/// Values of the shared settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Common {
     pub(crate) admin: Vec<Address>,
@@ -34,7 +34,7 @@ impl Common {
         self.workers.map_or_else(cpus, usize::from)
     }
 
-    /// Writes the pid file, if there is to be one.
+    /// Writes the pid file, if one is configured.
     ///
     /// # Errors
     /// A sentence with the path.
@@ -42,7 +42,7 @@ impl Common {
         self.pid_file.as_deref().map(PidFile::write).transpose()
     }
 
-    /// Files that are removed at the end, for the sandbox: the pid file, and sockets of the admin
+    /// Files to remove at the end, for the sandbox: the pid file, and sockets of the admin
     /// endpoint.
     pub(crate) fn files_to_remove(&self) -> Vec<(Right, PathBuf)> {
         let sockets = sockets(&self.admin);
@@ -50,7 +50,7 @@ impl Common {
         pid_file.chain(sockets).collect()
     }
 
-    /// Says that `flag`, the number of workers, has no effect, if it was typed and has none.
+    /// A note that `flag`, the number of workers, has no effect, if it was given in vain.
     pub(crate) fn note_workers(&self, flag: &str) -> Option<String> {
         self.workers.and_then(|_| self.engine.note_workers(flag))
     }
@@ -61,7 +61,7 @@ impl Common {
     }
 }
 
-/// Files of Unix sockets, which are removed at the end, for the sandbox.
+/// Files of Unix sockets, to remove at the end, for the sandbox.
 pub(crate) fn sockets(addresses: &[Address]) -> impl Iterator<Item = (Right, PathBuf)> {
     addresses.iter().filter_map(|address| match address {
         Address::Unix { path, .. } => Some((Right::Remove, path.clone())),

@@ -1,5 +1,5 @@
-//! Choice of an engine, for `weft serve` and `weft cache`: what `--engine` says, what it takes on
-//! this machine, and the engine of crate `serve` that it means.
+//! Choice of an engine, for `weft serve` and `weft cache`: parsing of `--engine`, its needs on this
+//! machine, and the corresponding engine of crate `serve`.
 
 mod keys;
 
@@ -36,14 +36,14 @@ pub(crate) struct EngineChoice {
     pub(crate) netstack: NetstackChoice,
 }
 
-/// Parameters of FDM, where they were said.
+/// Parameters of FDM, where given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FdmTuning {
     live: Option<u32>,
     nap: Option<Duration>,
 }
 
-/// Threads of each stage of a pipeline, where that was said.
+/// Threads of each stage of a pipeline, where given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StageThreads {
     read: Option<usize>,
@@ -62,18 +62,18 @@ pub(crate) enum EngineKind {
     Netstack,
 }
 
-// A larger number of kernel threads or connections is a typing error.
+// Largest number of kernel threads or connections; a larger one is a typing error.
 pub(crate) const WORKERS_MAX: usize = 1024;
 pub(crate) const FIBERS_MAX: usize = 4_000_000;
 
-/// Dispatcher of event loops if no key names one.
+/// Default dispatcher of event loops.
 const DISPATCHER: Mechanism = Mechanism::EpollEdge;
 
 impl EngineChoice {
-    /// Finds keys that do not go together.
+    /// Finds conflicting keys.
     ///
     /// # Errors
-    /// A sentence with what to change.
+    /// A sentence with the remedy.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.kind == EngineKind::Netstack {
             self.netstack.check()?;
@@ -85,7 +85,7 @@ impl EngineChoice {
         Ok(())
     }
 
-    /// Says that the number of workers has no effect, if it has none; `flag` is how it is typed.
+    /// A note that the number of workers has no effect, if it has none; `flag` is its name.
     pub(crate) fn note_workers(&self, flag: &str) -> Option<String> {
         let is_idle = self.kind == EngineKind::Thread;
         is_idle.then(|| format!("{flag} has no effect with --engine thread"))
@@ -101,7 +101,7 @@ impl EngineChoice {
         }
     }
 
-    /// Warning about what keeps connections away although the settings are right.
+    /// Warning about a reason why connections may not arrive although the settings are valid.
     pub(crate) fn warning(&self) -> Option<String> {
         match self.kind {
             EngineKind::Netstack => self.netstack.warning().or_else(|| self.netstack.claim()),
@@ -109,10 +109,10 @@ impl EngineChoice {
         }
     }
 
-    /// Finds a limit on connections that this engine cannot keep on this machine.
+    /// Finds a limit on connections that this engine cannot hold on this machine.
     ///
     /// # Errors
-    /// A sentence with what to change; `flag` is how the limit is typed.
+    /// A sentence with the remedy; `flag` is the name of the limit.
     pub(crate) fn check_holds(
         &self,
         flag: &str,
@@ -129,10 +129,10 @@ impl EngineChoice {
         Err(format!("{flag} {connections}: {held}"))
     }
 
-    /// Finds a fixed number of fibers or threads that this machine does not give.
+    /// Finds a fixed number of fibers or threads that this machine does not allow.
     ///
     /// # Errors
-    /// A sentence with what to change.
+    /// A sentence with the remedy.
     pub(crate) fn check_fixed(&self, workers: usize, machine: &Machine) -> Result<(), String> {
         let key = match self.kind {
             EngineKind::Thread => "threads",
@@ -147,7 +147,7 @@ impl EngineChoice {
         Err(format!("{}:{key}={fixed}: {held}", self.kind.name()))
     }
 
-    /// Most connections at a time with a fixed number of fibers or threads; no limit without one.
+    /// Most concurrent connections with a fixed number of fibers or threads; no limit without one.
     pub(crate) fn fixed_max(&self) -> usize {
         self.fibers.map_or(usize::MAX, usize::from)
     }
@@ -164,7 +164,7 @@ impl EngineChoice {
         format!("{}, {shown}", show_counted(workers as u64, worker))
     }
 
-    /// Says that this engine holds `max` connections, and how it holds more.
+    /// States that this engine holds `max` connections, and how to hold more.
     pub(crate) fn holds(&self, max: usize, workers: usize, machine: &Machine) -> String {
         let watched_max = self.watched_max(workers, machine);
         let cure = match self.kind {
@@ -183,7 +183,7 @@ impl EngineChoice {
         format!("{name} holds {max} on this machine; {cure}")
     }
 
-    /// Descriptors that this number of connections takes.
+    /// Descriptors needed for this number of connections.
     pub(crate) fn descriptors_of(&self, connections: usize) -> usize {
         match self.kind {
             EngineKind::Netstack => 0,
@@ -191,7 +191,7 @@ impl EngineChoice {
         }
     }
 
-    /// Most connections on this machine, descriptors apart.
+    /// Most connections on this machine, apart from descriptors.
     pub(crate) fn connections_max(&self, workers: usize, machine: &Machine) -> usize {
         let carried = match self.kind {
             EngineKind::Fiber => fibers_max(machine),
@@ -201,23 +201,23 @@ impl EngineChoice {
         carried.min(self.watched_max(workers, machine))
     }
 
-    /// Most connections that fit into the memory, or no limit if its size is not known.
+    /// Most connections that fit into the memory; no limit if its size is unknown.
     pub(crate) fn connections_in(
         &self,
         memory: Option<u64>,
         has_tls: bool,
         machine: &Machine,
     ) -> usize {
-        // Stack, buffers and session of one that waits for its peer, measured under each engine
-        // with peers that send half a head and with peers that do not read; what is beyond that
-        // counts as connection memory.
+        // Stack, buffers and session of a waiting connection, measured under each engine with peers
+        // that send half a head and with peers that do not read; memory beyond that counts as
+        // connection memory.
         let own_len: u64 = match self.kind {
             EngineKind::Thread => 64 << 10,
             EngineKind::Fiber => 16 << 10,
             EngineKind::Netstack => 8 << 10,
             EngineKind::Event | EngineKind::Pipeline => 3 << 10,
         };
-        // The first cgroup version does not count the kernel's own structure of a socket.
+        // cgroup v1 does not count the kernel's own structure of a socket.
         let is_v1 = (machine.cgroup_memory_limit_bytes())
             .is_some_and(|(version, _)| version == CgroupVersion::V1);
         let socket_len = if is_v1 { 0 } else { 3 << 10 };
@@ -226,15 +226,15 @@ impl EngineChoice {
         memory.map_or(usize::MAX, |memory| ((memory / len) as usize).max(1))
     }
 
-    /// Most connections that epoll can watch, if it does.
+    /// Most connections that epoll can watch, if it is used.
     fn watched_max(&self, workers: usize, machine: &Machine) -> usize {
         let dispatcher = self.mechanism();
         let has_epoll = matches!(dispatcher, Mechanism::Epoll | Mechanism::EpollEdge);
         let watches_each = match self.kind {
-            // Each processor on which it has waited watches it until it is closed.
+            // Each processor on which a connection has waited watches it until it is closed.
             EngineKind::Fiber if waits_with_epoll(self.io) => workers.max(1),
             EngineKind::Event if has_epoll => 1,
-            // One that waits for room is watched by its reader and by its writer.
+            // A connection that waits for space is watched by its reader and by its writer.
             EngineKind::Pipeline if has_epoll => 2,
             _ => return usize::MAX,
         };
@@ -274,8 +274,8 @@ impl EngineChoice {
         }
     }
 
-    /// Reason why a server on it did not start, in one sentence. The kernel's word alone does not
-    /// say who denies a ring.
+    /// Reason why a server on this engine did not start, in one sentence. The kernel's error alone
+    /// does not tell what forbids a ring.
     pub(crate) fn why_not_started(&self, error: &io::Error) -> String {
         let has_loops = matches!(self.kind, EngineKind::Event | EngineKind::Pipeline);
         let has_ring = has_loops && self.mechanism() == Mechanism::Uring;
@@ -296,7 +296,7 @@ impl EngineChoice {
     }
 }
 
-// What epoll watches beside connections: the waker and the listeners of each loop or processor.
+// Other descriptors watched by epoll: the waker and the listeners of each loop or processor.
 const WATCHES_RESERVED: u64 = 64;
 const WATCHES: &str = "fs.epoll.max_user_watches";
 
@@ -314,7 +314,7 @@ impl EngineKind {
 
 /// True if fibers with this back end wait with epoll.
 fn waits_with_epoll(io: BackendChoice) -> bool {
-    // Asked once: the answer takes a ring and a thread.
+    // Probed once: it needs a ring and a thread.
     static IS_DENIED: LazyLock<bool> = LazyLock::new(|| fiber::probe().is_err());
     match io {
         BackendChoice::Epoll => true,
@@ -348,7 +348,7 @@ fn threads_max(machine: &Machine) -> usize {
     (lowest / 2).max(lowest.saturating_sub(THREADS_RESERVED)).clamp(1, THREADS_MAX as u64) as usize
 }
 
-/// The choice that a value of `--engine` means.
+/// The choice for a value of `--engine`.
 #[cfg(test)]
 pub(crate) fn choice(text: &str) -> EngineChoice {
     text.parse().unwrap()
@@ -369,7 +369,7 @@ mod tests {
     }
 
     /// Seen: "Resource temporarily unavailable (os error 11)", and nothing else. Cause: the
-    /// kernel's word was taken for the reason. Cure: the limit is named.
+    /// kernel's error was reported as the reason. Cure: the limit is named.
     #[test]
     fn a_limit_on_threads_is_named() {
         let said = choice("fiber").why_not_started(&io::ErrorKind::WouldBlock.into());
@@ -387,7 +387,7 @@ mod tests {
     fn every_dispatcher_can_be_chosen() {
         assert_eq!(dispatcher("event"), "epoll-edge");
         for mechanism in Mechanism::ALL {
-            // No engine runs on one-shot.
+            // No engine supports one-shot dispatchers.
             if mechanism != Mechanism::EpollOneShot {
                 let name = mechanism.to_string();
                 assert_eq!(dispatcher(&format!("event:dispatcher={name}")), name);
@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// Seen: the paper tunes N and the sleep for each load, and here both were fixed.
+    /// Seen: the paper tunes N and the sleep for each load, but both were fixed here.
     #[test]
     fn fdm_can_be_tuned() {
         let mechanism = |text: &str| match choice(text).engine(3) {
@@ -410,8 +410,8 @@ mod tests {
         assert!("event:dispatcher=fdm,fdm-live=2".parse::<EngineChoice>().is_err());
     }
 
-    /// Nothing tied what the laboratory measures to what there is: a new dispatcher would have been
-    /// left out silently.
+    /// Compares the laboratory's list with the real one: a new dispatcher would otherwise be left
+    /// out silently.
     #[cfg(feature = "lab")]
     #[test]
     fn the_laboratory_measures_every_dispatcher() {
@@ -458,7 +458,7 @@ mod tests {
         assert!(why.contains("8,936") && why.contains(WATCHES), "{why}");
         let why = check("pipeline").unwrap_err();
         assert!(why.contains("4,468") && why.contains(WATCHES), "{why}");
-        // Each watch but those of wakers and listeners.
+        // Each watch except those of wakers and listeners.
         let event = choice("event");
         event.check_holds("-c", 8_936, 2, &machine).unwrap();
         event.check_holds("-c", 8_937, 2, &machine).unwrap_err();
@@ -490,8 +490,8 @@ mod tests {
         assert_eq!(shown("thread:threads=9", 1), "1 thread, 1 connection");
     }
 
-    /// Seen (in review): `--engine fiber:io=epoll` took any limit. Cause: only loops were held to
-    /// what epoll watches. Cure: fibers are, for each processor that a connection may wait on.
+    /// Seen (in review): `--engine fiber:io=epoll` accepted any limit. Cause: epoll's limit was
+    /// checked for loops only. Cure: for fibers too, on each processor a connection may wait on.
     #[test]
     fn fibers_hold_what_epoll_watches() {
         let (_nothing, silent) = machine(&[]);
@@ -503,10 +503,10 @@ mod tests {
             let why = why.unwrap_err();
             assert!(why.contains(WATCHES) && why.contains("io=uring"), "{why}");
         }
-        // A ring watches nothing with epoll.
+        // A ring does not use epoll.
         let on_uring = choice("fiber:io=uring");
         on_uring.check_holds("-c", 10_000, 2, &machine).unwrap();
-        // Where the machine does not say.
+        // On a machine with unknown limits.
         on_epoll.check_holds("-c", 10_000, 2, &silent).unwrap();
     }
 }

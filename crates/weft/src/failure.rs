@@ -2,13 +2,13 @@
 
 use std::io;
 
-/// End of the command without success. The help lists the exit codes.
+/// Unsuccessful end of a command. The help lists the exit codes.
 pub(crate) enum Failure {
     /// Failed while running: exit code 1.
     Running(String),
     /// Wrong command line or configuration: exit code 2.
     Usage(String),
-    /// Message already printed; the exit code is left.
+    /// The message was printed already; only the exit code is left.
     Shown(u8),
 }
 

@@ -1,11 +1,11 @@
-//! `weft`: the command. Glue over the libraries, and what an operator sees.
+//! `weft`: the command. Glue over the libraries, and the operator's interface.
 //!
 //! ```text
 //!   argv ─▶ args ─┐            ┌─▶ ServeConfig ─▶ serve ─▶ crates serve, web, fiber
 //!   WEFT_* ───────┼─▶ settings ┤
 //!   TOML file ────┘            └─▶ CacheConfig ─▶ cache ─▶ crates serve, cache, fiber
 //!
-//!   settings: rows, of which command/serve/table.rs and command/cache/table.rs are made
+//!   settings: rows; command/serve/table.rs and command/cache/table.rs consist of them
 //!   engine:   --engine and its keys, for both       netstack: its device and addresses
 //!   operate:  admin endpoint, signals, systemd      os: machine, limits, users, files
 //! ```
@@ -56,12 +56,12 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A file that reaches the limit on its length (`ulimit -f`) is a failure to write. Without this
-/// the kernel ends the process. A handler, unlike an ignored signal, is not passed on to other
-/// programs. setrlimit(2), signal(7)
+/// Makes a file that reaches the limit on its length (`ulimit -f`) a write error. Otherwise the
+/// kernel ends the process. Unlike an ignored signal, a handler is not inherited by other programs.
+/// setrlimit(2), signal(7)
 fn outlive_file_limits() {
     let noted = Arc::new(AtomicBool::new(false));
-    // If there is none, the limit ends the process as it ends any other.
+    // Without a handler, the limit ends the process, as usual.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted);
 }
 
@@ -97,7 +97,7 @@ fn run() -> Result<(), Failure> {
     }
 }
 
-/// clap prints help on standard output and mistakes on standard error, with its exit code.
+/// Prints clap's help on standard output and its errors on standard error, with its exit code.
 fn said_by_clap(error: clap::Error) -> Failure {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     match error.print() {

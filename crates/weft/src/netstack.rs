@@ -1,4 +1,4 @@
-//! Options of `--engine netstack`: a device, addresses, and the addresses that its TCP listens on.
+//! Options of `--engine netstack`: a device, addresses, and the listening addresses of its TCP.
 
 use std::io;
 use std::mem;
@@ -29,10 +29,10 @@ pub(crate) struct NetstackChoice {
     pub(crate) computes_checksums: bool,
 }
 
-/// Longest packet of IPv4.
+/// Longest IPv4 packet.
 pub(crate) const MTU_MAX: usize = 0xffff;
 
-/// An address and its prefix. With other servers the flag says where to listen.
+/// Parses an address and its prefix. In other servers the flag is a listening address.
 pub(crate) fn own_address(text: &str) -> Result<Prefix, String> {
     let read: Result<Prefix, String> = text.parse();
     read.map_err(|why| {
@@ -50,10 +50,10 @@ pub(crate) fn gateway(text: &str) -> Result<IpAddr, String> {
 }
 
 impl NetstackChoice {
-    /// Finds keys that are missing and values that do not go together.
+    /// Finds missing keys and conflicting values.
     ///
     /// # Errors
-    /// A sentence with what to change.
+    /// A sentence with the remedy.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.interface().map(drop)
     }
@@ -79,7 +79,7 @@ impl NetstackChoice {
         Ok(interface)
     }
 
-    /// Says what is missing, with both required keys: those that were given, else examples.
+    /// States the missing part, with both required keys: the given ones, else examples.
     fn lacks(&self, what: &str) -> String {
         let device = self.device.as_ref();
         let device = device.map_or("tap:weft0".to_owned(), ToString::to_string);
@@ -92,8 +92,8 @@ impl NetstackChoice {
         )
     }
 
-    /// A warning if connections cannot come because the kernel answers for an address first. AF_XDP
-    /// gets the frames before the kernel.
+    /// A warning if connections cannot arrive because the kernel answers for an address first.
+    /// AF_XDP gets the frames before the kernel.
     pub(crate) fn warning(&self) -> Option<String> {
         let kind = self.device.as_ref().map(|device| device.kind);
         if !matches!(kind, Some(DeviceKind::Tap | DeviceKind::Packet)) {
@@ -107,9 +107,9 @@ impl NetstackChoice {
         ))
     }
 
-    /// A warning if another process serves at one of the addresses on the same interface. Over
-    /// packet sockets the kernel hands each frame to both, and neither sees what the other sends.
-    /// The addresses are this process's from now on.
+    /// A warning if another process serves one of the addresses on the same interface. Over packet
+    /// sockets the kernel delivers each frame to both, and neither sees what the other sends.
+    /// Claims the addresses for this process.
     pub(crate) fn claim(&self) -> Option<String> {
         let device = self.device.as_ref()?;
         if device.kind != DeviceKind::Packet {
@@ -123,10 +123,10 @@ impl NetstackChoice {
         ))
     }
 
-    /// Opens the device. `listen` is where the netstack listens, each with TLS or without.
+    /// Opens the device. `listen` are the netstack's listening addresses, each with TLS or without.
     ///
     /// # Errors
-    /// What cannot be, or what the kernel says to the device.
+    /// The impossible setting, or the kernel's error for the device.
     pub(crate) fn open(
         &self,
         shards: usize,
@@ -153,11 +153,11 @@ impl NetstackChoice {
     }
 }
 
-/// True if an interface of the kernel has this address: only then a socket can be bound to it. The
-/// exceptions are `ip_nonlocal_bind`, and a network namespace in which no address was ever set:
-/// there a socket can be bound to any, and nothing is known.
+/// True if an interface of the kernel has this address: only then can a socket be bound to it.
+/// Exceptions are `ip_nonlocal_bind`, and a network namespace in which no address was ever set:
+/// there a socket can be bound to any, and nothing can be concluded.
 fn is_kernels(address: IpAddr) -> bool {
-    // No host has it: it is reserved, or for what is to be discarded. RFC 1112 4, RFC 6666
+    // No host has it: it is reserved, or only discards. RFC 1112 4, RFC 6666
     let nobodys: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::new(240, 0, 0, 1).into(),
         IpAddr::V6(_) => Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(),
@@ -166,21 +166,21 @@ fn is_kernels(address: IpAddr) -> bool {
     can_bind(address) && !can_bind(nobodys)
 }
 
-/// Takes an address of a device for as long as this process lives; `false` if another one has it.
-/// The kernel knows nothing of such an address. But of a name of a socket it knows who has it, in
-/// each network namespace apart. unix(7)
+/// Claims an address of a device for as long as this process lives; `false` if another process has
+/// it. The kernel does not know such an address, but it knows the owner of a socket name,
+/// separately in each network namespace. unix(7)
 fn is_claimed(device: &DeviceName, address: IpAddr) -> bool {
     let name = format!("weft {device} {address}");
     let bound = unix::SocketAddr::from_abstract_name(name).and_then(|name| {
-        // The end of the process closes it.
+        // It is closed at the end of the process.
         UnixDatagram::bind_addr(&name).map(mem::forget)
     });
-    // Where there are no such sockets, nothing is known.
+    // Without such sockets nothing can be concluded.
     !matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// A TAP interface with several queues takes a second program, which then gets a part of the
-/// frames of the first: each loses connections, and neither knows.
+/// Refuses a TAP interface in use. With several queues it would accept a second program, which then
+/// gets a part of the first one's frames: each loses connections, without any error.
 ///
 /// # Errors
 /// If another process has the interface.
@@ -195,10 +195,10 @@ fn refuse_shared(interface: &InterfaceConfig) -> Result<(), Failure> {
     })
 }
 
-/// Sockets from systemd are the kernel's.
+/// Refuses sockets from systemd, which belong to the kernel's TCP.
 ///
 /// # Errors
-/// If there are some.
+/// If there are any.
 pub(crate) fn refuse_inherited(inherited: &[Inherited]) -> Result<(), Failure> {
     match inherited {
         [] => Ok(()),
@@ -209,8 +209,8 @@ pub(crate) fn refuse_inherited(inherited: &[Inherited]) -> Result<(), Failure> {
     }
 }
 
-/// The listeners, if each address of the host has one at most at each port: the kernel has the same
-/// rule.
+/// The listeners, if each address of the host has at most one at each port, as the kernel also
+/// requires.
 fn apart(
     interface: &InterfaceConfig,
     listeners: Vec<NetstackListener>,
@@ -232,7 +232,7 @@ fn apart(
     Ok(listeners)
 }
 
-/// Address that the netstack listens on for this `--listen`.
+/// Listening address of the netstack for this `--listen`.
 fn address_of_listener(
     interface: &InterfaceConfig,
     listen: &Address,
@@ -299,7 +299,7 @@ mod tests {
         ] {
             let said = choice(typed).check().unwrap_err();
             assert!(said.contains(why), "{said}");
-            // What was typed stays, and what is shown works as it is.
+            // Given values stay, and the shown command works unchanged.
             let (_, shown) = said.rsplit_once("--engine ").unwrap();
             choice(shown).check().unwrap();
             let typed = typed.strip_prefix("netstack:").unwrap_or_default();
@@ -310,8 +310,8 @@ mod tests {
         assert!(why.contains("10.8.0.1"), "{why}");
     }
 
-    /// Seen: the kernel had the address of the netstack too, and each client was refused by the
-    /// kernel while the server said nothing. Cure: a warning at the start.
+    /// Seen: the kernel had the address of the netstack too, and refused every client while the
+    /// server reported nothing. Cure: a warning at the start.
     #[test]
     fn an_address_of_the_kernel_is_warned_of() {
         let choice = |device: &str, address: &str| NetstackChoice {
@@ -321,23 +321,23 @@ mod tests {
         };
         let warning = choice("packet:eth0", "127.0.0.1/8").warning().unwrap();
         assert!(warning.contains("127.0.0.1 as well"), "{warning}");
-        // For documentation only: no machine has it. RFC 5737 3
+        // For documentation only, so no machine has it. RFC 5737 3
         assert_eq!(choice("packet:eth0", "192.0.2.1/24").warning(), None);
         assert_eq!(choice("xdp:eth0", "127.0.0.1/8").warning(), None);
     }
 
-    /// Seen: a server that was started twice on a packet socket lost half of its connections, and
-    /// neither process said a word. Over TAP and AF_XDP the kernel refuses the second one.
+    /// Seen: a server started twice on a packet socket lost half of its connections, and neither
+    /// process reported it. Over TAP and AF_XDP the kernel refuses the second one.
     #[test]
     fn an_address_of_a_device_is_one_processs() {
-        // A name that no other run of this test has at the same time.
+        // A name that no concurrent run of this test has.
         let device = format!("packet:t{}", std::process::id()).parse().unwrap();
         let claims = |address: &str| is_claimed(&device, address.parse().unwrap());
         assert!(claims("192.0.2.1") && claims("192.0.2.2"));
         assert!(!claims("192.0.2.1"));
     }
 
-    /// Seen: `address=127.0.0.1:8080` was answered with a prefix to write.
+    /// Seen: for `address=127.0.0.1:8080` the advice was to add a prefix.
     #[test]
     fn an_address_to_listen_at_leads_to_the_flag_for_it() {
         for text in ["127.0.0.1:8080", "0.0.0.0"] {
@@ -348,8 +348,8 @@ mod tests {
         assert!(why.contains("10.9.0.2/24") && !why.contains("--listen"), "{why}");
     }
 
-    /// Seen: `--listen 80 --listen 10.9.0.2:80` served, and the second one never had a connection,
-    /// whatever was said of TLS there. Over the kernel's TCP it is refused.
+    /// Seen: `--listen 80 --listen 10.9.0.2:80` served, and the second one never got a connection,
+    /// whatever its TLS setting. Over the kernel's TCP it is refused.
     #[test]
     fn an_address_that_is_asked_for_twice_is_refused() {
         let interface = choice(NETSTACK).netstack.interface().unwrap();

@@ -36,8 +36,8 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    /// Starts the admin endpoint of a server, and follows the files of its certificates. `more` are
-    /// paths of its own, `write_more` adds metrics to those of the server and the process, `tell`
+    /// Starts the admin endpoint of a server, and watches the files of its certificates. `more` are
+    /// additional paths, `write_more` adds metrics to those of the server and the process, `tell`
     /// reports successes and failures.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Hosted {
         Some(("the certificate", reloaded))
     }
 
-    /// Warns of certificates that clients will refuse.
+    /// Warns about certificates that clients will refuse.
     pub(crate) fn warn_of_certificates(&self, warn: impl Fn(&str)) {
         let tls = self.tls.iter();
         for warning in tls.flat_map(|tls| tls.warnings(SystemTime::now())) {
@@ -118,7 +118,7 @@ impl Hosted {
     }
 }
 
-/// Signals to the process, and client requests that act as signals.
+/// Signals to the process, and client requests with the same meaning.
 pub(crate) struct Orders {
     asked: Receiver<Signal>,
     /// Sender for client requests.
@@ -127,21 +127,21 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Begins to keep signals for later. Call it before the sockets exist: a program that can
-    /// connect may also send a signal.
+    /// Begins to queue signals. Call it before the sockets exist: a program that can connect may
+    /// also send a signal.
     ///
     /// # Errors
-    /// A sentence if they cannot be kept.
+    /// A sentence if they cannot be queued.
     pub(crate) fn take() -> Result<Orders, Failure> {
         let (sender, asked) = mpsc::channel();
         Ok(Orders { asked, sender, signals: Signals::install()? })
     }
 
-    /// Enters the sandbox and starts to receive signals: no thread is started before, because one
-    /// would stay outside.
+    /// Enters the sandbox and starts to receive signals. No thread may be started before, because
+    /// it would stay outside.
     ///
     /// # Errors
-    /// A sentence if the sandbox is required and cannot be had, or if no thread can be started.
+    /// A sentence if the sandbox is required but not available, or if no thread can be started.
     pub(crate) fn confine(
         &mut self,
         common: &Common,
@@ -153,7 +153,7 @@ impl Orders {
         let sandbox = Sandbox::enter(common.sandbox, &needs).map_err(Failure::Running)?;
         let sender = self.sender.clone();
         let started = self.signals.start(move |signal| {
-            // The receiver is gone only while the process ends.
+            // The receiver is only gone while the process ends.
             let _ = sender.send(signal);
         });
         started.map_err(|error| Failure::Running(why_no_threads("the signals' thread", &error)))?;
@@ -195,7 +195,7 @@ pub(crate) trait Operated {
     /// Reports a success.
     fn say(&self, text: &str);
 
-    /// Reports a failure after which the server still runs.
+    /// Reports a failure that the server survived.
     fn warn(&self, text: &str);
 
     /// Reports connections cut at the end of a drain.
@@ -254,14 +254,14 @@ fn stopping(open: usize, patience: Duration) -> String {
 
 /// Notifies systemd if it asked for that (`NOTIFY_SOCKET`).
 fn tell_systemd(states: &[NotifyState<'_>]) {
-    // On failure systemd's own time-out notices; the server runs on.
+    // On failure systemd's own time-out applies; the server continues.
     let _ = sd_notify::notify(states);
 }
 
-/// Addresses to listen at, each with TLS or without.
+/// Listening addresses, each with TLS or without.
 pub(crate) type NetstackAddresses = Vec<(Address, Option<Arc<Tls>>)>;
 
-/// Opens the sources of connections: for the netstack engine its device, which listens at
+/// Opens the sources of connections: for the netstack engine its device, listening at
 /// `netstack_addresses` with this `backlog`; otherwise sockets, and those that the engine adds.
 ///
 /// # Errors
@@ -285,7 +285,7 @@ pub(crate) fn open(
 }
 
 /// Returns the inherited listeners, or those that `bind` opens if there are none; both if addresses
-/// were configured. `bind` leaves out addresses of inherited listeners: systemd may hold the port
+/// were configured. `bind` must skip addresses of inherited listeners: systemd may hold the port
 /// that the configuration names.
 ///
 /// # Errors
@@ -304,7 +304,7 @@ pub(crate) fn listeners(
     Ok(listeners)
 }
 
-/// Listens at each address that no listener of `inherited` has.
+/// Listens at each address without a listener in `inherited`.
 ///
 /// # Errors
 /// A sentence on the first address that cannot be bound.
@@ -316,8 +316,8 @@ pub(crate) fn bind_all(addresses: &[Address], inherited: &[Bound]) -> Result<Vec
     Ok(bound)
 }
 
-/// Changes to another user, to whom the files of Unix sockets are given first. `remedy` is appended
-/// to the error message.
+/// Changes to another user, after giving it the files of Unix sockets. `remedy` is appended to the
+/// error message.
 ///
 /// # Errors
 /// The kernel's error and the remedy.
@@ -341,7 +341,7 @@ pub(crate) fn become_user<'a>(
         .map_err(|error| Failure::Running(format!("cannot become user {user}: {error}{remedy}")))
 }
 
-/// Returns a failure that is not a usage error.
+/// Makes a failure that is not a usage error.
 pub(crate) fn running(error: impl ToString) -> Failure {
     Failure::Running(error.to_string())
 }
@@ -389,7 +389,7 @@ mod tests {
         let whole = || ("the certificate", Ok(()));
         check(vec![whole()], &["reloaded"]);
         check(vec![torn()], &["not reloaded: -Y: torn"]);
-        // Seen: the second line of two mistakes had no "warning:" before it.
+        // Seen: the second of two lines with mistakes had no "warning:" before it.
         let two = ("the configuration", Err("a\nb".to_owned()));
         check(vec![two], &["not reloaded: a", "not reloaded: b"]);
         let both = ["not reloaded: -Y: torn", "reloaded nevertheless: the certificate"];

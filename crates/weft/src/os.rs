@@ -1,5 +1,5 @@
-//! The process and its machine: limits, signals, privileges, sandbox, and files read or written as
-//! a whole.
+//! The process and its machine: limits, signals, privileges, sandbox, and reading or replacing of
+//! whole files.
 
 pub(crate) mod files;
 pub(crate) mod machine;

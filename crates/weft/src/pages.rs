@@ -1,4 +1,4 @@
-//! Manual pages and completions, made from the same command that reads the command line.
+//! Manual pages and completions, generated from the definition of the command line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,9 +19,9 @@ use crate::value::fold;
 /// Writes a shell's completions.
 ///
 /// # Errors
-/// What writing reports.
+/// Errors of `out`.
 pub(crate) fn completions(shell: Shell, out: &mut impl Write) -> io::Result<()> {
-    // clap_complete panics when its output fails, so it writes to memory.
+    // clap_complete panics on a write error, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_names(args::command()), "weft", &mut script);
     if shell == Shell::Fish {
@@ -30,7 +30,7 @@ pub(crate) fn completions(shell: Shell, out: &mut impl Write) -> io::Result<()> 
     out.write_all(&script)
 }
 
-/// clap_complete writes the values of flags for fish, and not those of other arguments.
+/// Adds the values of arguments for fish; clap_complete only writes those of flags.
 fn write_names_for_fish(script: &mut Vec<u8>) -> io::Result<()> {
     let rows = [
         ("lab; and __fish_seen_subcommand_from run list", lab::experiments().join(" ")),
@@ -43,7 +43,7 @@ fn write_names_for_fish(script: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The command with the names that its arguments may be, for shells: of experiments, and of pages.
+/// The command with the possible names of its arguments, for shells: experiments and pages.
 fn with_names(command: Command) -> Command {
     let of_man = |man: Command| man.mut_arg("command", |arg| arg.value_parser(names()));
     let of_server = |server: Command| {
@@ -55,18 +55,18 @@ fn with_names(command: Command) -> Command {
         .mut_subcommand("man", of_man)
 }
 
-/// A command that has a page.
+/// A command with a manual page.
 struct Page {
     /// Name of its file without `weft-`: `load-http`; `None` for weft itself.
     name: Option<String>,
-    /// The words of the command behind `weft`: `load`, `http`.
+    /// The words of the command after `weft`: `load`, `http`.
     words: Vec<String>,
     command: Command,
 }
 
 /// The pages: weft's own, and one for every command at every level.
 fn pages() -> Vec<Page> {
-    // `help` needs no page.
+    // `help` has no page.
     let without_help = |command: Command| command.disable_help_subcommand(true);
     let mut weft = without_help(args::command()).mut_subcommands(without_help);
     weft.build();
@@ -87,16 +87,16 @@ fn add(command: &Command, words: Vec<String>, pages: &mut Vec<Page>) {
     }
 }
 
-/// The names of the commands that have a page: `load-http`.
+/// The names of commands with a page: `load-http`.
 pub(crate) fn names() -> Vec<String> {
     pages().into_iter().filter_map(|page| page.name).collect()
 }
 
-/// Writes the page of one command, `load http` or `load-http`; of weft itself without a name.
+/// Writes the page of one command, `load http` or `load-http`; without a name that of weft itself.
 /// `false` if there is no such command.
 ///
 /// # Errors
-/// What writing reports.
+/// Errors of `out`.
 pub(crate) fn man(name: Option<&str>, out: &mut impl Write) -> io::Result<bool> {
     let name = name.map(|name| name.replace(' ', "-"));
     let pages = pages();
@@ -106,10 +106,10 @@ pub(crate) fn man(name: Option<&str>, out: &mut impl Write) -> io::Result<bool> 
     }
 }
 
-/// Writes all pages into a folder, and returns their names.
+/// Writes all pages to a folder, and returns their names.
 ///
 /// # Errors
-/// What writing a file reports.
+/// Errors of writing a file.
 pub(crate) fn man_all(folder: &Path) -> io::Result<Vec<String>> {
     fs::create_dir_all(folder)?;
     let mut files = Vec::new();
@@ -132,7 +132,7 @@ impl Page {
         }
     }
 
-    /// True if that page is above this one, or beside it or one above.
+    /// True if the other page is above this one, or a sibling of it or of a page above.
     fn leads_to(&self, other: &Page) -> bool {
         let beside = &other.words[..other.words.len().saturating_sub(1)];
         let is_deeper = other.words.len() > self.words.len().max(1);
@@ -155,7 +155,7 @@ fn write_page(page: &Page, pages: &[Page], out: &mut impl Write) -> io::Result<(
     if command.has_subcommands() {
         man.render_subcommands_section(out)?;
     }
-    // Examples and exit codes stand at the first level, for all commands below it.
+    // Examples and exit codes belong to the first level, for all commands below it.
     let first = page.words.first().map_or("weft", String::as_str);
     for (title, text) in hints::sections(first) {
         section(&title.to_uppercase(), text).to_writer(out)?;
@@ -183,7 +183,7 @@ fn keys_of_the_file() -> String {
     keys.collect()
 }
 
-/// A section whose lines stay as they are.
+/// A section with unchanged lines.
 fn section(title: &str, text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", [title]).control("nf", []);
@@ -203,8 +203,8 @@ fn see_also(page: &Page, pages: &[Page]) -> Roff {
     roff
 }
 
-/// Checks that a page has what is made of the tables, between the marks of this name; or writes it
-/// there.
+/// Checks that a page contains the text generated from the tables, between the marks of this name;
+/// or writes it there.
 #[cfg(test)]
 #[track_caller]
 pub(crate) fn check_manual(page: &str, name: &str, made: &str) {
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Seen: synopses of fifty options without their values, `[--index] [--listing] …`, and of the
+    /// Seen: synopses of fifty options without their values, `[--index] [--listing] …`, and for the
     /// cache `[-A|--enable-shutdown]...`.
     #[test]
     fn a_synopsis_is_the_usage_line() {
@@ -316,9 +316,9 @@ mod tests {
         assert!(!man(Some("no-such-command"), &mut Vec::new()).unwrap());
     }
 
-    /// Seen: `weft man load` named weft-load-http(1), which neither `weft man` nor `weft man --dir`
-    /// knew, so the flags of `weft load http` were in no page. Cause: pages were made of the first
-    /// level of commands only. Cure: of all levels.
+    /// Seen: `weft man load` referred to weft-load-http(1), which neither `weft man` nor `weft man
+    /// --dir` had, so no page listed the flags of `weft load http`. Cause: pages were generated for
+    /// the first level of commands only. Cure: for all levels.
     #[test]
     fn a_page_that_another_names_is_there() {
         let folder = tempfile::tempdir().unwrap();
@@ -350,7 +350,7 @@ mod tests {
             let text = String::from_utf8(text).unwrap().replace("\\-", "-");
             assert!(text.contains(flag) && text.contains(".SH EXAMPLES"), "{name}: {text}");
         }
-        // The cache that is measured is not the cache.
+        // `weft load cache` must not be taken for `weft cache`.
         let mut text = Vec::new();
         assert!(man(Some("load cache"), &mut text).unwrap());
         let text = String::from_utf8(text).unwrap().replace("\\-", "-");

@@ -1,4 +1,4 @@
-//! Colour on terminals that show it.
+//! Colour on terminals that support it.
 
 use std::io::IsTerminal;
 
@@ -23,7 +23,7 @@ impl Color {
         ("never", "never"),
     ];
 
-    /// The choice with this name; anything else is `auto`, which the table does not let through.
+    /// The choice with this name; anything else is `auto`, since the table allows no other word.
     pub(crate) fn from_name(name: &str) -> Color {
         match name {
             "always" => Color::Always,
@@ -33,8 +33,8 @@ impl Color {
     }
 }
 
-/// Decides for one output. `NO_COLOR` counts if it is not empty (no-color.org); a flag goes before
-/// it.
+/// Decides for one output. `NO_COLOR` counts if it is not empty (no-color.org); a flag takes
+/// precedence.
 pub(crate) fn decide(color: Color, output: &impl IsTerminal) -> Paint {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");

@@ -1,4 +1,4 @@
-//! Settings: the one kind of row that the tables of `weft serve` and `weft cache` are made of.
+//! Settings: the rows that the tables of `weft serve` and `weft cache` consist of.
 //!
 //! A row of `weft serve` is a flag (`--access-log`), a key of the configuration file
 //! (`access_log`) and an environment variable (`WEFT_ACCESS_LOG`); a row of `weft cache` is a flag,
@@ -24,18 +24,18 @@ use clap::ValueHint;
 
 use crate::value;
 
-/// Configuration of a command, every value read and checked by itself.
+/// Configuration of a command, with every value parsed and checked by itself.
 pub(crate) trait Config: std::default::Default + 'static {
     /// The rows that are flags, in the order of the help.
     const GROUPS: &'static [Group<Self>];
 
-    /// The rows that are no flags: those of the list behind a flag, and those of the file alone.
+    /// Rows that are not flags: those of a list in a flag, and those of the file only.
     const LISTED: &'static [Setting<Self>] = &[];
 
-    /// True if a file and the environment can set the rows as well.
+    /// True if a file and the environment can set the rows too.
     const HAS_FILE: bool;
 
-    /// The flag, as an error names it.
+    /// Name of the flag in error messages.
     fn flag(setting: &Setting<Self>) -> String {
         setting.flag()
     }
@@ -47,7 +47,7 @@ pub(crate) trait Config: std::default::Default + 'static {
     fn add_host(&mut self, _host: Self) {}
 }
 
-/// Rows that the help shows under one heading, or under none.
+/// Rows shown under one heading of the help, or under none.
 pub(crate) struct Group<C: 'static> {
     pub(crate) heading: &'static str,
     pub(crate) rows: &'static [Setting<C>],
@@ -68,73 +68,73 @@ pub(crate) fn find<C: Config>(name: &str) -> Option<&'static Setting<C>> {
     rows::<C>().find(|setting| setting.name == name)
 }
 
-/// One thing that can be set.
+/// One setting.
 pub(crate) struct Setting<C: 'static> {
     /// Name with hyphens, as in the flag.
     pub(crate) name: &'static str,
     /// The one-letter flag.
     pub(crate) short: Option<char>,
-    /// Its value, and the function that puts it into the configuration.
+    /// Kind of value, with the function that sets it.
     pub(crate) kind: Kind<C>,
-    /// Kind of value, for completions of shells.
+    /// Kind of value, for shell completions.
     hint: ValueHint,
     /// Separator of a list in an environment variable.
     separator: Separator,
-    /// Table of the configuration file that says the same as a list of `KEY=VALUE`.
+    /// Table of the configuration file that is equivalent to a list of `KEY=VALUE`.
     pub(crate) table: Option<&'static str>,
-    /// The value if nothing sets it.
+    /// Value if nothing sets it.
     pub(crate) default: Default,
     /// Effect of `SIGHUP` on a new value.
     pub(crate) reload: Reload,
     /// Tables of the file that may set it.
     scope: Scope,
-    /// Reason for which a `[[host]]` may not, or "".
+    /// Reason why a `[[host]]` may not set it, or "".
     why_for_all: &'static str,
     /// True if `-h` leaves it out.
     is_rare: bool,
-    /// One line, no full stop.
+    /// One line without full stop.
     pub(crate) help: &'static str,
-    /// The rest of what is worth knowing, or "".
+    /// Further sentences, or "".
     pub(crate) more: &'static str,
 }
 
 /// Kind of value that a setting takes.
 pub(crate) enum Kind<C: 'static> {
-    /// One value, which is no flag but the command's argument.
+    /// One value: the command's argument, not a flag.
     Argument(&'static str, Set<C>),
-    /// No value; it may be typed several times.
+    /// No value; it may be repeated.
     Flag(fn(&mut C)),
     /// `--name` and `--no-name`; in a list `name` and `no_name`.
     Switch(fn(&mut C, bool)),
-    /// One of some words.
+    /// One of several words.
     Choice(Choices, Set<C>),
-    /// One value, and what it is called.
+    /// One value, and its placeholder.
     One(&'static str, Set<C>),
-    /// A list, and what a value of it is called; the function adds to it.
+    /// A list, and the placeholder of a value; the function adds a value.
     Many(&'static str, Set<C>),
 }
 
-/// Puts one text into the configuration.
+/// Sets one text in the configuration.
 pub(crate) type Set<C> = fn(&mut C, &str) -> Result<(), String>;
 
-/// Words that may be said, with a few words about each.
+/// Allowed words, each with a short description.
 pub(crate) type Choices = &'static [(&'static str, &'static str)];
 
 /// Separator of a list in an environment variable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Separator {
-    /// White space between them.
+    /// White space.
     Space,
-    /// One per line, because the values have spaces.
+    /// Line breaks, because the values contain spaces.
     Line,
 }
 
-/// The value if nothing sets it.
+/// Value if nothing sets it.
 #[derive(Clone, Copy)]
 pub(crate) enum Default {
     /// This text, as if it had been typed.
     Text(&'static str),
-    /// A value that is derived later; the words say how.
+    /// Derived later; the text describes how.
     Derived(&'static str),
     /// Nothing.
     Nothing,
@@ -143,26 +143,26 @@ pub(crate) enum Default {
 /// Tables of the configuration file that may set a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// The top level alone.
+    /// The top level only.
     Server,
-    /// The top level, and a `[[host]]` for itself; what a host does not set is as at the top level.
+    /// The top level, or a `[[host]]` for itself; otherwise a host inherits the top level's value.
     Inherited,
-    /// The top level, and a `[[host]]` for itself; a host inherits nothing.
+    /// The top level, or a `[[host]]` for itself; a host inherits nothing.
     Own,
-    /// A `[[host]]` alone.
+    /// A `[[host]]` only.
     Host,
 }
 
 /// Effect of a new value on a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// At the next `SIGHUP`.
+    /// Applied at the next `SIGHUP`.
     Applies,
-    /// Only a restart.
+    /// Applied at a restart only.
     Restart,
 }
 
-/// Builder of a row: it begins as a flag that does nothing and needs a restart.
+/// Builder of a row. It begins as a flag without effect that needs a restart.
 impl<C> Setting<C> {
     pub(crate) const fn new(name: &'static str) -> Setting<C> {
         Setting {
@@ -192,7 +192,7 @@ impl<C> Setting<C> {
         self
     }
 
-    /// Leaves it out of `-h`: those who need it look it up.
+    /// Leaves it out of `-h`.
     pub(crate) const fn rare(mut self) -> Setting<C> {
         self.is_rare = true;
         self
@@ -203,7 +203,7 @@ impl<C> Setting<C> {
         self
     }
 
-    /// It is off unless [`starts_as`](Setting::starts_as) says otherwise.
+    /// Makes it a switch, off unless [`starts_as`](Setting::starts_as) sets otherwise.
     pub(crate) const fn switches(mut self, set: fn(&mut C, bool)) -> Setting<C> {
         self.kind = Kind::Switch(set);
         self.starts_as("false")
@@ -258,7 +258,7 @@ impl<C> Setting<C> {
         self
     }
 
-    /// A host's settings are all read again by a reload.
+    /// Sets the scope. A reload reads all settings of a host again.
     const fn of_scope(mut self, scope: Scope) -> Setting<C> {
         self.scope = scope;
         self.reloads()
@@ -268,7 +268,7 @@ impl<C> Setting<C> {
         self.of_scope(Scope::Inherited)
     }
 
-    /// Says why a `[[host]]` may not set what it might want to.
+    /// Gives the reason why a `[[host]]` may not set it.
     pub(crate) const fn for_all_because(mut self, why: &'static str) -> Setting<C> {
         self.why_for_all = why;
         self
@@ -293,7 +293,7 @@ impl<C> Setting<C> {
     }
 }
 
-/// Puts what a function reads in a text into a field of the configuration.
+/// Makes a function that parses a text into a field of the configuration.
 macro_rules! put {
     ($($field:ident).+ = Some $read:expr) => {
         |config, text| {
@@ -327,7 +327,7 @@ impl<C> Setting<C> {
         format!("WEFT_{}", self.key().to_ascii_uppercase())
     }
 
-    /// The flag as it is typed: `--access-log`; the argument is not a flag and shows as `[DIR]`.
+    /// The flag as typed: `--access-log`; the argument is not a flag and shows as `[DIR]`.
     pub(crate) fn flag(&self) -> String {
         match self.kind {
             Kind::Argument(value, _) => format!("[{value}]"),
@@ -336,7 +336,7 @@ impl<C> Setting<C> {
         }
     }
 
-    /// Name of its value; `combined|json` for one of some words.
+    /// Placeholder of its value; `combined|json` for one of several words.
     pub(crate) fn value(&self) -> Option<String> {
         match self.kind {
             Kind::Flag(_) | Kind::Switch(_) => None,
@@ -359,7 +359,7 @@ impl<C> Setting<C> {
 
     /// True if the top level of the configuration file may set it.
     pub(crate) fn is_for_file(&self) -> bool {
-        // A file that names a file would need an order of reading.
+        // A file that names another file would need an order of reading.
         self.name != "config" && self.scope != Scope::Host
     }
 
@@ -368,10 +368,10 @@ impl<C> Setting<C> {
         self.scope != Scope::Server
     }
 
-    /// Puts one value into `config`.
+    /// Sets one value in `config`.
     ///
     /// # Errors
-    /// What is wrong with the text and how to write it.
+    /// The mistake in the text, and a valid form.
     pub(crate) fn set(&self, config: &mut C, text: &str) -> Result<(), String> {
         match self.kind {
             Kind::Flag(set) => set(config),

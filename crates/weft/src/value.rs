@@ -1,8 +1,7 @@
 //! Parsers of values: durations, sizes, addresses, rules. Flags, environment variables and the
 //! configuration file share them.
 //!
-//! An error says what is wrong with the text and shows a correct one. The caller puts the place in
-//! front.
+//! An error describes the mistake and shows a correct text. The caller prefixes the place.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -41,11 +40,11 @@ fn parse_duration(text: &str) -> Option<Duration> {
         "" if number == 0 => 0,
         _ => return None,
     };
-    // A number of 64 bits and a day in nanoseconds, of 47: the product fits.
+    // A number of 64 bits times the nanoseconds of a day, 47 bits, fits into 128.
     let scaled_ns = u128::from(number) * unit_ns;
     let parts = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
     let ns = Some(scaled_ns / parts).filter(|ns| ns * parts == scaled_ns)?;
-    // A time added to a duration of 64 bits of milliseconds still is one.
+    // Limited to 64 bits of milliseconds, so that adding a time to it cannot overflow.
     let whole_ms = Duration::from_millis(u64::try_from(ns / 1_000_000).ok()?);
     Some(whole_ms + Duration::from_nanos((ns % 1_000_000) as u64))
 }
@@ -137,7 +136,7 @@ pub(crate) fn write_row(
     Ok(())
 }
 
-/// Reads a whole number within `range`.
+/// Reads a whole number in `range`.
 pub(crate) fn count(text: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let plain = text.replace(['_', ','], "");
     let number = plain.parse::<usize>().ok().filter(|number| range.contains(number));
@@ -154,7 +153,7 @@ pub(crate) fn up_to<const MAX: usize, T: TryFrom<usize>>(text: &str) -> Result<T
     T::try_from(number).map_err(|_| format!("'{text}' is too large"))
 }
 
-/// Events per time, and how many may come at once.
+/// A rate of events, and the largest burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) count: u32,
@@ -162,10 +161,10 @@ pub(crate) struct Rate {
     pub(crate) burst: u32,
 }
 
-// A million in a second, and an hour between two.
+// Up to a million a second; down to one an hour.
 const RATE_MAX: usize = 1_000_000;
 
-/// Reads `10/s`, `600/m` or `100/h`, and `burst 20` behind it; the burst is otherwise the number.
+/// Reads `10/s`, `600/m` or `100/h`, and an optional `burst 20`, by default the same number.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("'{text}' is no rate; write 10/s, 600/m, 100/h or 10/s burst 20");
     let (rate, burst) = match text.split_once(" burst ") {
@@ -207,8 +206,8 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
 
 /// Reads `Name: value` or `GLOB=Name: value`.
 ///
-/// The two cannot be mixed up: a name has no `=`, so an `=` before the first `:` ends a glob. A
-/// glob that needs an `=` writes it `[=]`.
+/// The forms are unambiguous: a name has no `=`, so an `=` before the first `:` ends a glob. A glob
+/// that contains `=` writes it `[=]`.
 pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
     let wrong = || {
         format!(
@@ -225,7 +224,7 @@ pub(crate) fn header(text: &str) -> Result<HeaderRule, String> {
     header_rule(glob, name, value.trim())
 }
 
-/// Checks the parts of a header rule: a reply must not be split by what an operator pastes.
+/// Checks the parts of a header rule, so that a pasted line break cannot split a reply.
 pub(crate) fn header_rule(glob: &str, name: &str, value: &str) -> Result<HeaderRule, String> {
     if name.is_empty() || !name.bytes().all(is_token_byte) {
         return Err(format!("'{name}' is not a header name; write letters, digits and '-'"));
@@ -245,7 +244,7 @@ pub(crate) enum RedirectSource {
 /// Reads a rule for redirects, `FROM=TO [STATUS]`, or the name of a file of them.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the mistake.
 pub(crate) fn redirect(text: &str) -> Result<RedirectSource, String> {
     let Some(at) = find_rule_sign(text) else {
         return match text {
@@ -253,7 +252,7 @@ pub(crate) fn redirect(text: &str) -> Result<RedirectSource, String> {
             _ => Ok(RedirectSource::File(text.into())),
         };
     };
-    // The file's tables write it so.
+    // Tables of the file also write `=` as `[=]`.
     let from = text[..at].trim().replace("[=]", "=");
     let to = text[at + 1..].trim();
     let (to, status) = match to.split_once(char::is_whitespace) {
@@ -266,7 +265,7 @@ pub(crate) fn redirect(text: &str) -> Result<RedirectSource, String> {
 /// Reads a value of `Strict-Transport-Security`. RFC 6797 6.1
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence that describes the mistake.
 pub(crate) fn hsts(text: &str) -> Result<String, String> {
     let mut has_age = false;
     for directive in text.split(';').map(str::trim) {
@@ -288,12 +287,12 @@ pub(crate) fn hsts(text: &str) -> Result<String, String> {
 /// Reads the name of a host.
 ///
 /// # Errors
-/// A sentence that says what a name is.
+/// A sentence that describes a valid name.
 pub(crate) fn host_name(text: &str) -> Result<HostName, String> {
     text.parse().map_err(|why| format!("'{text}': {why}"))
 }
 
-/// Reads the mail address of an account of ACME, or `off`.
+/// Reads the mail address of an ACME account, or `off`.
 pub(crate) fn acme(text: &str) -> Result<Option<String>, String> {
     let is_plain = |char: char| char.is_ascii_graphic() && !"?&,:<>".contains(char);
     let parts = text.split_once('@');
@@ -308,7 +307,7 @@ pub(crate) fn acme(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Reads the address of an authority, or its name.
+/// Reads the address of a certificate authority, or its name.
 pub(crate) fn acme_directory(text: &str) -> Result<String, String> {
     match text {
         "letsencrypt" => Ok("https://acme-v02.api.letsencrypt.org/directory".to_owned()),
@@ -335,7 +334,7 @@ pub(crate) fn basic_auth(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// Reads a glob of paths that are absent. nginx's word takes addresses.
+/// Reads a glob of paths to hide. nginx's `deny` takes addresses instead.
 pub(crate) fn deny(text: &str) -> Result<String, String> {
     check_glob(text)?;
     let address = text.split('/').next().unwrap_or_default();
@@ -383,7 +382,7 @@ pub(crate) fn cache(text: &str) -> Result<CacheRule, String> {
     Ok(CacheRule { glob: glob.to_owned(), value: value.to_owned() })
 }
 
-// RFC 9111 5.2.2, RFC 8246, RFC 5861, and those that caches in front of servers read.
+// RFC 9111 5.2.2, RFC 8246, RFC 5861, and directives that reverse proxies and CDNs read.
 const DIRECTIVES: [&str; 16] = [
     "immutable",
     "max-age",
@@ -403,7 +402,7 @@ const DIRECTIVES: [&str; 16] = [
     "surrogate-control",
 ];
 
-/// The directives of a `Cache-Control`: names, in lower case, and values.
+/// The directives of a `Cache-Control`: names in lower case, and values.
 fn directives(text: &str) -> impl Iterator<Item = (String, Option<&str>)> {
     text.split(',').map(|directive| {
         let (name, value) = match directive.split_once('=') {
@@ -418,7 +417,7 @@ fn has_directive(text: &str) -> bool {
     directives(text).any(|(name, _)| DIRECTIVES.contains(&name.as_str()))
 }
 
-// `max-age=1d` is taken by no cache.
+// No cache accepts `max-age=1d`.
 fn check_seconds(value: &str) -> Result<(), String> {
     const OF_SECONDS: [&str; 4] =
         ["max-age", "s-maxage", "stale-if-error", "stale-while-revalidate"];
@@ -436,7 +435,7 @@ fn check_seconds(value: &str) -> Result<(), String> {
     }
 }
 
-// The first `=` that is not inside a class of the glob.
+// The first `=` outside a class of the glob.
 fn find_rule_sign(text: &str) -> Option<usize> {
     let mut in_class = false;
     text.bytes().position(|byte| {
@@ -452,7 +451,7 @@ fn check_glob(glob: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the glob of a rule for files: one of a directory holds for nothing in it.
+/// Checks the glob of a rule for files: a glob of a directory matches none of its files.
 fn check_file_glob(glob: &str) -> Result<(), String> {
     check_glob(glob)?;
     match glob.strip_suffix('/') {
@@ -500,7 +499,7 @@ pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
     let at = find_rule_sign(text).ok_or_else(wrong)?;
     let (files, mime) = (text[..at].trim(), text[at + 1..].trim());
     check_field_value(mime)?;
-    // `.webc` is the extension webc; no name has a dot alone before it.
+    // `.webc` means the extension webc, not a file of that name.
     let files = if files.contains(['/', '*', '?', '[', '{']) {
         files
     } else {
@@ -512,10 +511,10 @@ pub(crate) fn mime_type(text: &str) -> Result<(String, String), String> {
     Ok((files.to_owned(), mime.to_owned()))
 }
 
-/// A file's name, as an index: a directory's own file, never a path.
+/// The name of an index file: a name within a directory, never a path.
 pub(crate) fn file_name(text: &str) -> Result<String, String> {
     let names: Vec<_> = text.split_whitespace().collect();
-    // A name may have a blank; several have a dot each.
+    // One name may contain a blank; several names contain a dot each.
     if text.contains(char::is_whitespace) && names.iter().all(|name| name.contains('.')) {
         return Err(format!("'{text}' is one name; several are a list: {names:?}"));
     }
@@ -525,11 +524,11 @@ pub(crate) fn file_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A user to become, and the group.
+/// User and group to change to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) user: String,
-    /// The user's own group if not said.
+    /// If `None`, the user's own group.
     pub(crate) group: Option<String>,
 }
 
@@ -570,7 +569,7 @@ mod tests {
         assert!(timeout("0s").is_err());
     }
 
-    /// Seen: `weft load -d 0.2s` was "not a duration", although 200ms was.
+    /// Seen: `weft load -d 0.2s` was "not a duration", although 200ms was accepted.
     #[test]
     fn a_rate_has_a_unit_and_a_burst() {
         let check = |text, count, per_s, burst| {
@@ -682,7 +681,7 @@ mod tests {
         let rule = |text| header(text).map(|rule| (rule.glob, rule.name, rule.value)).unwrap();
         let all = |name: &str, value: &str| ("**".to_owned(), name.to_owned(), value.to_owned());
         assert_eq!(rule("X-A: b"), all("X-A", "b"));
-        // The `=` behind the name's colon belongs to the value.
+        // An `=` after the colon belongs to the value.
         assert_eq!(rule("X-A: max-age=1"), all("X-A", "max-age=1"));
         assert_eq!(rule("*.js=X-A: b: c").0, "*.js");
         assert_eq!(rule("*.js=X-A: b: c").2, "b: c");
@@ -692,7 +691,7 @@ mod tests {
         }
     }
 
-    /// Seen: `--cache 'max-age=10'` was taken, for files of the name `max-age`.
+    /// Seen: `--cache 'max-age=10'` was accepted as a rule for files named `max-age`.
     #[test]
     fn a_cache_rule_without_glob_or_directive() {
         for (text, tip) in [

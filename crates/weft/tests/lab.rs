@@ -1,4 +1,4 @@
-//! `weft lab`: what it leaves behind, which is nothing, however it ends.
+//! `weft lab` leaves nothing behind, however it ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Everything here takes a few seconds; a machine that does much else takes longer.
+/// Everything here takes a few seconds, but longer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A laboratory with folders of its own, that measures this weft.
+/// A laboratory with its own folders that measures this weft.
 struct Lab {
     home: tempfile::TempDir,
 }
@@ -31,7 +31,7 @@ impl Lab {
         command
     }
 
-    /// Starts one that measures for long, and waits until its server and generator are there.
+    /// Starts a long measurement, and waits until its server and generator run.
     fn start(&self) -> Running {
         let words = ["web-rows", "--quick", "--systems", "weft", "--sample", "50s"];
         let child = self.command(&words).spawn().unwrap();
@@ -48,7 +48,7 @@ struct Running {
 }
 
 impl Running {
-    /// The processes that have something of the laboratory's folder in their command line.
+    /// The processes whose command line names the laboratory's folder.
     fn users(&self) -> Vec<u32> {
         processes_with(&self.scratch.display().to_string())
     }
@@ -156,8 +156,8 @@ fn wait_for(mut command: Command) -> Output {
     Running { child, scratch }.end()
 }
 
-/// Seen: `weft lab run web-overload` ended with 0 for an ordinary user, though all its samples had
-/// failed for want of a control group. Cure: a run without a sample is a failure.
+/// Seen: `weft lab run web-overload` ended with 0 for an ordinary user, although all samples had
+/// failed for lack of a control group. Cure: a run without samples is a failure.
 #[test]
 fn run_without_a_sample_fails() {
     let lab = Lab::new();
@@ -172,7 +172,7 @@ fn run_without_a_sample_fails() {
     assert!(text.contains("mine failed in 1 sample"), "{text}");
 }
 
-/// A peer that hangs, and one that dies while it is asked, beside one that is well.
+/// A peer that hangs, and one that dies while it is queried, beside a healthy one.
 #[test]
 fn hanging_and_dying_peers() {
     let lab = Lab::new();
@@ -205,7 +205,7 @@ fn hanging_and_dying_peers() {
 }
 
 /// Seen: `--write` of a document without markers ended with 0 and wrote nothing, and `compare` of
-/// two folders of results with "Permission denied".
+/// two folders of results failed with "Permission denied".
 #[test]
 fn report_documents_and_comparison() {
     let home = tempfile::tempdir().unwrap();
@@ -251,14 +251,14 @@ fn report_documents_and_comparison() {
     assert!(text.contains("two builds of weft, or two folders of results"), "{text}");
 }
 
-/// The names of the files of a folder.
+/// The file names in a folder.
 fn names_in(folder: &Path) -> impl Iterator<Item = String> + use<> {
     let entries = fs::read_dir(folder).unwrap().flatten();
     entries.map(|entry| entry.file_name().into_string().unwrap())
 }
 
-/// The test of the pages takes the results from the pages themselves, so a table of other samples
-/// than those of `results` would have stayed. Figures are not kept, but for the README's.
+/// The test of the pages takes the results from the pages, so it misses tables of samples that are
+/// not in `results`. Figures are not kept, except those of the README.
 #[test]
 fn documents_match_the_samples() {
     const FOLDERS: [&str; 2] = ["docs/experiments", "results/samples"];
@@ -293,7 +293,7 @@ fn documents_match_the_samples() {
     assert!(behind.is_empty(), "behind the samples: {behind:?}: weft {words}");
 }
 
-/// Builds `weft-programs` beside this weft, unless it is there: it is a package of its own.
+/// Builds `weft-programs` beside this weft, unless it exists: it is a separate package.
 fn build_programs() {
     let weft = Path::new(env!("CARGO_BIN_EXE_weft"));
     if weft.with_file_name("weft-programs").is_file() {
@@ -320,13 +320,13 @@ fn programs_beside_weft() {
     assert!(output.status.success(), "{output:?}");
     assert!(text.contains("weft stackless"), "{text}");
 
-    // Seen (in review): builds could be compared as servers and not as runtimes.
+    // Seen (in review): builds could be compared as servers, but not as runtimes.
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.args(["lab", "compare"]);
     command.args([env!("CARGO_BIN_EXE_weft"); 2]);
     command.args(["--experiments", "rt-yield", "--quick"]);
     command.args(["--repeat", "1", "--sample", "100ms"]);
-    // How long something took is nothing to test.
+    // Durations are not tested.
     let output = command.arg("--out").arg(lab.home.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for fibers in ["weft", "weft stackless", "weft migratable"] {
@@ -335,7 +335,7 @@ fn programs_beside_weft() {
     }
     assert!(!text.contains("failed\n"), "{text}");
 
-    // The same weft, alone in a folder.
+    // The same weft, in a folder without `weft-programs`.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("weft");
     fs::hard_link(env!("CARGO_BIN_EXE_weft"), &alone).unwrap();

@@ -1,10 +1,9 @@
-//! Limits of what a client may take of a server: each limit exceeded three times over by a crowd,
-//! on every engine and back end, on a server that was just started and once more when it is warm.
-//! The crowd's outcomes are counted; a well-behaved neighbour asks all the while, and gets every
+//! Limits on the resources that a client may use. A crowd exceeds each limit threefold, on every
+//! engine and back end, on a server that has just started and again when it is warm. The outcomes
+//! of the crowd are counted; a well-behaved neighbour sends requests all the while, and gets every
 //! reply.
 //!
-//! The limit on connections and a head that trickles are in `engines.rs`, few descriptors in
-//! `tests/system`.
+//! `engines.rs` tests the limit on connections and slow heads, `tests/system` few descriptors.
 
 #[macro_use]
 mod every_engine;
@@ -45,13 +44,13 @@ on_every_other_combination! {
     pipelined_requests_that_are_not_read_wait
 }
 
-/// Clients that misbehave at once.
+/// Number of clients that misbehave at once.
 const CROWD: usize = 12;
 
-/// No test gives a client less time than this.
+/// Shortest time-out of a client in any test.
 const TIMEOUT_MIN: Duration = Duration::from_millis(500);
 
-/// More than anything takes that is going to happen, on a machine whose disk stands still.
+/// Longer than any expected event takes, on a machine whose disk is stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct World {
@@ -62,7 +61,7 @@ struct World {
     directory: tempfile::TempDir,
 }
 
-/// Settings that a test changes.
+/// Settings that a test can change.
 struct Setup {
     limits: Limits,
     site: SiteConfig,
@@ -114,8 +113,8 @@ impl World {
         stream
     }
 
-    /// Outcomes of a crowd, twice over: cold and warm. `misbehave` is one client's life; it returns
-    /// how that ended.
+    /// Outcomes of a crowd, cold and warm together. `misbehave` runs one client and returns its
+    /// outcome.
     fn crowd(&self, misbehave: impl Fn(&World) -> String + Sync) -> BTreeMap<String, usize> {
         let mut seen = BTreeMap::new();
         for _ in ["cold", "warm"] {
@@ -134,8 +133,8 @@ impl World {
         seen
     }
 
-    /// Asks on one connection after the other, as long as the crowd is there. Returns the number of
-    /// replies.
+    /// Sends requests on one connection after another, as long as the crowd is there. Returns the
+    /// number of replies.
     fn be_a_neighbour(&self, is_over: &AtomicBool) -> usize {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut replies = 0;
@@ -145,7 +144,7 @@ impl World {
             for _ in 0..20 {
                 let asked = stream.write_all(GET).ok();
                 let Some((status, body)) = asked.and_then(|()| read_reply(&mut stream)) else {
-                    // On a machine that has much else to do, its time may be up between two.
+                    // On a busy machine the time-out may pass between two requests.
                     assert!(rested.elapsed() >= TIMEOUT_MIN, "the neighbour was cut");
                     break;
                 };
@@ -153,7 +152,7 @@ impl World {
                 replies += 1;
                 rested = Instant::now();
             }
-            // Not to be right: the crowd needs the processors as well.
+            // Not needed to pass: leaves processor time to the crowd.
             std::thread::sleep(Duration::from_millis(2));
         }
         replies
@@ -177,18 +176,18 @@ impl World {
 
 const GET: &[u8] = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Outcome of both crowds if all clients ended alike.
+/// Expected outcome of both crowds if all clients ended alike.
 fn all(ended: &str) -> BTreeMap<String, usize> {
     BTreeMap::from([(ended.to_owned(), 2 * CROWD)])
 }
 
-/// One whole reply: its status and its body. `None` if the connection ends first.
+/// Status and body of one whole reply. `None` if the connection ends first.
 fn read_reply(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.ends_with(b"\r\n\r\n") {
         let len = received(stream.peek(&mut piece))?;
-        // No byte behind the head.
+        // Reads no byte after the head.
         let len = piece[..len].iter().position(|&byte| byte == b'\n').map_or(len, |at| at + 1);
         stream.read_exact(&mut piece[..len]).ok()?;
         head.extend_from_slice(&piece[..len]);
@@ -203,8 +202,8 @@ fn read_reply(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     Some((status, body))
 }
 
-/// Length of what came; `None` at the end. A reset is an end too; silence for as long as a client
-/// has patience is not.
+/// Number of bytes read; `None` at the end. A reset counts as an end; a read that times out does
+/// not.
 fn received(read: std::io::Result<usize>) -> Option<usize> {
     match read {
         Ok(0) => None,
@@ -214,8 +213,8 @@ fn received(read: std::io::Result<usize>) -> Option<usize> {
     }
 }
 
-/// Sends a request, in part perhaps in vain because the server has refused it already, and returns
-/// the status, or "closed".
+/// Sends a request, which may partly fail because the server has already refused it. Returns the
+/// status, or "closed".
 fn ask(world: &World, request: &[u8]) -> String {
     let mut stream = world.connect();
     let _ = stream.write_all(request);
@@ -274,7 +273,7 @@ fn a_path_as_long_as_a_line_may_be_is_looked_up(engine: &Engine) {
     }
 }
 
-/// Each client has a connection for each phase, and waits for all of them at once.
+/// Each client has one connection for each phase, and waits for all of them at once.
 fn slow_clients_end_in_every_phase(engine: &Engine) {
     let timeout = Duration::from_secs(1);
     let world = World::new(engine, &[], |setup| {
@@ -289,14 +288,14 @@ fn slow_clients_end_in_every_phase(engine: &Engine) {
             let begun = Instant::now();
             let mut stream = world.connect();
             let is_said = stream.write_all(sent).is_ok();
-            // On a busy machine its time may be up before it says anything.
+            // On a busy machine the time-out may pass before the client has sent.
             (is_said && begun.elapsed() < timeout / 2).then_some(stream)
         };
         let silent = |sent: &[u8]| {
             let said = std::iter::repeat_with(|| say(sent)).take(100).find_map(|it| it);
             said.expect("a client that is in time")
         };
-        // Silent from the start, in a head, in a body, after a reply.
+        // Silent from the start, within a head, within a body, and after a reply.
         let mut streams = [&b""[..], head, body, GET].map(silent);
         let ended = streams.each_mut().map(|stream| {
             let replies = std::iter::from_fn(|| read_reply(stream));
@@ -312,7 +311,7 @@ fn slow_clients_end_in_every_phase(engine: &Engine) {
     }
 }
 
-/// Some take nothing of a reply, others a little now and then.
+/// Some clients read nothing of a reply, others a little now and then.
 fn clients_that_take_too_little_are_cut(engine: &Engine) {
     const LEN: usize = 30_000_000;
     for (send_timeout_ms, send_rate_min) in [(150, 0), (60_000, u64::from(u32::MAX))] {
@@ -354,8 +353,7 @@ fn more_connections_than_fibers_are_served_in_turn(engine: &Engine) {
     assert_eq!(seen, all("200"));
 }
 
-/// More than the sockets of both sides take in, so that the server has to wait, and reads no
-/// further.
+/// More than the sockets of both sides hold, so that the server has to wait and stops reading.
 fn pipelined_requests_that_are_not_read_wait(engine: &Engine) {
     const REQUESTS: usize = 1500;
     let files = [("page.txt".to_owned(), vec![b'p'; 15_000])];
@@ -369,7 +367,7 @@ fn pipelined_requests_that_are_not_read_wait(engine: &Engine) {
                 let page = b"GET /page.txt HTTP/1.1\r\nHost: x\r\n\r\n";
                 writer.write_all(&page.repeat(REQUESTS)).unwrap();
             });
-            // Nothing is read before all replies have begun.
+            // Reads nothing before all replies have begun.
             stream.peek(&mut [0]).unwrap();
             begun.fetch_add(1, Ordering::Relaxed);
             while !begun.load(Ordering::Relaxed).is_multiple_of(CROWD) {
@@ -390,7 +388,7 @@ fn pipelined_requests_that_are_not_read_wait(engine: &Engine) {
     assert_eq!(seen, all("all replies"));
 }
 
-/// A body has no line end, so the next status line stands behind it.
+/// A body has no line end, so the next status line follows it directly.
 fn ends_so(line: &[u8]) -> bool {
     line.ends_with(b"pHTTP/1.1 200 OK\r\n")
 }
@@ -426,12 +424,12 @@ fn memory_open_files_and_paths_stay_within_their_budgets(engine: &Engine) {
     }
 }
 
-/// A folder with more entries than the 10,000 that are listed, made once for all tests.
+/// A folder with more than the 10,000 entries that a listing shows, made once for all tests.
 static HUGE: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("huge");
     let _ = std::fs::remove_dir_all(&root);
     std::fs::create_dir_all(root.join("huge")).unwrap();
-    // What the neighbour asks for.
+    // File that the neighbour requests.
     std::fs::write(root.join("hello.txt"), "hello\n").unwrap();
     let first = root.join("huge/0");
     std::fs::write(&first, "").unwrap();
@@ -461,7 +459,7 @@ fn a_log_that_nobody_reads_holds_up_no_request(engine: &Engine) {
     let pipe = directory.path().join("log");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    // Open at both ends, so that it takes lines until it is full, and no more.
+    // Open at both ends, so that the pipe takes lines until it is full.
     let stuck = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     rustix::pipe::fcntl_setpipe_size(&stuck, 4096).unwrap();
     let queued_len_max = 16 * 1024;
@@ -480,6 +478,6 @@ fn a_log_that_nobody_reads_holds_up_no_request(engine: &Engine) {
         "all replies".to_owned()
     });
     assert_eq!(seen, all("all replies"));
-    // 1,440 lines of 60 bytes and more are three times what the queue and the pipe hold.
+    // 1,440 lines of at least 60 bytes are three times the capacity of queue and pipe.
     assert!(log.lines_dropped() > 0);
 }

@@ -1,4 +1,4 @@
-//! Certificates: requests for them, and what must be known of those that are there.
+//! Certificates: requests for them, and facts about existing ones.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use x509_parser::prelude::FromDer;
 
 use super::jose::base64url;
 
-/// Issued of a certificate with its key, as a file has them.
+/// Facts about an issued certificate with its key, as stored in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Issued {
     /// Its names, in lower case.
@@ -29,7 +29,7 @@ impl Issued {
     /// Reads a chain and its key in PEM.
     ///
     /// # Errors
-    /// A sentence about a text that no server can use.
+    /// A sentence about an unusable text.
     pub(super) fn read(pem: &str) -> Result<Issued, String> {
         let (chain, key) = parse(pem)?;
         let first = chain.first().ok_or("there is no certificate in PEM")?;
@@ -55,18 +55,18 @@ impl Issued {
         })
     }
 
-    /// True if it is for all of these names.
+    /// True if it covers all of these names.
     pub(super) fn has(&self, names: &[String]) -> bool {
         names.iter().all(|name| self.names.contains(name))
     }
 
-    /// The time of its renewal if the authority names none: a third of its life before its end.
+    /// Time of its renewal if the authority suggests none: when a third of its lifetime is left.
     pub(super) fn renewal_s(&self) -> u64 {
         self.not_after_s - self.life_s() / 3
     }
 
-    /// Least age at a renewal: whatever makes a new certificate seem due, such as a wrong clock or
-    /// a wrong wish of the authority, holds for the next one as well.
+    /// Least age at a renewal. Any fault that makes a new certificate seem due, such as a wrong
+    /// clock or a wrong suggestion of the authority, would affect the next one as well.
     pub(super) fn least_age_s(&self) -> u64 {
         self.life_s() / 30
     }
@@ -75,7 +75,7 @@ impl Issued {
         self.not_before_s + self.least_age_s()
     }
 
-    /// No wish is for a later one either, so that there is time for a second attempt.
+    /// Latest time of a renewal, even if a later one is suggested: it leaves time for a retry.
     pub(super) fn latest_renewal_s(&self) -> u64 {
         self.not_after_s - self.life_s() / 10
     }
@@ -132,14 +132,14 @@ pub(super) fn proof(
     Ok((certificate.der().clone(), key))
 }
 
-/// A time of RFC 3339 in seconds since the epoch.
+/// Parses an RFC 3339 time to seconds since the epoch.
 pub(super) fn unix_s(text: &str) -> Option<u64> {
     let format = &time::format_description::well_known::Rfc3339;
     let time = time::OffsetDateTime::parse(text, format).ok()?;
     u64::try_from(time.unix_timestamp()).ok()
 }
 
-/// A length of time for people.
+/// A duration for people.
 pub(super) fn show(time: Duration) -> String {
     match time.as_secs() {
         s @ ..120 => format!("{s} s"),

@@ -1,7 +1,7 @@
 //! One conversation with an authority: account, order, challenges, certificate. RFC 8555 7
 //!
-//! Written straight down, over a [`World`] that sends requests, waits and tells the time: in tests
-//! the authority is a value and the time is a number.
+//! Written sequentially, over a [`World`] that sends requests, waits and tells the time: in tests
+//! the authority and the time are values.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::certificate;
 use super::jose::{AccountKey, ExternalAccount, Signer, base64url};
 
-/// Everything outside of a conversation.
+/// The environment of a conversation.
 pub(super) trait World {
     /// Seconds since the epoch.
     fn now_s(&self) -> u64;
@@ -27,13 +27,13 @@ pub(super) trait World {
     /// A sentence if there is no reply.
     fn exchange(&mut self, request: &Request<'_>) -> Result<CaReply, String>;
 
-    /// Answers a challenge from now on.
+    /// Begins to answer a challenge.
     ///
     /// # Errors
     /// A sentence if that is not possible.
     fn show(&mut self, challenge: &Challenge) -> Result<(), String>;
 
-    /// Answers it no more.
+    /// Stops answering it.
     fn hide(&mut self, challenge: &Challenge);
 }
 
@@ -61,12 +61,12 @@ pub(super) struct CaReply {
     pub(super) body: Vec<u8>,
 }
 
-/// Type of a challenge: how the authority validates a name.
+/// Type of a challenge: the method by which the authority validates a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
-    /// A path of plain HTTP on port 80. RFC 8555 8.3
+    /// A path over plain HTTP on port 80. RFC 8555 8.3
     Http,
-    /// A handshake of TLS on port 443. RFC 8737
+    /// A TLS handshake on port 443. RFC 8737
     TlsAlpn,
 }
 
@@ -94,7 +94,7 @@ impl Validation {
     }
 }
 
-/// A validation of a name that is under way.
+/// A validation of a name in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Challenge {
     pub(super) kind: Validation,
@@ -105,14 +105,14 @@ pub(super) struct Challenge {
     url: String,
 }
 
-/// The reason for a missing certificate.
+/// Reason for a missing certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// A sentence, with what to do.
+    /// A sentence, with the remedy.
     pub(super) why: String,
     /// Type of the problem, without `urn:ietf:params:acme:error:`. RFC 8555 6.7
     kind: String,
-    /// The time to wait at least, if the authority names one.
+    /// Least time to wait, if the authority names one.
     pub(super) wait: Option<Duration>,
 }
 
@@ -122,7 +122,7 @@ impl From<String> for Problem {
     }
 }
 
-/// The wanted certificate.
+/// The certificate to order.
 pub(super) struct Wish<'a> {
     pub(super) names: &'a [String],
     pub(super) kind: Validation,
@@ -130,14 +130,14 @@ pub(super) struct Wish<'a> {
     pub(super) replaces: Option<&'a str>,
 }
 
-/// Attempts at one request, if its nonce is refused: enough for an authority that refuses a third
-/// of them by chance, as those for tests do. RFC 8555 6.5
+/// Attempts at one request if its nonce is refused: enough for a test authority that randomly
+/// refuses a third of them. RFC 8555 6.5
 const NONCES_MAX: usize = 20;
 
-/// Time for validations, and for the making of a certificate.
+/// Time for validations, and for the issuing of a certificate.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Longest pause between two looks at an order.
+/// Longest pause between two checks of an order.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
 /// A conversation with an authority.
@@ -145,13 +145,13 @@ pub(super) struct Client<'a, W> {
     pub(super) world: &'a mut W,
     key: &'a AccountKey,
     directory: Value,
-    /// The account's address, once it is known.
+    /// The account's URL, once known.
     account: Option<String>,
     nonce: Option<String>,
 }
 
 impl<'a, W: World> Client<'a, W> {
-    /// Asks for the addresses of the authority.
+    /// Requests the authority's directory.
     pub(super) fn new(
         world: &'a mut W,
         key: &'a AccountKey,
@@ -167,13 +167,13 @@ impl<'a, W: World> Client<'a, W> {
         accepted(reply).and_then(|reply| json_of(&reply))
     }
 
-    /// The terms of service to which a new account agrees.
+    /// The terms of service that a new account agrees to.
     pub(super) fn terms(&self) -> Option<&str> {
         self.directory["meta"]["termsOfService"].as_str()
     }
 
-    /// The window in which a certificate should be renewed, and the time until the next look;
-    /// `None` if the authority does not tell. RFC 9773 4
+    /// The window in which a certificate should be renewed, and the time until the next check;
+    /// `None` if the authority suggests none. RFC 9773 4
     pub(super) fn window(
         &mut self,
         id: &str,
@@ -186,7 +186,7 @@ impl<'a, W: World> Client<'a, W> {
         Ok(Some((json_of(&reply)?, reply.retry_after)))
     }
 
-    /// Makes the account, or finds it by its key. RFC 8555 7.3
+    /// Creates the account, or finds it by its key. RFC 8555 7.3
     pub(super) fn log_in(
         &mut self,
         mail: &str,
@@ -214,8 +214,8 @@ impl<'a, W: World> Client<'a, W> {
         Ok(())
     }
 
-    /// Orders a certificate, and proves that the names are this server's. Returns the chain and the
-    /// key, both in PEM.
+    /// Orders a certificate, and proves control of the names. Returns the chain and the key, both
+    /// in PEM.
     pub(super) fn issue(&mut self, wish: &Wish<'_>) -> Result<String, Problem> {
         let (order_url, order) = self.order(wish)?;
         let mut challenges = Vec::new();
@@ -245,7 +245,7 @@ impl<'a, W: World> Client<'a, W> {
             payload["replaces"] = json!(id);
         }
         let reply = match self.post(&url, Some(&payload)) {
-            // The old certificate is not this account's, or was replaced already. RFC 9773 5
+            // The old certificate belongs to another account, or was replaced already. RFC 9773 5
             Err(refusal) if payload["replaces"].is_string() && refusal.wait.is_none() => {
                 payload = json!({"identifiers": names});
                 self.post(&url, Some(&payload))
@@ -257,7 +257,7 @@ impl<'a, W: World> Client<'a, W> {
         Ok((url, order))
     }
 
-    /// Answers a challenge for each name that needs one, and waits for the verdicts.
+    /// Answers a challenge for each name that needs one, and waits for the results.
     fn validate(
         &mut self,
         order: &Value,
@@ -287,7 +287,7 @@ impl<'a, W: World> Client<'a, W> {
         Ok(())
     }
 
-    /// The challenge of this kind, or of the other if the authority has none.
+    /// The challenge of this kind, or of the other kind if the authority offers only that.
     fn challenge(&self, authorization: &Value, kind: Validation) -> Result<Challenge, Problem> {
         let name = text(&authorization["identifier"], "value")?;
         let challenges = list(authorization, "challenges");
@@ -311,7 +311,7 @@ impl<'a, W: World> Client<'a, W> {
         })
     }
 
-    /// Looks at an order or an authorization until its status is another than those of `passing`.
+    /// Polls an order or an authorization until its status is none of `passing`.
     fn poll(&mut self, url: &str, passing: &[&str]) -> Result<Value, Problem> {
         let end = self.world.now_s() + PATIENCE.as_secs();
         let mut pause = Duration::from_secs(1);
@@ -330,7 +330,7 @@ impl<'a, W: World> Client<'a, W> {
                     let why = format!("the authority says '{status}' for 3 minutes");
                     (Problem::from(why), reply.retry_after)
                 }
-                // No reply, or a proxy's: the order goes on, and another would count for limits.
+                // No reply, or a proxy's: keep the order, since another would count towards limits.
                 Err(problem) if problem.kind.is_empty() => {
                     let asked = problem.wait;
                     (problem, asked)
@@ -356,7 +356,7 @@ impl<'a, W: World> Client<'a, W> {
             let signer = self.account.as_deref().map_or(Signer::Key, Signer::Account);
             let body = self.key.sign(&signer, url, &nonce, payload)?;
             match accepted(self.exchange(Method::Post, url, &body)?) {
-                // The reply has another one. RFC 8555 6.5
+                // The reply contains a new nonce. RFC 8555 6.5
                 Err(refusal) if refusal.kind == "badNonce" => {}
                 result => return result,
             }
@@ -400,7 +400,7 @@ fn accepted(reply: CaReply) -> Result<CaReply, Problem> {
     })
 }
 
-/// A problem document (RFC 9457) as a refusal.
+/// Converts a problem document (RFC 9457).
 fn refusal(problem: &Value, wait: Option<Duration>) -> Problem {
     let kind = problem["type"].as_str().unwrap_or_default();
     let kind = kind.rsplit(':').next().unwrap_or_default();
@@ -414,7 +414,7 @@ fn refusal(problem: &Value, wait: Option<Duration>) -> Problem {
         "rejectedIdentifier" => "; only public names of the DNS can have a certificate",
         _ => "",
     };
-    // Limits last for hours: the authority names a time, or wants to be left alone.
+    // Rate limits last for hours: the authority names a time, or should not be asked meanwhile.
     let limited = (kind == "rateLimited").then_some(Duration::from_secs(3600));
     Problem { why, kind: kind.to_owned(), wait: wait.or(limited) }
 }

@@ -1,5 +1,5 @@
-//! Signed requests: JWS in its flattened JSON form (RFC 7515) by a key on P-256 (ES256, RFC 7518
-//! 3.4), as RFC 8555 6.2 asks for.
+//! Signed requests: JWS in its flattened JSON form (RFC 7515), signed with a P-256 key (ES256, RFC
+//! 7518 3.4), as RFC 8555 6.2 requires.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -15,15 +15,15 @@ pub(super) struct AccountKey {
     pair: EcdsaKeyPair,
 }
 
-/// A key and its name that an authority has given beside ACME, for external account binding. RFC
-/// 8555 7.3.4
+/// A key and its name, issued by an authority outside of ACME, for external account binding.
+/// RFC 8555 7.3.4
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExternalAccount {
     pub(super) id: String,
     pub(super) key: Vec<u8>,
 }
 
-/// The identity in the header of a signed request.
+/// Identity in the header of a signed request.
 pub(super) enum Signer<'a> {
     /// The public key, for a new account.
     Key,
@@ -57,12 +57,12 @@ impl AccountKey {
 
     /// The reply to a challenge with this token. RFC 8555 8.1
     pub(super) fn authorization(&self, token: &str) -> String {
-        // serde_json writes members in the order of their names. RFC 7638 3.3
+        // serde_json writes members in alphabetical order. RFC 7638 3.3
         let thumbprint = digest::digest(&SHA256, self.jwk().to_string().as_bytes());
         format!("{token}.{}", base64url(thumbprint.as_ref()))
     }
 
-    /// A signed request; without a payload it is a "POST-as-GET". RFC 8555 6.3
+    /// Signs a request; without a payload it is a "POST-as-GET". RFC 8555 6.3
     pub(super) fn sign(
         &self,
         signer: &Signer<'_>,
@@ -85,7 +85,7 @@ impl AccountKey {
         Ok(flattened(&header, &payload, signature)?.to_string())
     }
 
-    /// The binding of a new account to one that the authority knows. RFC 8555 7.3.4
+    /// Binds a new account to one known to the authority. RFC 8555 7.3.4
     pub(super) fn bind(&self, external: &ExternalAccount, url: &str) -> Value {
         let header = json!({"alg": "HS256", "kid": external.id, "url": url});
         let key = hmac::Key::new(hmac::HMAC_SHA256, &external.key);
@@ -96,7 +96,7 @@ impl AccountKey {
 }
 
 impl ExternalAccount {
-    /// Reads `KEY-ID HMAC-KEY`, the second in the alphabet of URLs, as authorities show it.
+    /// Parses `KEY-ID HMAC-KEY`, the key in URL-safe Base64, as authorities show it.
     pub(super) fn read(text: &str) -> Option<ExternalAccount> {
         let mut words = text.split_whitespace();
         let (id, key) = (words.next()?, words.next()?);
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// RFC 7638 3.1 for the form; the digest of a fixed key was made by openssl.
+    /// Form by RFC 7638 3.1; the digest of the fixed key was computed with openssl.
     #[test]
     fn members_of_a_thumbprint_are_in_order() {
         let key = AccountKey::from_pkcs8(&AccountKey::generate().unwrap()).unwrap();

@@ -1,5 +1,4 @@
-//! Decisions about certificates: when each is renewed, and when an attempt that failed is
-//! repeated.
+//! Decisions about certificates: the time of each renewal, and of the next attempt after a failure.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +12,15 @@ use super::client::{Client, Problem, Validation, Wish, World};
 use super::jose::AccountKey;
 use super::state::Attempts;
 
-/// A world with a server in it.
+/// A world that includes the server.
 pub(super) trait Server: World {
-    /// Gives new connections a certificate.
+    /// Uses a certificate for new connections.
     fn install(&mut self, names: &[String], pem: &str) -> Result<(), String>;
 
     /// Reports a success.
     fn say(&mut self, text: &str);
 
-    /// Reports something for the operator to look after.
+    /// Reports a problem that the operator should fix.
     fn warn(&mut self, text: &str);
 }
 
@@ -32,13 +31,13 @@ pub(super) type Shared = Arc<Mutex<Vec<Status>>>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Status {
     pub(super) name: String,
-    /// Its end; `None` if there is none yet.
+    /// Its expiry; `None` without a certificate.
     pub(super) not_after_s: Option<u64>,
     pub(super) issued_s: Option<u64>,
     pub(super) failures: u64,
 }
 
-/// Keeps certificates.
+/// Manages certificates.
 pub(super) struct Keeper<S> {
     pub(super) server: S,
     settings: Settings,
@@ -48,44 +47,44 @@ pub(super) struct Keeper<S> {
 
 /// A host and its certificate.
 struct KeptHost {
-    /// All names; files have that of the first.
+    /// All names; its files are named after the first.
     names: Vec<String>,
     kind: Validation,
-    /// The certificate that the server has read.
+    /// The certificate that the server has loaded.
     installed: Option<Issued>,
-    /// The time of the next look.
+    /// Time of the next check.
     next_s: u64,
-    /// Attempts that failed since the last success.
+    /// Failed attempts since the last success.
     failures: u32,
-    /// The authority's wish, if it has one.
+    /// The authority's suggestion, if any.
     window: Option<Window>,
-    /// The time of the next question about it.
+    /// Time of the next request for it.
     ask_s: u64,
 }
 
-/// The authority's wish for the time of a renewal. RFC 9773 4.2
+/// The renewal window that the authority suggests. RFC 9773 4.2
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Window {
     id: String,
     start_s: u64,
     end_s: u64,
-    /// A time in it, chosen by chance.
+    /// A random time in it.
     chosen_s: u64,
 }
 
-/// Most failed attempts at a certificate in an hour, over all restarts: Let's Encrypt allows five
+/// Most failed attempts at a certificate per hour, across restarts: Let's Encrypt allows five
 /// failed validations of a name.
 pub(super) const FAILURES_PER_HOUR_MAX: usize = 4;
 const HOUR_S: u64 = 3_600;
 
-/// Time until the first repeated attempt; each further one waits twice as long.
+/// Delay of the first retry; each further one takes twice as long.
 const PAUSE_MIN_S: u64 = 300;
 const PAUSE_MAX_S: u64 = 6 * HOUR_S;
 
-/// Time between two looks at a certificate that is good.
+/// Interval between two checks of a valid certificate.
 const LOOK_S: u64 = 24 * HOUR_S;
 
-/// Time between two questions about the window, if the authority names none, and its limits.
+/// Interval between two requests for the window, if the authority names none, and its limits.
 const ASK_S: u64 = 6 * HOUR_S;
 const ASK_MIN_S: u64 = 60;
 
@@ -96,7 +95,7 @@ impl<S: Server> Keeper<S> {
         keeper
     }
 
-    /// Forgets pauses, since the operator may have changed something; goes on with other settings.
+    /// Drops pauses, since the operator may have changed something, and takes new settings.
     pub(super) fn hurry(&mut self, settings: Option<Settings>) {
         self.settings = settings.unwrap_or_else(|| self.settings.clone());
         let hosts = self.settings.hosts.iter().map(|names| KeptHost {
@@ -118,7 +117,7 @@ impl<S: Server> Keeper<S> {
         *statuses = newer.collect();
     }
 
-    /// Looks after each certificate that is due. Returns the time until the next is.
+    /// Processes each certificate that is due. Returns the time until the next one is.
     pub(super) fn turn(&mut self) -> Duration {
         for at in 0..self.hosts.len() {
             if self.hosts[at].next_s <= self.server.now_s() {
@@ -130,17 +129,17 @@ impl<S: Server> Keeper<S> {
         }
         let next_s = self.hosts.iter().map(|host| host.next_s).min();
         let wait_s = next_s.unwrap_or(u64::MAX).saturating_sub(self.server.now_s());
-        // A clock that is set must not make it wait for years.
+        // A clock that is set must not delay it for years.
         Duration::from_secs(wait_s.min(HOUR_S))
     }
 
-    /// Looks at one certificate, and renews it if it is due. Returns the time of the next look.
+    /// Checks one certificate, and renews it if due. Returns the time of the next check.
     fn look(&mut self, at: usize) -> Result<u64, String> {
         let _lock: File = self.settings.state.lock()?;
         let now_s = self.server.now_s();
         let name = self.hosts[at].names[0].clone();
         let pem = self.settings.state.read(&name)?;
-        // One that cannot be used is ordered again.
+        // An unusable one is ordered again.
         let there = pem.as_ref().and_then(|pem| Issued::read(pem).ok());
         if let (Some(pem), Some(facts)) = (&pem, &there)
             && there != self.hosts[at].installed
@@ -162,7 +161,7 @@ impl<S: Server> Keeper<S> {
                 return Ok(least_s);
             }
         }
-        // A time that is far off is that of a clock that was wrong.
+        // A distant time comes from a clock that was wrong.
         let limit_s = attempts.not_before_s.min(now_s + 2 * LOOK_S);
         if limit_s > now_s {
             return Ok(limit_s);
@@ -239,7 +238,7 @@ impl<S: Server> Keeper<S> {
         now_s + pause_s
     }
 
-    /// The time at which a certificate is renewed.
+    /// Time at which a certificate is to be renewed.
     fn due_s(&mut self, at: usize, facts: &Issued) -> u64 {
         let now_s = self.server.now_s();
         if let Some(id) = facts.id.as_ref().filter(|_| self.hosts[at].ask_s <= now_s) {
@@ -249,7 +248,7 @@ impl<S: Server> Keeper<S> {
                     wait.map_or(ASK_S, |wait| wait.as_secs().clamp(ASK_MIN_S, LOOK_S))
                 }
                 Ok(None) => LOOK_S,
-                // The old wish stays, or else the rule.
+                // The old suggestion stays, or else the default rule.
                 Err(_) => ASK_S,
             };
             self.hosts[at].ask_s = now_s + pause_s;
@@ -288,7 +287,7 @@ impl<S: Server> Keeper<S> {
             Some(Window { id: id.to_owned(), start_s, end_s, chosen_s: start_s + part as u64 });
     }
 
-    /// Orders a certificate, and keeps it.
+    /// Orders a certificate, and stores it.
     fn issue(&mut self, at: usize, there: Option<&Issued>) -> Result<(Issued, String), Problem> {
         let Settings { state, directory, mail, external, .. } = &self.settings;
         let host = &self.hosts[at];

@@ -1,9 +1,9 @@
 //! The state directory: the account's key, certificates, and the attempts of the last hour. Files
-//! are replaced as a whole, and only the server's account may read them.
+//! are replaced atomically, and only the server's user may read them.
 //!
 //! ```text
 //!   /var/lib/weft/acme/               0700
-//!   ├── lock                          one process at a time asks an authority
+//!   ├── lock                          one process at a time talks to an authority
 //!   └── acme-v02.api.letsencrypt.org_directory/
 //!       ├── account.pem
 //!       ├── example.org.pem           key and chain
@@ -35,11 +35,11 @@ pub(crate) struct State {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub(super) struct Attempts {
-    /// Times of those in the last hour, in seconds since the epoch.
+    /// Times of failed attempts in the last hour, in seconds since the epoch.
     pub(super) failed_s: Vec<u64>,
-    /// The authority wants no attempt before this time.
+    /// Time before which the authority wants no attempt.
     pub(super) not_before_s: u64,
-    /// Time of the last one that succeeded.
+    /// Time of the last success.
     pub(super) issued_s: u64,
 }
 
@@ -54,7 +54,7 @@ impl State {
         State { lock: acme.join("lock"), dir: acme.join(name.trim_start_matches('.')) }
     }
 
-    /// Makes the directories, for the user that the server becomes.
+    /// Creates the directories, for the later user of the server.
     ///
     /// # Errors
     /// A sentence that names the directory.
@@ -63,7 +63,7 @@ impl State {
         let mut missing: Vec<_> = self.dir.ancestors().take_while(|dir| !dir.exists()).collect();
         missing.reverse();
         for dir in missing {
-            // Others may have a part of /var/lib/weft, but not of this.
+            // Other programs may use /var/lib/weft, but not this subdirectory.
             let mode = if dir.starts_with(acme) { 0o700 } else { 0o755 };
             let made = DirBuilder::new().mode(mode).create(dir);
             let given = made.and_then(|()| match ids.filter(|_| dir.starts_with(acme)) {
@@ -81,14 +81,14 @@ impl State {
         Ok(())
     }
 
-    /// Waits until no other process asks for certificates; the lock ends with the file.
+    /// Waits for other processes that request certificates; the lock is released with the file.
     pub(super) fn lock(&self) -> Result<File, String> {
         let options = OpenOptions::new().write(true).create(true).mode(0o600).to_owned();
         let locked = options.open(&self.lock).and_then(|file| file.lock().map(|()| file));
         locked.map_err(|error| unwritable(&self.lock, &error))
     }
 
-    /// The file of the certificate of a host, by its first name.
+    /// The certificate file of a host, by its first name.
     pub(crate) fn certificate(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.pem"))
     }
@@ -97,7 +97,7 @@ impl State {
         self.dir.join(format!("{name}.attempts"))
     }
 
-    /// The account's key; a new one if there is none. Says whether it is new.
+    /// The account's key, created if there is none. Also tells whether it is new.
     pub(super) fn account(&self) -> Result<(AccountKey, bool), String> {
         let path = self.dir.join("account.pem");
         let is_new = !path.exists();
@@ -118,7 +118,7 @@ impl State {
     pub(super) fn read(&self, name: &str) -> Result<Option<String>, String> {
         let path = self.certificate(name);
         match fs::read(&path) {
-            // What is no text is no certificate either, and is ordered again.
+            // A file that is not UTF-8 is no certificate either, and is ordered again.
             Ok(pem) => Ok(Some(String::from_utf8_lossy(&pem).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("cannot read {}: {error}", path.display())),
@@ -129,7 +129,7 @@ impl State {
         self.write(&self.certificate(name), pem.as_bytes())
     }
 
-    /// The attempts at a certificate; a file that cannot be read has none.
+    /// The attempts at a certificate; none if the file is unreadable.
     pub(super) fn read_attempts(&self, name: &str) -> Attempts {
         let bytes = fs::read(self.attempts(name)).unwrap_or_default();
         serde_json::from_slice(&bytes).unwrap_or_default()
@@ -140,7 +140,7 @@ impl State {
         self.write(&self.attempts(name), &json)
     }
 
-    /// Replaces a file. After a crash there is the old one or the new one, and it is whole.
+    /// Replaces a file. After a crash either the old or the new one exists, complete.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), String> {
         let beside = self.dir.join("new");
         let written = || -> io::Result<()> {

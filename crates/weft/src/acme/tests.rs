@@ -25,21 +25,21 @@ const DAY_S: u64 = 86_400;
 const LIFE_S: u64 = 90 * DAY_S;
 const BEGIN_S: u64 = 1_800_000_000;
 
-/// A fault of the authority, in the place of the next order, but for `BadNonce`.
+/// A fault of the authority instead of the next order, except `BadNonce`.
 #[derive(Clone, Debug)]
 enum Fault {
     Down,
     Status(u16, Option<u64>),
     Problem(&'static str),
-    /// In the place of the next signed request.
+    /// Instead of the next signed request.
     BadNonce,
-    /// The next look at an order brings no reply.
+    /// The next check of an order gets no reply.
     Cut,
     /// The next validation fails.
     Invalid(&'static str),
-    /// The next certificate has this name alone.
+    /// The next certificate has only this name.
     Name(&'static str),
-    /// The next certificate is of another key.
+    /// The next certificate has another key.
     Key,
 }
 
@@ -59,13 +59,13 @@ struct Fake {
     faults: VecDeque<Fault>,
     nonce: u64,
     orders: Vec<Order>,
-    /// Validation of each validation that was asked for.
+    /// Kind of each requested validation.
     tried: Vec<&'static str>,
     window: Option<(u64, u64)>,
     window_asked: usize,
     requests: usize,
     life_s: u64,
-    /// The server's clock is so much ahead of the authority's.
+    /// Seconds by which the server's clock is ahead of the authority's.
     ahead_s: u64,
     needs_binding: bool,
     shown: Vec<Challenge>,
@@ -395,7 +395,7 @@ fn restarted(keeper: Keeper<Fake>, dir: &TempDir, hosts: &[&[&str]]) -> Keeper<F
     Keeper::new(keeper.server, settings(dir, hosts), Shared::default())
 }
 
-/// Turns until `until_s`. Returns the times of new orders, since the begin.
+/// Runs turns until `until_s`. Returns the times of new orders, since the start.
 fn run(keeper: &mut Keeper<Fake>, until_s: u64) -> Vec<u64> {
     let mut times = Vec::new();
     while keeper.server.now_s < until_s {
@@ -436,9 +436,9 @@ fn each_host_gets_a_certificate_once() {
     assert!(keeper.server.told().is_empty());
 }
 
-/// Seen: an authority that was asked in the very moment in which it issued the certificate had no
-/// reply for 30 s, and the order was given up: its certificate was never fetched, and a new order
-/// counted for the authority's limits.
+/// Seen: an authority did not reply for 30 s just when it issued the certificate, and the order was
+/// abandoned: its certificate was never fetched, and a new order counted towards the authority's
+/// limits.
 #[test]
 fn a_look_without_a_reply_costs_no_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -447,7 +447,7 @@ fn a_look_without_a_reply_costs_no_order() {
     keeper.turn();
     assert_eq!(keeper.server.installed, [["a.org"]]);
     assert_eq!(keeper.server.orders.len(), 1);
-    // One that stays away is told of, after three minutes.
+    // An authority that stays silent is reported, after three minutes.
     keeper.server.now_s += 61 * DAY_S;
     keeper.server.faults.extend(vec![Fault::Cut; 100]);
     keeper.server.told();
@@ -476,7 +476,7 @@ fn certificates_are_renewed_in_their_last_third() {
 }
 
 /// Seen: with a clock 62 days ahead each new certificate was in its last third, and the next one
-/// was ordered within a second, without end. Cure: the last order counts, over restarts.
+/// was ordered within a second, without end. Cure: the last order counts, across restarts.
 #[test]
 fn a_wrong_clock_orders_few_certificates() {
     let dir = tempfile::tempdir().unwrap();
@@ -506,7 +506,7 @@ fn the_authority_names_the_time_of_a_renewal() {
     assert_eq!(run(&mut keeper, BEGIN_S + 10 * DAY_S), [0]);
     let asked = keeper.server.window_asked;
     assert!((38..=42).contains(&asked), "four times a day: {asked}");
-    // Revoked in a hurry: the window has passed.
+    // Revoked urgently: the window has passed.
     keeper.server.window = window(5, 6);
     let times = run(&mut keeper, BEGIN_S + 11 * DAY_S);
     assert_eq!(times.len(), 1, "{times:?}");
@@ -515,11 +515,11 @@ fn the_authority_names_the_time_of_a_renewal() {
     keeper.server.window = window(30, 40);
     let times = run(&mut keeper, BEGIN_S + 36 * DAY_S);
     assert!((35 * DAY_S..35 * DAY_S + 3_600).contains(&times[0]), "{times:?}");
-    // Without an answer for the next one the rule holds.
+    // Without a suggestion for the next one the default rule applies.
     keeper.server.window = None;
     keeper = restarted(keeper, &dir, &[&["a.org"]]);
     assert_eq!(run(&mut keeper, BEGIN_S + 80 * DAY_S), [] as [u64; 0]);
-    // An authority that wants each new one renewed at once gets no order each hour.
+    // An authority that wants each new certificate renewed at once does not get hourly orders.
     keeper.server.window = window(0, 1);
     let times = run(&mut keeper, BEGIN_S + 92 * DAY_S);
     assert!((3..=5).contains(&times.len()), "{times:?}");
@@ -561,7 +561,7 @@ fn failed_attempts_come_ever_later() {
                  server from the whole internet; there is none yet; next attempt in 5 min";
     assert_eq!(told[1], first);
     assert!(keeper.server.shown.is_empty());
-    // Restarts do not count anew: whatever happens, four an hour.
+    // Restarts do not reset the count: in any case at most four an hour.
     keeper.server.now_s += DAY_S;
     let begin_s = keeper.server.now_s;
     let orders = keeper.server.orders.len();
@@ -603,7 +603,7 @@ fn the_authority_can_ask_for_a_pause() {
         keeper.server.faults = [fault.clone()].into();
         keeper.turn();
         assert!(keeper.server.orders.is_empty());
-        // A restart does not shorten it, if the authority has named the time.
+        // A restart does not shorten the pause if the authority has named the time.
         let mut keeper = restarted(keeper, &dir, &[&["a.org"]]);
         let times = run(&mut keeper, BEGIN_S + 2 * DAY_S);
         let least_s = if wait_s == 300 { 0 } else { wait_s };
@@ -658,7 +658,7 @@ fn nothing_is_ordered_that_cannot_be_kept() {
     let told = keeper.server.told().pop().unwrap();
     assert!(told.contains("no certificate is ordered that could not be kept"), "{told}");
     assert_eq!(keeper.server.requests, 0);
-    // A crash while a file was written, and those that the disk has lost.
+    // A crash during a write, and files lost by the disk.
     fs::create_dir(&place).unwrap();
     for (nth, lost) in [&b""[..], b"\xff\0"].into_iter().enumerate() {
         fs::write(place.join("new"), "half").unwrap();

@@ -1,4 +1,4 @@
-//! Requests to an authority, by HTTPS.
+//! Requests to an authority, over HTTPS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest body of a reply.
 const BODY_LEN_MAX: u64 = 1 << 20;
 
-/// A client of HTTPS that trusts the authorities that this machine trusts.
+/// An HTTPS client that trusts this machine's authorities.
 pub(super) fn agent() -> Result<Agent, String> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
@@ -72,7 +72,7 @@ fn field(fields: &HeaderMap, name: &str) -> Option<String> {
     fields.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// Seconds, or a date. RFC 9110 10.2.3
+/// Parses seconds, or a date. RFC 9110 10.2.3
 fn retry_after(text: &str) -> Option<Duration> {
     match text.trim().parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),

@@ -1,4 +1,4 @@
-//! The command line as it is read, and every command line that a text shows.
+//! Parsing of the command line, and every command line that appears in a text.
 
 mod manuals;
 
@@ -22,8 +22,8 @@ fn the_command_is_consistent() {
     command().debug_assert();
 }
 
-/// Seen: `weft --help` said of `weft load` "The command that was typed behind `weft load`". Cause:
-/// clap took the doc comment of the enum of its subcommands.
+/// Seen: `weft --help` described `weft load` as "The command that was typed behind `weft load`".
+/// Cause: clap took the doc comment of the enum of its subcommands.
 #[test]
 fn commands_keep_their_descriptions() {
     let mut command = command();
@@ -89,8 +89,8 @@ fn the_cache_reads_what_getopt_reads() {
     }
 }
 
-/// Seen: `--t 4`, which memcached takes, was refused. Cause: one of our options begins with the
-/// same letter. Cure: memcached's names are spelled out first.
+/// Seen: `--t 4`, which memcached accepts, was refused. Cause: one of weft's own options begins
+/// with the same letter. Cure: memcached's names are spelled out first.
 #[test]
 fn memcacheds_prefixes_stay_unambiguous() {
     check_cache("--t 4", &[("threads", &["4"])]);

@@ -1,4 +1,4 @@
-//! Tips for flags of other programs: the name of the same thing here.
+//! Tips for flags of other programs: the corresponding name in weft.
 //!
 //! A tip of these tables replaces clap's guess from the spelling.
 
@@ -12,7 +12,7 @@ use crate::command::serve::{self, ServeConfig};
 use crate::hints;
 use crate::settings::Config;
 
-/// The error with a tip, if there is one for what was typed behind this command.
+/// Adds a tip to an error, if there is one for the words typed after this command.
 pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let command = words.get(1).and_then(|word| word.to_str());
     let command = command.unwrap_or_default();
@@ -36,7 +36,7 @@ pub(super) fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Erro
     }
 }
 
-/// The word that is not known, if that is the mistake.
+/// The unknown word, if that is the mistake.
 fn unknown(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => {
@@ -46,7 +46,7 @@ fn unknown(error: &clap::Error) -> Option<String> {
     }
 }
 
-/// The word in a command's place that is none.
+/// The unknown word in the place of a command.
 fn unknown_command(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) => Some(word.clone()),
@@ -54,7 +54,7 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
     }
 }
 
-/// clap's tip to pass an unknown flag "as a value" is right nowhere here.
+/// Removes clap's tip to pass an unknown flag "as a value", which never applies here.
 fn drop_tip_about_values(error: &mut clap::Error) {
     let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) else {
         return;
@@ -86,7 +86,7 @@ fn for_serve(error: clap::Error) -> clap::Error {
     }
 }
 
-/// Tip for a setting that is no flag.
+/// Tip for a setting that has no flag.
 fn tip_for_key(typed: &str) -> Option<String> {
     let name = typed.strip_prefix("--")?;
     let mut keys = ServeConfig::LISTED.iter();
@@ -98,7 +98,7 @@ fn tip_for_key(typed: &str) -> Option<String> {
     ))
 }
 
-/// clap leads to a help of its own only, and the cache has memcached's.
+/// Adds a tip for the cache. clap only refers to its own help, but the cache has memcached's.
 fn for_cache(error: clap::Error) -> clap::Error {
     let Some(typed) = unknown(&error) else {
         return error;
@@ -142,8 +142,8 @@ fn usage(error: &clap::Error) -> String {
     usage.unwrap_or_default()
 }
 
-/// Says what probably helps: which flag prints the version, which command names experiments, and
-/// that a server is a command here.
+/// Adds the most likely tip: the flag that prints the version, the command that lists experiments,
+/// or the command for a server.
 fn for_others(error: clap::Error) -> clap::Error {
     if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
         && missing.iter().any(|name| name == "<EXPERIMENT>...")
@@ -151,7 +151,7 @@ fn for_others(error: clap::Error) -> clap::Error {
         return suggesting(error, "weft lab list names the experiments");
     }
     let usage = usage(&error);
-    // Behind a command, its own usage says more.
+    // After a command, its own usage says more.
     if !usage.contains("weft [OPTIONS]") && !usage.contains("weft <COMMAND>") {
         return error;
     }
@@ -184,7 +184,7 @@ fn suggesting(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error 
     error
 }
 
-/// Without what clap guesses, and the usage that it makes of the guess.
+/// Replaces clap's guess, and the usage based on it, by a tip.
 fn suggesting_only(mut error: clap::Error, tip: impl Into<StyledStr>) -> clap::Error {
     for guess in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::Usage] {
         error.remove(guess);
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::args::command;
 
-    /// The flags of a command, and of those below it.
+    /// The flags of a command and its subcommands.
     fn flags(command: &clap::Command) -> Vec<String> {
         let own = command.get_arguments().flat_map(|arg| {
             let short = arg.get_short().map(|letter| format!("-{letter}"));
@@ -206,7 +206,7 @@ mod tests {
         own.chain(command.get_subcommands().flat_map(flags)).collect()
     }
 
-    /// Seen: `--address` was given a tip for strangers after it had become a flag here.
+    /// Seen: `--address` still got the tip for unknown flags after it had become a flag of weft.
     #[test]
     fn what_others_call_it_is_no_flag_of_ours() {
         let command = command();

@@ -1,4 +1,4 @@
-//! `weft cache`: from memcached's command line to a running cache, and what signals do to it.
+//! `weft cache`: from memcached's command line to a running cache, and its reaction to signals.
 
 mod config;
 mod daemon;
@@ -63,7 +63,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     config.connections_max = share.connections_max;
     config.connection_memory_max = share.held_max;
     let config = &config;
-    // This comes first: only a process with one thread may fork and go on.
+    // This must come first: only a single-threaded process may fork and continue.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
     let mut orders = Orders::take()?;
     let mut prepared = prepare(config)?;
@@ -96,7 +96,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     }
 }
 
-/// A running cache as signals change it.
+/// A running cache, as changed by signals.
 struct Caching<'a> {
     config: &'a CacheConfig,
     running: Running,
@@ -111,7 +111,7 @@ impl Operated for Caching<'_> {
         users.into_iter().chain(certificate).collect()
     }
 
-    /// In memcached SIGUSR1 is a graceful end that saves the items. Upgrades send it.
+    /// False: in memcached SIGUSR1 is a graceful end that saves the items. Upgrades send it.
     fn dump(&self) -> bool {
         false
     }
@@ -150,7 +150,7 @@ fn save(running: &Running, file: &Path, terminal: &Terminal) -> Result<(), Failu
     Ok(())
 }
 
-/// Standard error. Without `-v` it gets one line that says where the cache listens, and warnings.
+/// Standard error. Without `-v` it gets one line with the listening addresses, and warnings.
 struct Terminal(u32);
 
 impl Terminal {
@@ -212,7 +212,7 @@ fn slab_classes(running: &Running) -> String {
     lens.into_iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// One write, so that the line does not mix with lines of others.
+/// Writes in one call, so that the line does not mix with those of others.
 fn write(text: &str) {
     messages::write(&format!("{text}\n"));
 }

@@ -64,7 +64,7 @@ fn list(out: &mut impl Write) -> Result<(), Failure> {
 /// Columns of the smallest terminal.
 const COLUMNS: usize = 80;
 
-/// The page of each experiment: what a reader should know who has not read the papers.
+/// Prints the page of each experiment, for readers who do not know the papers.
 fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     for experiment in chosen(names)? {
         writeln!(out, "{}", experiment.markdown())?;
@@ -72,7 +72,7 @@ fn describe(names: &[String], out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Load generators of others, how they say their version, and their packages.
+/// Other load generators, their version flags, and their packages.
 const GENERATORS: [(&str, &str, &str); 2] =
     [("wrk", "--version", "wrk"), ("httperf", "--version", "httperf")];
 
@@ -175,7 +175,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
             break;
         }
     }
-    // What is left behind is removed now, not at the end of the process.
+    // The rest is removed now, not at the end of the process.
     lab.testbed = None;
     if !is_recorded {
         lab.check_stop()?;
@@ -191,7 +191,7 @@ fn run_experiments(run: &Run, out: &mut impl Write) -> Result<(), Failure> {
     if run.strict && !as_expected { Err(Failure::Shown(1)) } else { Ok(()) }
 }
 
-/// Makes a folder, and sees to it that files can be made there: before a run, which takes long.
+/// Creates a directory and checks that it is writable, before a long run.
 fn writable(folder: &Path) -> Result<(), Failure> {
     let made = fs::create_dir_all(folder).and_then(|()| {
         let trial = folder.join(".trial");
@@ -206,7 +206,7 @@ fn writable(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// The first experiment's share of the time that is left for all: in proportion to their lengths.
+/// The first experiment's share of the remaining time, in proportion to the lengths.
 fn share_of(left: Duration, each: &[Duration]) -> Duration {
     let all: Duration = each.iter().sum();
     if all.is_zero() { left } else { left.mul_f64(each[0].div_duration_f64(all)) }
@@ -221,8 +221,8 @@ struct Laboratory {
 }
 
 impl Laboratory {
-    /// Takes the testbed, if servers are measured. From then on Ctrl-C or SIGTERM ends a run in
-    /// good order, and a second one ends it at once.
+    /// Takes the testbed, if servers are measured. From then on the first Ctrl-C or SIGTERM ends a
+    /// run in good order, and the second one at once.
     fn new(
         measuring: &Measuring,
         folder: PathBuf,
@@ -254,7 +254,7 @@ impl Laboratory {
         self.stop.wish.load(Ordering::Relaxed)
     }
 
-    /// The failure of a run that was stopped.
+    /// Checks whether the run was stopped.
     ///
     /// # Errors
     /// The exit code.
@@ -265,7 +265,7 @@ impl Laboratory {
         }
     }
 
-    /// Runs an experiment; `None`, and a sentence, if it cannot be measured here.
+    /// Runs an experiment; prints a sentence and returns `None` if it cannot be measured here.
     fn measure(
         &mut self,
         experiment: &'static Experiment,
@@ -289,7 +289,7 @@ impl Laboratory {
         let file = samples_file(&self.folder, name);
         let recorded = ::lab::run(experiment, systems, effort, &mut setting, &file);
         if is_terminal {
-            // Progress that cannot be shown is no failure.
+            // Progress that cannot be shown is not a failure.
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
         match recorded {
@@ -313,7 +313,7 @@ fn show_progress(name: &str, progress: &Progress<'_>, is_terminal: bool) {
         format!(" · {} min {:02} s to go", seconds / 60, seconds % 60)
     });
     let line = format!("[{done}/{total}] {name} · {configuration} · {system}{left}");
-    // Progress that cannot be shown is no failure.
+    // Progress that cannot be shown is not a failure.
     if is_terminal {
         let _ = write!(io::stderr(), "\r\x1b[K{line}");
     } else if progress.done.is_multiple_of((total / 10).max(1)) {
@@ -325,8 +325,8 @@ fn say(sentence: &str) {
     let _ = writeln!(io::stderr(), "weft lab: {sentence}");
 }
 
-/// Makes the page of all experiments that have samples in the folder, fills documents, and writes
-/// the figures.
+/// Makes the page of all experiments with samples in the folder, fills documents, and writes the
+/// figures.
 fn report(
     folder: &Path,
     documents: &[PathBuf],
@@ -352,7 +352,7 @@ fn report(
     Ok(())
 }
 
-/// Files of samples below a folder of results.
+/// Sample files below a folder of results.
 fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failure> {
     let mut recorded = Vec::new();
     for experiment in CATALOG {
@@ -429,7 +429,7 @@ fn write_documents(path: &Path, reports: &[Report<'_>]) -> Result<(), Failure> {
     }
 }
 
-/// A failure with the file that it is about.
+/// Makes a failure that names the file.
 fn about(file: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::Running(format!("{}: {error}", file.display()))
 }
@@ -444,7 +444,7 @@ fn fill(document: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{before}\n{text}\n{behind}"))
 }
 
-/// Compares what two runs found, experiment by experiment.
+/// Compares the results of two runs, experiment by experiment.
 fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> {
     const LIMIT: f64 = 1.2;
     if compare.asks_for_samples() {
@@ -548,7 +548,7 @@ fn check_forms(asked: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// A build of weft, by a path that holds in any folder.
+/// A build of weft, by an absolute path.
 fn build_at(path: &Path) -> Result<PathBuf, Failure> {
     let found = fs::canonicalize(path);
     found.map_err(|error| match error.kind() {
@@ -581,8 +581,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     Ok(chosen)
 }
 
-/// Keeps the systems of these names, in the names' order of the catalogue. Without names that is
-/// all but what is measured on request. The user's own take part always.
+/// Keeps the systems with these names, in the order of the catalogue. Without names, keeps all but
+/// those measured on request. The user's own systems always take part.
 fn only(
     systems: &mut Vec<System>,
     custom: Vec<System>,
@@ -605,7 +605,7 @@ fn only(
     Ok(())
 }
 
-/// The names that were typed with commas between them. Names of systems may have commas, too.
+/// The names in a list that was split at commas. Names of systems may contain commas, too.
 fn whole_names(pieces: &[String], is_known: impl Fn(&str) -> bool) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for piece in pieces.iter().map(|piece| piece.trim()) {
@@ -620,7 +620,7 @@ fn whole_names(pieces: &[String], is_known: impl Fn(&str) -> bool) -> Vec<String
     names
 }
 
-/// Systems of the user's own that no experiment has: a server beside experiments of runtimes.
+/// The user's systems that take part in no experiment: a server beside experiments of runtimes.
 fn without_part<'a>(
     experiments: &[&Experiment],
     systems: &'a [System],
@@ -638,7 +638,7 @@ fn without_part<'a>(
     without.map(|system| &*system.name).collect()
 }
 
-/// weft's fibers, dispatchers and netstacks, and runtimes of others that build here.
+/// weft's fibers, dispatchers and netstacks, and other runtimes that can be built here.
 fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
     let program = programs_of(&std::env::current_exe()?)?;
     let version = env!("CARGO_PKG_VERSION");
@@ -759,7 +759,7 @@ impl Compare {
 }
 
 const RESULTS: &str = "weft-lab";
-/// Not among the results of runs.
+/// Folder of comparisons, apart from the results of runs.
 const COMPARISONS: &str = "weft-lab/compare";
 
 impl Measuring {
@@ -799,7 +799,7 @@ mod tests {
         assert_eq!(left(Some(&named)), named);
     }
 
-    /// Seen: `--systems nginx --system 'mine=…'` measured nginx alone, without a word.
+    /// Seen: `--systems nginx --system 'mine=…'` measured only nginx, without a message.
     #[test]
     fn custom_server_always_takes_part() {
         let cat = ::lab::custom("mine=/bin/cat {port} {root}").unwrap();
@@ -820,8 +820,8 @@ mod tests {
         assert_eq!(without_part(&of("rt-yield"), systems, &own), ["mine"]);
     }
 
-    /// Seen: no system is called ' second ring': the names of two senders of `web-sendfile` have
-    /// commas, so `--systems` could not name them, and a blank behind a comma was part of a name.
+    /// Seen: no system is called ' second ring': the names of two senders of `web-sendfile` contain
+    /// commas, so `--systems` could not name them, and a blank after a comma was part of a name.
     #[test]
     fn names_of_systems_may_have_commas() {
         let mut systems = ::lab::weft_forms(Path::new("/nowhere/weft"), "");
@@ -883,7 +883,7 @@ mod tests {
         assert_eq!(too_long, None);
     }
 
-    /// `weft lab run all --budget 20m` could take twelve hours: each experiment had 20 minutes.
+    /// Seen: `weft lab run all --budget 20m` could take twelve hours: 20 minutes per experiment.
     #[test]
     fn shared_budget() {
         let minutes = |count: u64| Duration::from_secs(60 * count);

@@ -1,4 +1,4 @@
-//! `weft serve`: from the configuration to a running server, and what signals do to it.
+//! `weft serve`: from the configuration to a running server, and its reaction to signals.
 
 mod certificates;
 mod engine;
@@ -53,7 +53,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     for warning in warnings.iter().chain(&config.common.note_workers("--workers")) {
         terminal.warn(warning);
     }
-    // This comes before anything here takes their numbers. sd_listen_fds(3)
+    // This must come before anything else takes their descriptors. sd_listen_fds(3)
     let inherited = listen::inherited().map_err(operate::running)?;
     let mut orders = Orders::take()?;
     let prepared = prepare(config, inherited)?;
@@ -114,13 +114,13 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
 /// A running server and its configuration, which signals change.
 struct Serving {
     fixed: Fixed,
-    /// Settings of the start that only a restart changes.
+    /// Settings from the start that only a restart changes.
     started: Layer,
     started_with_tls: bool,
     resolved: Resolved<ServeConfig>,
-    /// Secrets of the TLS that runs on although its settings have ended.
+    /// Secrets of TLS, which continues although its settings are gone.
     tls_secrets: BTreeSet<Secret>,
-    /// Secrets that the ACME that runs has had so far.
+    /// Secrets that the running ACME has had so far.
     acme_secrets: BTreeSet<Secret>,
     limits: Limits,
     sandbox: Sandbox,
@@ -129,11 +129,11 @@ struct Serving {
 }
 
 impl Serving {
-    /// Refuses a file that publishes the working directory or a secret in use, as one may that was
-    /// cut off while it was written. A later cut looks like a change.
+    /// Refuses a file that publishes the working directory or a secret in use. A file truncated
+    /// during a write may do so; truncation at a later point looks like a change.
     ///
     /// # Errors
-    /// A sentence about it.
+    /// A sentence about the reason.
     fn check_reach(&self, newer: &Resolved<ServeConfig>) -> Result<(), String> {
         if self.resolved.has_lines && !newer.has_lines {
             return Err("the settings file says nothing any more: restart to do without it".into());
@@ -164,7 +164,7 @@ impl Serving {
     fn reload_configuration(&mut self) -> Result<(), String> {
         let newer = self.fixed.resolve()?;
         self.check_reach(&newer)?;
-        // The certificate is read by itself, and the user is who it is.
+        // The certificate is reloaded separately, and the user cannot change.
         let published = Published::by(&newer.config);
         let rates = rates(&newer.config);
         newer.check(|config| {
@@ -175,7 +175,7 @@ impl Serving {
             published.check(config)?;
             certificates::settings(config).map(drop)
         })?;
-        // What is missing is a mistake of another kind, which has its place in the file.
+        // A missing file is another kind of mistake, reported with its place in the file.
         let mut files = files::needs(&newer.config).files;
         files.retain(|(_, path)| path.exists());
         if let Some(path) = self.sandbox.first_outside(&files) {
@@ -185,7 +185,7 @@ impl Serving {
             ));
         }
         if let Err(why) = self.running.reload(&newer.config, &self.limits) {
-            // Found again with its place in the file, which opens the site once more.
+            // Find the mistake again with its place in the file, which opens the site once more.
             let inherited = Inherited::of(&newer.config);
             newer.check(|config| {
                 prepare::open_tls(config, None)?;
@@ -214,7 +214,7 @@ impl Serving {
 impl Operated for Serving {
     fn reload(&mut self) -> Vec<Part> {
         let log = self.running.reopen_log();
-        // It says which certificates there are.
+        // The configuration names the certificates, so it comes first.
         let configuration = ("the configuration", self.reload_configuration());
         let hosted = &self.running.hosted;
         let certificate = hosted.reload_certificate(|text| self.terminal.warn(text));
@@ -249,9 +249,9 @@ impl Operated for Serving {
     }
 }
 
-/// A check of the top level, or of a host, of the configuration `whole`. It finds the first thing
-/// that is wrong and can be known without starting: the root, the user, the rules, the files that
-/// it names. Its errors are sentences with what is wrong and what to do.
+/// Makes a check of the top level, or of a host, of the configuration `whole`. It finds the first
+/// mistake that can be found without starting: in the root, the user, the rules, the named files.
+/// Its errors are sentences with the mistake and the remedy.
 pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), String> + use<> {
     let published = Published::by(whole);
     let has_names = certificates::check_names(whole);
@@ -281,7 +281,7 @@ pub(crate) fn check(whole: &ServeConfig) -> impl Fn(&ServeConfig) -> Result<(), 
     }
 }
 
-/// Warnings that a start with this file would print: of files that are served by mistake, and of
+/// Warnings that a start with this file would print: about files that are published by mistake, and
 /// certificates that clients refuse.
 pub(crate) fn warnings(config: &ServeConfig, file: &Path) -> Vec<String> {
     let config = &ServeConfig { config: Some(file.to_owned()), ..config.clone() };
@@ -306,7 +306,7 @@ fn directory_glob(config: &ServeConfig) -> Option<String> {
     })
 }
 
-/// The first limits on requests that differ, as many as there may be.
+/// The distinct limits on requests, up to the maximum number.
 fn rates(whole: &ServeConfig) -> Vec<Rate> {
     let mut rates = Vec::new();
     for rate in whole.all().filter_map(|host| host.limit_requests) {
@@ -327,11 +327,10 @@ fn check_rate(config: &ServeConfig, rates: &[Rate]) -> Result<(), String> {
     }
 }
 
-/// Finds two addresses that one server cannot have. What else may be wrong with them, the kernel
-/// knows.
+/// Finds two addresses that one server cannot have at once. Other mistakes are found by the kernel.
 fn check_addresses(config: &ServeConfig) -> Result<(), String> {
     if config.common.engine.kind == EngineKind::Netstack {
-        // Its addresses and those of the kernel are apart.
+        // The netstack's addresses are separate from the kernel's.
         return Ok(());
     }
     let is_everywhere = |address: &Address| match address {
@@ -368,11 +367,11 @@ fn check_aliases(config: &ServeConfig) -> Result<(), String> {
     }
 }
 
-/// Inherited values of hosts, to be checked once.
+/// Values inherited by hosts, to be checked once.
 struct Inherited {
     redirects: Vec<RedirectSource>,
     pages: Option<Vec<String>>,
-    /// The site of the first host. `None`: it cannot be opened, which its own check says.
+    /// The site of the first host. `None`: it cannot be opened, which its own check reports.
     first: Option<Site>,
 }
 
@@ -383,7 +382,7 @@ impl Inherited {
     }
 }
 
-/// Finds what is wrong with redirects and with the site.
+/// Finds mistakes in redirects and in the site.
 fn check_rules(config: &ServeConfig, inherited: &Inherited) -> Result<(), String> {
     let is_inherited =
         config.redirects == inherited.redirects && config.pages() == inherited.pages.as_deref();
@@ -393,7 +392,7 @@ fn check_rules(config: &ServeConfig, inherited: &Inherited) -> Result<(), String
     engine::check(config, inherited.first.as_ref())
 }
 
-/// Checks that no setting is without the one that it belongs to.
+/// Checks that each setting comes with those that it requires.
 fn check_pairs(config: &ServeConfig) -> Result<(), String> {
     if config.proxies.is_empty() && config.proxy_header != ProxyHeader::default() {
         return Err(
@@ -456,7 +455,7 @@ fn check_root(config: &ServeConfig) -> Result<(), String> {
     Err(format!("'{root}' is a file; name the directory to serve: weft serve DIR"))
 }
 
-/// The tip for a port or an address without its flag, as in `python -m http.server 8080`.
+/// Tip for a port or address without its flag, as in `python -m http.server 8080`.
 pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
     let (host, port) = typed.rsplit_once(':').unwrap_or(("", typed));
     let is_address = port.parse::<u16>().is_ok() && !host.contains('/');
@@ -472,14 +471,14 @@ pub(crate) fn tip_for_port(typed: &str) -> Option<String> {
 }
 
 /// True if the first page is a 403: the directory has no index file, and neither listing nor
-/// fallback.
+/// fallback is on.
 fn shows_nothing(config: &ServeConfig) -> bool {
     let site = &config.site;
     let has_index = || config.index.iter().any(|name| site.root.join(name).exists());
     !config.only_named_hosts && !site.listing && site.spa_fallback.is_none() && !has_index()
 }
 
-/// True if all requests are answered with root's rights.
+/// True if requests are answered with root's rights.
 fn is_root(config: &ServeConfig) -> bool {
     config.common.user.is_none() && rustix::process::geteuid().is_root()
 }

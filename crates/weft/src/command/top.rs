@@ -89,7 +89,7 @@ pub(crate) fn run(matches: &ArgMatches, read: ReadServerFlags) -> Result<(), Fai
     }
 }
 
-/// A server that is watched.
+/// A server being watched.
 struct Watch {
     target: AdminTarget,
     interval: Duration,
@@ -102,7 +102,7 @@ impl Watch {
         let at_s = self.started.elapsed().as_secs_f64();
         let scrape = Scrape::parse(&text, at_s).filter(Scrape::is_of_weft);
         let scrape = scrape.ok_or("/metrics is not that of weft")?;
-        // A cache has none.
+        // A cache has no paths.
         let paths = self.target.get("/paths").ok();
         let paths = paths.and_then(|paths| serde_json::from_str(&paths).ok());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

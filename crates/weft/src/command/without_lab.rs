@@ -1,5 +1,5 @@
 //! The module `lab` in a build without the feature: there is no such command, and a
-//! [tip](crate::args) says how to get it.
+//! [tip](crate::args) explains how to get it.
 
 pub(crate) use std::convert::Infallible as LabCommand;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Keys of `--engine`: one table, of which its parser and its manual are made.
+//! Keys of `--engine`: one table for its parser and its manual.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -24,7 +24,7 @@ struct Engine {
 /// A key of an engine.
 struct Key {
     name: &'static str,
-    /// Words separated by bars, or the name of any other value.
+    /// Words separated by bars, or a placeholder for any other value.
     values: &'static str,
     default: &'static str,
     help: &'static str,
@@ -34,7 +34,7 @@ struct Key {
 /// Puts the value of a key into the choice.
 type Set = fn(&mut EngineChoice, &str) -> Result<(), String>;
 
-// A queue or a batch that is longer than this is a typing error.
+// Longest queue or batch; a longer one is a typing error.
 const STAGE_QUEUE_MAX: usize = 1_000_000;
 const STAGE_BATCH_MAX: usize = 10_000;
 
@@ -252,7 +252,7 @@ const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Keys that may be given several times, each time with another value.
+/// Keys that may be repeated with different values.
 const REPEATABLE: [&str; 2] = ["address", "gateway"];
 
 const DISPATCHER: Key = Key {
@@ -267,7 +267,7 @@ const DISPATCHER: Key = Key {
 };
 
 impl<C: AsMut<EngineChoice> + 'static> Setting<C> {
-    /// The choice of an engine, in both commands.
+    /// The setting `--engine`, for both commands.
     pub(crate) const ENGINE: Setting<C> = Setting::new("engine")
         .takes("NAME[:KEY=VALUE,...]", |config: &mut C, text| {
             *config.as_mut() = text.parse()?;
@@ -281,7 +281,7 @@ impl<C: AsMut<EngineChoice> + 'static> Setting<C> {
 impl FromStr for EngineChoice {
     type Err = String;
 
-    /// Reads `event` or `event:dispatcher=lap,accept=distributed`.
+    /// Parses `event` or `event:dispatcher=lap,accept=distributed`.
     fn from_str(text: &str) -> Result<EngineChoice, String> {
         let (name, pairs) = match text.split_once(':') {
             Some((name, pairs)) => (name, Some(pairs)),
@@ -344,10 +344,10 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 const COLUMN: usize = 27;
 const WIDTH: usize = 80;
 
-/// Writes what `--engine help` shows: each engine and its keys.
+/// Writes the output of `--engine help`: each engine and its keys.
 ///
 /// # Errors
-/// What writing reports.
+/// Errors of `out`.
 pub(crate) fn write_manual(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "--engine NAME[:KEY=VALUE,...]")?;
     for engine in ENGINES {
@@ -361,7 +361,7 @@ pub(crate) fn write_manual(out: &mut impl Write) -> io::Result<()> {
             if usage.len() > WIDTH
                 && let Some(bar) = usage[..WIDTH].rfind('|')
             {
-                // The rest of the words stands below the first one.
+                // The other words are aligned below the first one.
                 let rest = usage.split_off(bar + 1);
                 writeln!(out, "{usage}")?;
                 usage = format!("{:1$}{rest}", "", key.name.len() + 3);
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    /// Seen: `event:dispatcher=lap,dispatcher=poll` took the last one, and `event:` was `event`.
+    /// Seen: `event:dispatcher=lap,dispatcher=poll` used the last one, and `event:` was `event`.
     #[test]
     fn repeated_and_missing_keys_are_refused() {
         for (text, said) in [

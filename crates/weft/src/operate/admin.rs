@@ -1,9 +1,9 @@
 //! HTTP endpoint for operators: metrics, health, fibers.
 //!
-//! It runs on kernel threads of its own, so that it answers when every processor is busy. It is
+//! It runs on kernel threads of its own, so that it answers even if all processors are busy. It is
 //! deliberately not the web server: no keep-alive, no pipelining, `GET` and `HEAD` only, one
 //! request per connection, five seconds to receive it and five to send the reply. If no thread can
-//! be started, the accepting thread answers, one request after the other.
+//! be started, the accepting thread answers, one request after another.
 
 mod http;
 #[cfg(test)]
@@ -107,7 +107,7 @@ impl Route {
         )
     }
 
-    /// `/paths`: what `list` returns, as JSON.
+    /// `/paths`: the result of `list`, as JSON.
     pub(crate) fn paths(list: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Route {
         let about = "the most requested paths, as JSON; a sample under load";
         Route::new("/paths", "application/json", about, move |_| Reply::ok(format!("{}\n", list())))
@@ -163,7 +163,7 @@ impl Drop for Admin {
     fn drop(&mut self) {
         let stopped = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
         if let Some(acceptor) = self.acceptor.take().filter(|_| stopped) {
-            // A panic there was printed already.
+            // A panic there has been printed already.
             let _ = acceptor.join();
         }
     }
@@ -209,8 +209,8 @@ fn accept(bound: &Bound, slots: &Arc<AtomicUsize>, routes: &Arc<Vec<Route>>, spa
         Ok(stream) => stream,
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
         Err(_) => {
-            // No descriptors: the connection stays in the listen queue, so this would spin without
-            // a pause.
+            // No descriptors: the connection stays in the listen queue, so without a pause this
+            // would spin.
             return thread::sleep(Duration::from_millis(100));
         }
     };

@@ -1,4 +1,4 @@
-//! Files read as a whole, and files replaced as a whole: a full disk leaves the old file intact.
+//! Reading and replacing of whole files: a full disk leaves the old file intact.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -7,12 +7,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Replaces a file by a new one, which is written beside it first. A pipe or a device is written
+/// Replaces a file by a new one, which is first written beside it. A pipe or a device is written
 /// in place; so is a file in a directory where no file can be created. A file that cannot be
 /// replaced, such as a mount point, gets the bytes once all of them are on the disk.
 ///
 /// # Errors
-/// The kernel's error. A regular file is unchanged then.
+/// The kernel's error. A regular file is then unchanged.
 pub(crate) fn write(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -31,7 +31,7 @@ pub(crate) fn write(
         created => created?,
     };
     let put = written(file, write)
-        // Some file systems report only now that they are full.
+        // Some file systems report only here that they are full.
         .and_then(|file| file.sync_data())
         .and_then(|()| match fs::rename(&beside, &path) {
             // A mount point, or another user's file in a directory such as /tmp.
@@ -67,8 +67,8 @@ fn replaceable(path: &Path) -> Option<(PathBuf, Option<Metadata>)> {
     }
 }
 
-/// True if the path names an open descriptor, such as `/dev/stdout`, itself or by one link. A file
-/// behind it is also written by others.
+/// True if the path names an open descriptor, such as `/dev/stdout`, directly or by one link.
+/// Others may also write to a file behind it.
 fn is_descriptor(path: &Path) -> bool {
     let target = fs::read_link(path).unwrap_or_default();
     let descriptors = ["/dev/std", "/dev/fd/", "/proc/"];
@@ -106,7 +106,7 @@ fn written(file: File, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
 /// Reads the file or pipe at `path` to its end.
 ///
 /// # Errors
-/// If it cannot be read, or is longer than `bytes_max`, as an endless device is.
+/// If it cannot be read, or is longer than `bytes_max`, such as an endless device.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;
@@ -137,8 +137,8 @@ mod tests {
         Err(io::ErrorKind::StorageFull.into())
     }
 
-    /// Seen: a run whose result did not fit on the disk emptied the file of the run before. Cause:
-    /// opening a file for writing truncates it.
+    /// Seen: a run whose result did not fit on the disk emptied the file of the previous run.
+    /// Cause: opening a file for writing truncates it.
     #[test]
     fn failed_write_keeps_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["report"]);
     }
 
-    /// Seen (in review): a user's own `report.new` was removed, because it was the name beside.
+    /// Seen (in review): a user's own `report.new` was removed, because it was the temporary name.
     #[test]
     fn other_files_are_kept() {
         let folder = tempfile::tempdir().unwrap();

@@ -18,14 +18,14 @@ pub(crate) enum CgroupVersion {
     V2,
 }
 
-/// A soft and a hard limit. `None` is unlimited.
+/// A soft and a hard limit. `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) soft: Option<u64>,
     pub(crate) hard: Option<u64>,
 }
 
-/// Number of CPUs that affinity and the cgroup's quota allow, as std computes it.
+/// Number of CPUs allowed by affinity and the cgroup's quota, as computed by std.
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -36,13 +36,13 @@ impl Machine {
         Machine::at(Path::new("/"))
     }
 
-    /// A machine whose `/proc` and `/sys` lie under `root`.
+    /// A machine whose `/proc` and `/sys` are under `root`.
     fn at(root: &Path) -> Machine {
         Machine { root: root.to_owned() }
     }
 
-    /// Limit on the threads of all processes of this user together. The root user has none, unless
-    /// it is the root of a user namespace. setrlimit(2), `RLIMIT_NPROC`
+    /// Limit on the total threads of all processes of this user. The root user has none, unless it
+    /// is the root of a user namespace. setrlimit(2), `RLIMIT_NPROC`
     pub(crate) fn user_threads_max(&self) -> Option<u64> {
         let first = |path, name| {
             let text = self.text(path)?;
@@ -55,7 +55,7 @@ impl Machine {
         limit.parse().ok().filter(|_| !is_root)
     }
 
-    /// True if user ids here are others outside. user_namespaces(7)
+    /// True if user ids here differ from those outside. user_namespaces(7)
     fn maps_users(&self) -> bool {
         self.text("proc/self/uid_map")
             .is_some_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
@@ -116,7 +116,7 @@ impl Machine {
         let (version, folders) = self.cgroup_folders(controller)?;
         let file = if version == CgroupVersion::V1 { v1 } else { v2 };
         let limits = folders.iter().filter_map(|folder| number_in(&folder.join(file)));
-        // v1 writes "no limit" as the largest multiple of the page size that fits in 63 bits.
+        // v1 represents "no limit" by the largest multiple of the page size that fits in 63 bits.
         limits.filter(|limit| *limit < 1 << 60).min().map(|limit| (version, limit))
     }
 
@@ -141,7 +141,7 @@ impl Machine {
     }
 
     fn folders_up(&self, path: &str, (top, point): (&str, &str)) -> Vec<PathBuf> {
-        // In a container the mount shows only the part of the hierarchy below `top`.
+        // In a container the mount only shows the part of the hierarchy below `top`.
         let below = path.strip_prefix(top.trim_end_matches('/')).unwrap_or("");
         let point = self.root.join(point.trim_start_matches('/'));
         let leaf = point.join(below.trim_start_matches('/'));
@@ -169,7 +169,7 @@ fn number_in(path: &Path) -> Option<u64> {
 pub(crate) const RAISE_THREADS: &str =
     "raise the limit on threads (ulimit -u; LimitNPROC= and TasksMax= in a systemd unit)";
 
-/// The error message for threads of `what` that did not start. The kernel does not say which limit
+/// The error message for threads of `what` that did not start. The kernel does not tell which limit
 /// was reached. pthread_create(3)
 pub(crate) fn why_no_threads(what: &str, error: &io::Error) -> String {
     match error.kind() {

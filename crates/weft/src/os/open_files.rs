@@ -1,15 +1,15 @@
-//! The limit on open files, which bounds the connections.
+//! The limit on open files, which limits the connections.
 
 use ::serve::limits::raise_nofile;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failure;
 
-/// Raises the limit for the `connections` that `option` asks for and `others` more files; returns
+/// Raises the limit for the `connections` requested by `option` and `others` more files; returns
 /// the new limit.
 ///
 /// # Errors
-/// A sentence that says what to raise, if the limit stays too low.
+/// A sentence that names the limit to raise, if it stays too low.
 pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result<u64, Failure> {
     let wanted = connections as u64 + others;
     raise_hard_nofile(wanted);
@@ -23,7 +23,7 @@ pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result
     Ok(nofile)
 }
 
-/// Root may raise the hard limit; other users may not.
+/// Raises the hard limit, which only root may do.
 fn raise_hard_nofile(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < wanted) {

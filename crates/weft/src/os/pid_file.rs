@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::failure::Failure;
 use crate::os::files;
 
-/// The pid file. It is deleted when the server ends.
+/// The pid file, deleted when the server ends.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
@@ -37,7 +37,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Neither a device nor the file of a newer server is deleted.
+        // Do not delete a device, or the file of a newer server.
         let is_file = fs::metadata(&self.path).is_ok_and(|there| there.is_file());
         if is_file && fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
             // The new user may not be allowed to delete it; the next start overwrites it.
@@ -75,7 +75,7 @@ mod tests {
         fs::write(&path, "1\n").unwrap();
         drop(pid_file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
-        // A pipe in place of a device.
+        // A pipe instead of a device.
         let fifo = folder.path().join("fifo");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();

@@ -10,11 +10,11 @@ use crate::value::Account;
 pub(crate) struct Ids {
     pub(crate) user: libc::uid_t,
     pub(crate) group: libc::gid_t,
-    /// Name of the user, to look up supplementary groups; without it there are none.
+    /// Name of the user, for its supplementary groups; without it there are none.
     name: Option<CString>,
 }
 
-/// Resolves an account by the system's database (nsswitch.conf(5)), or as numbers.
+/// Resolves an account in the system's database (nsswitch.conf(5)), or as numbers.
 ///
 /// # Errors
 /// A sentence that names the unknown user or group.
@@ -39,7 +39,7 @@ pub(crate) fn find(account: &Account) -> Result<Ids, String> {
 }
 
 /// Changes the process's user, group and supplementary groups to `ids`, irrevocably. Does nothing
-/// if user and group are those already.
+/// if user and group are these already.
 ///
 /// glibc applies the change to all threads of the process (nptl(7)), but not to the kernel's own
 /// threads behind an io_uring: call it before a ring is created.

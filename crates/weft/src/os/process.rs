@@ -11,7 +11,7 @@ use ::serve::metrics::MetricsWriter;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// True until a reload fails, as in Prometheus itself.
+/// False after a failed reload, true before the first; as in Prometheus itself.
 static LAST_RELOAD_WAS_WHOLE: AtomicBool = AtomicBool::new(true);
 
 /// Records the result of a reload for the metrics.
@@ -19,7 +19,7 @@ pub(crate) fn note_reload(is_whole: bool) {
     LAST_RELOAD_WAS_WHOLE.store(is_whole, Ordering::Relaxed);
 }
 
-/// Writes the metrics. Values that `/proc` lacks, as in some sandboxes, are left out.
+/// Writes the metrics. Values missing in `/proc`, as in some sandboxes, are left out.
 pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     let help = "Version of the build; the value is always 1.";
     let version = [("version", env!("CARGO_PKG_VERSION"))];
@@ -38,7 +38,7 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
         out.seconds("weft_thread_cpu_seconds_total", help, &labels, seconds(ticks));
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        // One of them reads the list.
+        // One of them belongs to the listing itself.
         let open = entries.count().saturating_sub(1) as f64;
         let help = "Open file descriptors.";
         out.gauge("process_open_fds", help, &[], open);
@@ -49,15 +49,15 @@ pub(crate) fn write_metrics(out: &mut MetricsWriter) {
     out.gauge("process_max_fds", help, &[], max);
 }
 
-/// Threads whose time is read. A server with a thread per connection has more of them, and they do
-/// not matter one by one.
+/// Most threads whose time is read. A server with a thread per connection has more, and single
+/// threads do not matter there.
 const THREADS_READ_MAX: usize = 256;
 
-/// Ticks by name of thread: those of living threads at the last reading, and what has to be added,
-/// since the threads of a name that have ended are not there any more.
+/// Ticks by thread name: the sum of living threads at the last reading, and an offset for ended
+/// threads of the name.
 static TICKS: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
-/// Ticks by name of thread. They never fall.
+/// Ticks by thread name. They never decrease.
 fn ticks_of_threads() -> BTreeMap<String, u64> {
     let mut ticks: BTreeMap<String, u64> = BTreeMap::new();
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten();

@@ -1,14 +1,14 @@
-//! Sandbox of a server: what the process gives up for good once its sockets are open.
+//! Sandbox of a server: rights that the process gives up for good once its sockets are open.
 //!
 //! | layer | holds |
 //! |---|---|
-//! | [Landlock](files) | files are read beneath the roots and beside the files of the configuration, and written where logs and snapshots lie; no TCP port is bound or connected to; no signal and no abstract socket leaves the process |
+//! | [Landlock](files) | files can be read below the roots and beside the files of the configuration, and written in the directories of logs and snapshots; no TCP port can be bound or connected to; no signal and no abstract socket leaves the process |
 //! | [seccomp](calls) | system calls that a server does not make fail with `ENOSYS` |
 //! | `no_new_privs` | comes with both: no program gains rights |
 //!
-//! Both are inherited by the threads that the caller starts afterwards, and bind no others. They
-//! cannot be lifted or widened: a reload that needs more has to be a restart. Landlock also holds
-//! for requests through io_uring, which seccomp does not see.
+//! Both are inherited by threads started afterwards, and do not affect others. They cannot be
+//! lifted or widened: a reload that needs more requires a restart. Landlock also applies to
+//! requests through io_uring, which seccomp does not see.
 
 mod calls;
 mod files;
@@ -23,14 +23,14 @@ use files::Granted;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SandboxMode {
     Off,
-    /// As much as the kernel has.
+    /// As much as the kernel supports.
     #[default]
     Try,
     /// Both Landlock and seccomp, or no start.
     Require,
 }
 
-/// Right to a path. `File` and the rights below it cover what lies beneath the path's directory,
+/// Right to a path. `File` and the rights below it cover everything below the path's directory,
 /// because the file may be replaced by another of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
@@ -48,7 +48,7 @@ pub(crate) enum Right {
     State,
 }
 
-/// What a server needs after its start.
+/// Needs of a server after its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Needs {
     pub(crate) files: Vec<(Right, PathBuf)>,
@@ -56,11 +56,11 @@ pub(crate) struct Needs {
     pub(crate) is_client: bool,
     /// True if a thread may use io_uring.
     pub(crate) has_rings: bool,
-    /// A network device of its own, which is asked for its state while it runs.
+    /// A network device of its own, whose state is queried at run time.
     pub(crate) has_device: bool,
 }
 
-/// The sandbox of this process, or what is there of one.
+/// The sandbox of this process, as far as it was established.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     granted: Option<Granted>,
@@ -68,10 +68,10 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Confines the calling thread and those that it starts from now on.
+    /// Confines the calling thread and those that it starts afterwards.
     ///
     /// # Errors
-    /// A sentence with what is missing, if `mode` requires it.
+    /// A sentence with the missing feature, if `mode` requires it.
     pub(crate) fn enter(mode: SandboxMode, needs: &Needs) -> Result<Sandbox, String> {
         if mode == SandboxMode::Off {
             return Ok(Sandbox { granted: None, description: "off".to_owned() });
@@ -97,12 +97,12 @@ impl Sandbox {
         })
     }
 
-    /// What holds, and what is missing, in a few words.
+    /// A short text: active and missing layers.
     pub(crate) fn describe(&self) -> &str {
         &self.description
     }
 
-    /// The first path to which these rights were not given at the start.
+    /// The first path for which the right was not granted at the start.
     pub(crate) fn first_outside<'a>(&self, files: &'a [(Right, PathBuf)]) -> Option<&'a Path> {
         let granted = self.granted.as_ref()?;
         let mut paths = files.iter().filter(|(right, path)| !granted.covers(*right, path));

@@ -23,10 +23,10 @@ use signal_hook::low_level;
 /// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// SIGTERM, SIGINT from Ctrl-C, SIGHUP because the terminal of the server was closed: stop,
-    /// letting requests finish.
+    /// SIGTERM, SIGINT from Ctrl-C, SIGHUP because the server's terminal was closed: stop, and let
+    /// requests finish.
     Stop,
-    /// SIGHUP: read the configuration again and reopen the logs.
+    /// SIGHUP: reload the configuration and reopen the logs.
     Reload,
     /// SIGUSR1: print the state of the server.
     Dump,
@@ -37,18 +37,18 @@ pub(crate) enum Signal {
 #[derive(Debug)]
 pub(crate) struct Signals {
     handle: Handle,
-    /// Signals that no thread receives yet.
+    /// Signals without a receiving thread yet.
     waiting: Option<(Pending, Hangup)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Signals {
-    /// Installs the handlers. Signals wait until [`start`](Signals::start). Call it once, before
-    /// threads start.
+    /// Installs the handlers. Signals are queued until [`start`](Signals::start). Call it once,
+    /// before threads start.
     ///
-    /// Other threads need no code for signals: the handler only notes the signal, and `SA_RESTART`
-    /// restarts the interrupted call. Calls that are never restarted, such as poll(2) and
-    /// io_uring_enter(2), return `EINTR`. signal(7)
+    /// Other threads need no code for signals: the handler only records the signal, and
+    /// `SA_RESTART` restarts the interrupted call. Calls that are never restarted, such as poll(2)
+    /// and io_uring_enter(2), return `EINTR`. signal(7)
     ///
     /// # Errors
     /// If handlers cannot be installed, or no descriptor can be created.
@@ -59,7 +59,7 @@ impl Signals {
         Ok(Signals { handle: pending.handle(), waiting: Some((pending, hangup)), thread: None })
     }
 
-    /// Calls `act` with each signal on a thread of its own, one at a time.
+    /// Calls `act` with each signal, one at a time, on a thread of its own.
     ///
     /// # Errors
     /// If no thread can be created.
@@ -78,7 +78,7 @@ impl Drop for Signals {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // A panic there was printed already.
+            // A panic there has been printed already.
             let _ = thread.join();
         }
     }
@@ -124,12 +124,12 @@ pub(crate) fn exit_at_second(numbers: &[i32]) -> io::Result<()> {
 #[derive(Debug, Default)]
 struct First(AtomicU64);
 
-/// Time in which the same signal counts as a repetition. timeout(1) passes each signal on, to its
-/// child and to the process group, so one Ctrl-C in a terminal arrives three times.
+/// Time within which the same signal counts as a repetition. timeout(1) passes each signal on, to
+/// its child and to the process group, so one Ctrl-C in a terminal arrives three times.
 const REPEAT_MS: u64 = 200;
 
 impl First {
-    /// True if an earlier signal asked to stop already, and this one is not its repetition.
+    /// True if an earlier signal has requested a stop, and this one is not its repetition.
     fn is_before(&self, number: i32, now_ms: u64) -> bool {
         let own = now_ms << 8 | number as u64;
         let relaxed = Ordering::Relaxed;
@@ -168,7 +168,7 @@ impl Hangup {
     }
 }
 
-/// Opening /dev/tty fails without a controlling terminal. tty(4)
+/// True with a controlling terminal; without one /dev/tty cannot be opened. tty(4)
 fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The body of the child process of [`Server`]; not a test by itself.
+    /// Body of the child process of [`Server`]; not a test by itself.
     #[test]
     fn the_child() {
         if std::env::var_os(CHILD).is_none() {
@@ -239,7 +239,7 @@ mod tests {
         signals.start(|signal| println!("got {signal:?}")).unwrap();
         assert!(is_ignored(SIGPIPE));
         println!("ready");
-        // Ends by itself even if the test fails to end it.
+        // It ends by itself even if the test fails to end it.
         thread::sleep(std::time::Duration::from_secs(20));
     }
 
@@ -283,7 +283,7 @@ mod tests {
             let mut server = Server::start();
             server.send(first);
             server.expect("got Stop");
-            // The same signal at once would not count.
+            // The same signal would not count so soon.
             let ended = loop {
                 server.send(second);
                 if let Some(ended) = server.child.try_wait().unwrap() {

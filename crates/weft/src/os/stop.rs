@@ -1,4 +1,4 @@
-//! Early end, by a signal, of commands that end by themselves: `weft load`, `weft lab`.
+//! Early end by a signal, for commands that end by themselves: `weft load`, `weft lab`.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Stop {
         Ok(())
     }
 
-    /// Exit code of the signal, if one came.
+    /// Exit code of the signal, if one was received.
     pub(crate) fn code(&self) -> Option<u8> {
         let signal = self.signal.load(Ordering::Acquire);
         (signal != 0).then(|| code_of(signal))

@@ -1,4 +1,4 @@
-//! The rows as flags of a command line: their clap arguments, and the texts that were typed.
+//! The rows as flags of a command line: their clap arguments, and the parsed texts.
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -14,7 +14,7 @@ pub(crate) fn add<C: Config>(command: Command) -> Command {
     })
 }
 
-/// The arguments that a row makes: one, or two for a switch.
+/// The clap arguments of a row: one, or two for a switch.
 pub(crate) fn arguments<C: Config>(heading: &'static str, setting: &Setting<C>) -> Vec<Arg> {
     let heading = Some(heading).filter(|heading| !heading.is_empty());
     let arg = |name: String| {
@@ -40,7 +40,7 @@ pub(crate) fn arguments<C: Config>(heading: &'static str, setting: &Setting<C>) 
     }]
 }
 
-// `--name` and `--no-name`; the last one typed holds, and the help shows the one that changes
+// Makes `--name` and `--no-name`. The last one typed applies; the help shows the one that changes
 // something.
 fn switch_arguments<C>(setting: &Setting<C>, on: Arg, off: Arg) -> Vec<Arg> {
     let is_on = setting.is_on_by_default();
@@ -85,7 +85,7 @@ fn long_help<C: Config>(setting: &Setting<C>) -> String {
     format!("{text}\n\n{}", notes.join(" "))
 }
 
-/// The settings that were typed.
+/// The settings from the command line.
 pub(crate) fn typed<C: Config>(matches: &ArgMatches) -> Layer {
     let mut layer = Layer::new();
     for setting in flags::<C>() {

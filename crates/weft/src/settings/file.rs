@@ -12,7 +12,7 @@ use super::{Config, Kind, Scope, Setting, rows};
 use crate::hints::{MOVED, OTHER_KEYS};
 use crate::os::files;
 
-/// A configuration is not longer, also with thousands of rules or hosts.
+/// Longest configuration, including those with thousands of rules or hosts.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// Most hosts of a file.
@@ -23,12 +23,12 @@ const HOSTS_MAX: usize = 32_768;
 pub(super) struct FileLayers {
     /// The top level.
     pub(super) top: Layer,
-    /// A layer for each `[[host]]`.
+    /// One layer per `[[host]]`.
     pub(super) hosts: Vec<Layer>,
 }
 
 /// Reads the file into `layers`, with a mistake for each key that is unknown or has a value of a
-/// wrong shape, and for what is no TOML.
+/// wrong type, and for invalid TOML.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -71,7 +71,7 @@ pub(super) fn read<C: Config>(
 
 struct Reader<'a> {
     path: &'a Path,
-    /// Places of the line breaks: a file has a place for each of thousands of rules.
+    /// Positions of the line breaks: a file may have thousands of rules, each with a place.
     line_ends: Vec<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Place {
     }
 }
 
-/// True for the `[[host]]` tables of a configuration that has hosts.
+/// True for the `[[host]]` tables in a configuration that supports hosts.
 fn is_hosts<C: Config>(key: &Key<'_>, value: &DeArray<'_>) -> bool {
     let mut items = value.iter();
     key.get_ref() == HOST
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         Err(self.wrong(value.span().start, &why))
     }
 
-    /// The setting of a key, which may also be the name of a setting's table.
+    /// The setting of a key; the key may also be the name of a setting's table.
     fn setting<C: Config>(
         &self,
         key: &Key<'_>,
@@ -220,8 +220,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A table of rules: `KEY = "VALUE"` is the text `KEY=VALUE`. In `headers` a key is a header's
-    /// name, or a glob with a table of headers.
+    /// Reads a table of rules: `KEY = "VALUE"` is the text `KEY=VALUE`. In `headers` a key is a
+    /// header's name, or a glob with a table of headers.
     fn table(&self, name: &str, table: &DeTable<'_>) -> Result<Vec<SettingText>, Mistake> {
         let mut said = Vec::new();
         let mut say = |value: &Value<'_>, rule: String, sign: &str| -> Result<(), Mistake> {
@@ -287,19 +287,19 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The entries as they stand in the file: which rule comes first matters.
+/// The entries in the order of the file, which matters for rules.
 fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Value<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-/// A glob with its `=` in a class, so that the first plain `=` is the rule's.
+/// A glob with its `=` in a character class, so that the first plain `=` is the rule's.
 fn escape(glob: &str) -> String {
     if glob.contains('[') { glob.to_owned() } else { glob.replace('=', "[=]") }
 }
 
-/// Every key and table that may stand in a place.
+/// Every key and table that is allowed in a place.
 fn keys<C: Config>(place: Place) -> impl Iterator<Item = String> {
     let settings = rows::<C>().filter(move |setting| place.may_set(setting));
     settings.flat_map(|setting| {

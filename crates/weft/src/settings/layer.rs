@@ -1,13 +1,12 @@
-//! Layer: the texts of one place that can set something, each with its place.
+//! Layer: the texts from one source of settings, each with its place.
 
 use std::collections::BTreeMap;
 
-/// The texts of one place, by the setting's name. A place that does not mention a setting has no
-/// entry for it; a list that it sets to nothing is an entry without texts.
+/// The texts from one source, by the setting's name. A setting that is not mentioned has no entry;
+/// a list that is set to nothing has an entry without texts.
 pub(crate) type Layer = BTreeMap<&'static str, Vec<SettingText>>;
 
-/// The key of the tables of hosts. If there are any, the top level has an entry without texts for
-/// it.
+/// The key of the hosts' tables. If there are any, the top level has an entry without texts for it.
 pub(crate) const HOST: &str = "host";
 
 /// A text and its place.
@@ -16,7 +15,7 @@ pub(crate) struct SettingText {
     pub(crate) text: String,
     /// `--listen`, `WEFT_LISTEN` or `serve.toml:3: listen`.
     pub(crate) place: String,
-    /// The line of the file, or 0 if the place is no file.
+    /// The line in the file; 0 for other sources.
     pub(super) line: usize,
 }
 
@@ -24,7 +23,7 @@ pub(crate) struct SettingText {
 #[derive(Debug)]
 pub(crate) struct Mistake {
     pub(crate) sentence: String,
-    /// The line of the file, or 0 if it is not about a file.
+    /// The line in the file; 0 if it does not concern a file.
     pub(super) line: usize,
 }
 
@@ -34,14 +33,14 @@ impl SettingText {
         SettingText { text: text.to_owned(), place: place.to_owned(), line: 0 }
     }
 
-    /// The text behind its place.
+    /// The text, prefixed by its place.
     pub(crate) fn show(&self) -> String {
         format!("{}: {}", self.place, self.text)
     }
 
     /// Mistake in this text.
     pub(super) fn wrong(&self, why: &str) -> Mistake {
-        // The directory is typed without a flag, and the reason names it. What begins with a flag
+        // The directory has no flag, and the reason names it. A reason that begins with a flag
         // needs no other flag before it.
         let names_flag =
             why.starts_with(&self.place) || self.place.starts_with("--") && why.starts_with("--");
@@ -62,7 +61,7 @@ impl Mistake {
     }
 }
 
-/// The name that was probably meant: the nearest by letters, if it is near.
+/// The probably intended name: the nearest one by edit distance, if it is near.
 pub(crate) fn nearest(typed: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let scored = names.map(|name| (strsim::damerau_levenshtein(typed, &name), name));
     let (distance, name) = scored.min()?;

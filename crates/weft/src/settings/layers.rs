@@ -1,6 +1,5 @@
-//! From texts to values. Each place that can set something is a layer of texts, and one parser for
-//! each setting turns a text into a value. So a flag, a variable and a key cannot mean different
-//! things.
+//! Resolution of settings. Flags, environment, file and hosts are layers of texts; one parser for
+//! each setting turns a text into a value. So a flag, a variable and a key have the same meaning.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -11,7 +10,7 @@ use super::layer::{HOST, Layer, Mistake, SettingText, nearest};
 use super::{Config, Default, Kind, Reload, Scope, Separator, Setting, rows};
 use crate::hints::MOVED;
 
-/// A line for each mistake, as they stand in the file.
+/// One line for each mistake, in the order of the file.
 fn none_of(mut mistakes: Vec<Mistake>) -> Result<(), String> {
     mistakes.sort_by_key(|mistake| mistake.line);
     let sentences = mistakes.into_iter().map(|mistake| mistake.sentence);
@@ -21,7 +20,7 @@ fn none_of(mut mistakes: Vec<Mistake>) -> Result<(), String> {
     }
 }
 
-/// The flags and the environment: what stays the same when the file is read again.
+/// The flags and the environment, which stay the same when the file is read again.
 #[derive(Clone, Debug, std::default::Default)]
 pub(crate) struct Fixed {
     pub(crate) flags: Layer,
@@ -50,8 +49,8 @@ impl Fixed {
     }
 }
 
-/// Reads one file, without flags and environment, and has the check that `check` makes of the whole
-/// look at what is meant.
+/// Reads one file, without flags and environment. The check that `check` returns for the whole file
+/// is run on each configuration.
 ///
 /// # Errors
 /// A line for each mistake, with the place and what to do.
@@ -94,7 +93,7 @@ fn gather<C: Config>(
         inherited.remove(setting.name);
     }
     if !hosts.is_empty() {
-        // For `conclude`.
+        // Lets `conclude` see that this layer is a host's.
         said.insert(HOST, Vec::new());
     }
     let hosts: Vec<_> = hosts.iter().map(|host| right::<C>(&[host], mistakes)).collect();
@@ -117,10 +116,10 @@ fn gather<C: Config>(
     resolved
 }
 
-/// Most values that all hosts together inherit, of some 200 bytes each. A file counts as one.
+/// Limit on values that hosts inherit, all together; some 200 bytes each. A file counts as one.
 const INHERITED_MAX: usize = 1 << 20;
 
-/// A mistake for each name that two hosts have.
+/// One mistake for each name that two hosts share.
 fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
     let mut lines = HashMap::new();
     let names = hosts.iter().flat_map(|host| [host.get("names"), host.get("aliases")]);
@@ -134,7 +133,7 @@ fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
     twice.collect()
 }
 
-/// The texts that hold, without those that are mistakes.
+/// The texts that apply, without mistakes: each setting's from the first layer that has it.
 fn right<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Layer {
     let mut right = Layer::new();
     for setting in rows::<C>() {
@@ -147,7 +146,7 @@ fn right<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Layer {
             set.is_ok()
         };
         let kept: Vec<_> = said.iter().filter(is_right).cloned().collect();
-        // If no text is right, the default is the best guess.
+        // If no text is valid, the default is the best guess.
         if said.is_empty() || !kept.is_empty() {
             right.insert(setting.name, kept);
         }
@@ -155,7 +154,7 @@ fn right<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Layer {
     right
 }
 
-/// Configuration of a layer without mistakes.
+/// Configuration from a layer without mistakes.
 fn config_of<C: Config>(layer: &Layer) -> C {
     let mut config = C::default();
     for setting in rows::<C>() {
@@ -173,35 +172,35 @@ fn config_of<C: Config>(layer: &Layer) -> C {
     config
 }
 
-/// A configuration and what it came from.
+/// A configuration and the texts it was made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved<C> {
     pub(crate) config: C,
-    /// True if the file says something, also if flags or environment override it.
+    /// True if the file sets something, even if flags or environment override it.
     pub(crate) has_lines: bool,
     said: Layer,
-    /// Texts of the top level that hold for hosts.
+    /// Texts of the top level that hosts inherit.
     inherited: Layer,
-    /// Texts of each host, without what it inherits.
+    /// Texts of each host, without inherited ones.
     hosts: Vec<Layer>,
 }
 
 impl<C: Config> Resolved<C> {
-    /// The texts of settings that only a restart applies. None of a host is among them.
+    /// The texts of settings that only a restart applies. Hosts have no such settings.
     pub(crate) fn fixed(&self) -> Layer {
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let texts = only_restart.map(|setting| (setting.name, self.said.get(setting.name)));
         texts.filter_map(|(name, said)| Some((name, said?.clone()))).collect()
     }
 
-    /// The settings that differ from those that were [`fixed`](Resolved::fixed) at the start.
+    /// The settings that differ from `started`, the [`fixed`](Resolved::fixed) ones of the start.
     pub(crate) fn needs_restart(&self, started: &Layer) -> Vec<&'static str> {
         let only_restart = rows::<C>().filter(|setting| setting.reload == Reload::Restart);
         let names = only_restart.map(|setting| setting.name);
         names.filter(|name| texts(&self.said, name) != texts(started, name)).collect()
     }
 
-    /// True if a text sets it at the top level, or in each host.
+    /// True if the setting is set at the top level, or in every host.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         let in_hosts = self.hosts.iter().all(|host| host.contains_key(name));
         self.said.contains_key(name) || !self.hosts.is_empty() && in_hosts
@@ -212,15 +211,15 @@ impl<C: Config> Resolved<C> {
         &self.said
     }
 
-    /// The texts of a host, with what it inherits.
+    /// The texts of a host, with inherited ones.
     pub(crate) fn host(&self, nth: usize) -> Layer {
         let mut host = self.inherited.clone();
         host.extend(self.hosts[nth].clone());
         host
     }
 
-    /// Finds mistakes that only all values together show, and names the place of each: the text
-    /// without which `check` finds another mistake, or none.
+    /// Finds mistakes that show only when all values are combined. Each is reported at the place of
+    /// its text: the one without which `check` finds another mistake, or none.
     ///
     /// # Errors
     /// A line for each mistake.
@@ -234,7 +233,7 @@ impl<C: Config> Resolved<C> {
         let mut known: HashSet<_> = sentences.collect();
         for nth in 0..self.hosts.len() {
             let of_host = blame(&self.host(nth), &check, &blamed).into_iter();
-            // What a host inherits is reported once.
+            // An inherited mistake is reported once.
             blamed.extend(of_host.filter(|it| known.insert(it.mistake.sentence.clone())));
         }
         blamed.into_iter().map(|blamed| blamed.mistake).collect()
@@ -246,15 +245,15 @@ fn texts<'a>(layer: &'a Layer, name: &str) -> Option<Vec<&'a str>> {
     Some(said.map(|said| said.text.as_str()).collect())
 }
 
-/// A mistake that a check has found, and the text to blame, if there is one.
+/// A mistake that a check has found, and the text at fault, if there is one.
 struct Blamed {
     why: String,
     mistake: Mistake,
     said: Option<(&'static str, SettingText)>,
 }
 
-/// The mistakes of one layer that `check` finds. `known` are those of layers with which this one
-/// may share texts.
+/// The mistakes that `check` finds in one layer. `known` are the mistakes of layers that may share
+/// texts with this one.
 fn blame<C: Config>(
     layer: &Layer,
     check: &impl Fn(&C) -> Result<(), String>,
@@ -282,7 +281,7 @@ fn blame<C: Config>(
         let said = Some((name, said));
         blamed.push(Blamed { why, mistake, said });
         if name == "root" {
-            // Files beneath it cannot be checked.
+            // Files beneath an invalid root cannot be checked.
             rest.remove("error-page");
             rest.remove("spa");
         }
@@ -292,7 +291,7 @@ fn blame<C: Config>(
             _ => "",
         };
         if rest.get(other).is_some_and(|said| at < said.len()) {
-            // One says nothing without the other.
+            // A certificate means nothing without its key, nor a key without its certificate.
             rest = without(&rest, other, at).0;
         }
         layer = rest;
@@ -300,11 +299,11 @@ fn blame<C: Config>(
     blamed
 }
 
-/// Other checks depend on these, so they are reported last, in this order.
+/// Settings that other checks depend on: blamed last, in this order.
 const TO_BLAME_LAST: [&str; 4] = ["tls-key", "engine", "root", "tls-cert"];
 
-/// The text to blame for a mistake: of a setting without which there `is_other`, or none, the first
-/// without which and those before it there is. So few checks find one of thousands.
+/// The text at fault: of the first setting without which `is_other` holds, the last text of the
+/// shortest prefix without which it holds. A binary search needs few checks for thousands of texts.
 fn culprit(layer: &Layer, is_other: impl Fn(&Layer) -> bool) -> Option<(&'static str, usize)> {
     let names = layer.keys().copied();
     let names = names.filter(|name| !layer[name].is_empty());
@@ -344,10 +343,10 @@ fn without(layer: &Layer, name: &'static str, at: usize) -> (Layer, SettingText)
     (layer, one)
 }
 
-/// The layer of the environment, and a warning for each `WEFT_` variable that is no setting.
+/// The layer of the environment, and a warning for each `WEFT_` variable that is not a setting.
 ///
 /// # Errors
-/// A line for each variable whose setting was moved, or whose value is no text.
+/// One line for each variable whose setting was moved, or whose value is not UTF-8.
 pub(crate) fn environment<C: Config>(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<(Layer, Vec<String>), String> {
@@ -362,7 +361,7 @@ pub(crate) fn environment<C: Config>(
         let Some(setting) = settings().find(|setting| setting.env() == variable) else {
             let name = variable["WEFT_".len()..].to_ascii_lowercase().replace('_', "-");
             if let Some(new) = MOVED.find(&name) {
-                // An empty variable says nothing.
+                // An empty variable counts as not set.
                 if !text.is_empty() {
                     let why =
                         format!("{variable} is now part of WEFT_ENGINE, as in: WEFT_ENGINE={new}");
@@ -382,7 +381,7 @@ pub(crate) fn environment<C: Config>(
             mistakes.push(Mistake::new(why));
             continue;
         };
-        // systemd units and shells cannot always unset; an empty variable says nothing.
+        // Empty counts as not set: systemd units and shells cannot always unset a variable.
         if !text.is_empty() {
             let texts = split(setting, text).into_iter();
             let said = texts.map(|text| SettingText::new(text, variable));
@@ -482,7 +481,7 @@ mod tests {
         }
     }
 
-    // A value that is not the default.
+    // A value other than the default.
     fn sample(setting: &Setting<ServeConfig>) -> &'static str {
         match (&setting.kind, setting.name) {
             (Kind::Switch(_), _) => ["true", "false"][usize::from(setting.is_on_by_default())],
@@ -601,7 +600,7 @@ mod tests {
         ] {
             assert!(wrong(text).starts_with(why), "{text}: {}", wrong(text));
         }
-        // What the top level says wrong is not said again for each host.
+        // A mistake at the top level is not repeated for each host.
         let inherited = wrong("listing = 3\n[[host]]\nnames = 'a'\n[[host]]\nnames = 'b'");
         assert_eq!(inherited.lines().count(), 1, "{inherited}");
     }
@@ -621,8 +620,8 @@ mod tests {
 
     #[test]
     fn every_mistake_of_a_file_is_told_at_once() {
-        // Seen: one mistake was told at a time, and those that only a look at the site finds
-        // without file, line and key.
+        // Seen: mistakes were reported one at a time, and mistakes that only a check of the site
+        // finds without file, line and key.
         let text = "workres = 4\nidle_timeout = 75\nworkers = 1.5\nindex = ['a', 'b/c', 'd/e']\n";
         let told = toml(text).unwrap_err();
         let places: Vec<_> = told.lines().map(|line| line.split(' ').next().unwrap()).collect();
@@ -655,7 +654,7 @@ mod tests {
         );
     }
 
-    /// Seen: a circle among 10,000 redirects of the file was looked for with 10,000 checks.
+    /// Seen: finding a loop among 10,000 redirects of the file took 10,000 checks.
     #[test]
     fn few_checks_find_one_of_thousands() {
         let texts: Vec<_> = (0..10_000).map(|nth| format!("n{nth}")).collect();
@@ -690,7 +689,7 @@ mod tests {
         assert!(why.starts_with("1025 hosts inherit 1024 values each"), "{why}");
     }
 
-    /// A limit that a host cannot have says why.
+    /// The error for a limit that a host cannot have gives the reason.
     #[test]
     fn limits_of_a_host_or_why_not() {
         let set = |line: &str| toml(&format!("{line}\n[[host]]\nnames = 'a'\n{line}\n"));
@@ -729,7 +728,7 @@ mod tests {
         assert!(why.contains("engine = \"fiber:io=uring\""), "{why}");
         let why = toml("multi_accept = false").unwrap_err();
         assert!(why.contains("engine = \"event:multi-accept=off\""), "{why}");
-        // Seen: `WEFT_IO=epoll` was only warned of, and the server ran with other settings.
+        // Seen: `WEFT_IO=epoll` only gave a warning, and the server ran with other settings.
         let old = [("WEFT_STAGE_QUEUE", "9"), ("WEFT_IO", "epoll")];
         let old = old.map(|(name, text)| (name.into(), text.into()));
         let why = environment::<ServeConfig>(old.into_iter()).unwrap_err();
@@ -747,7 +746,7 @@ mod tests {
         assert!(layer.is_empty());
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("did you mean WEFT_WORKERS?"), "{warnings:?}");
-        // Seen: WEFT_FOO was taken for WEFT_ROOT: the letters of `WEFT_` counted as right.
+        // Seen: WEFT_FOO was taken for WEFT_ROOT, because the letters of `WEFT_` counted.
         for unlike in ["WEFT_FOO", "WEFT_NAMES"] {
             let warnings = env(&[(unlike, "2")]).1;
             assert_eq!(warnings, [format!("{unlike} in the environment is not a setting")]);

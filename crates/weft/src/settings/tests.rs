@@ -25,8 +25,7 @@ fn every_setting_has_a_name_help_and_default() {
     check_rows::<CacheConfig>();
 }
 
-/// Seen: the help of `--index`, `--header` and others did not say that they may be given several
-/// times.
+/// Seen: the help of `--index`, `--header` and others did not say that they can be repeated.
 #[test]
 fn a_flag_that_may_be_repeated_says_so() {
     let lists = rows::<ServeConfig>().filter(|row| matches!(row.kind, Kind::Many(..)));
@@ -35,7 +34,7 @@ fn a_flag_that_may_be_repeated_says_so() {
     assert!(silent.is_empty(), "{silent:?}");
 }
 
-/// Seen: the manual did not say that the variables of certificates and keys are such.
+/// Seen: the manual did not say which variables hold certificates and keys.
 #[test]
 fn the_manual_names_variables_split_by_line() {
     let by_line = rows::<ServeConfig>().filter(|row| row.separator == Separator::Line);
@@ -65,7 +64,7 @@ fn every_key_of_the_file_has_a_name_with_hyphens() {
     assert!(rows::<ServeConfig>().all(|row| !row.name.contains('_')));
 }
 
-/// The libraries know best; the table repeats what they say, so that help can show it.
+/// The libraries define the defaults; the table repeats them, so that help can show them.
 #[test]
 fn the_defaults_are_those_of_the_libraries() {
     let config = layers::resolve::<ServeConfig>(&[], &[], Vec::new());

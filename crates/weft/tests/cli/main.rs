@@ -1,4 +1,4 @@
-//! The command as people and scripts meet it: what it prints, and how it exits.
+//! Tests of the command as people and scripts use it: its output and exit codes.
 
 mod many;
 mod mistakes;
@@ -45,8 +45,8 @@ fn check(command: &mut Command, code: i32, in_err: &str) -> String {
     ran.err
 }
 
-/// The command line is refused with exit code 2 and a message that has `said`, which is returned.
-/// No word has a space.
+/// Asserts that the command line is refused with exit code 2 and a message that contains `said`.
+/// Returns the message. No word may contain a space.
 #[track_caller]
 fn refused(words: &str, said: &str) -> String {
     let words: Vec<_> = words.split(' ').collect();
@@ -59,7 +59,7 @@ fn file(folder: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A certificate for `localhost` that signs itself, and its key, as one PEM file.
+/// A self-signed certificate for `localhost` and its key, as one PEM file.
 fn certificate() -> (String, rustls::pki_types::CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let pem = made.cert.pem() + &made.signing_key.serialize_pem();

@@ -1,4 +1,4 @@
-//! Thousands of hosts and of redirects: bounds on memory, of a start and of a reload.
+//! Thousands of hosts and redirects: limits on memory at the start and at a reload.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, Signal, getrlimit};
 use super::file;
 use super::serving::Served;
 
-/// KiB of a process that are in memory: `VmRSS` now, `VmHWM` at most. proc_pid_status(5)
+/// Memory of a process in KiB: `VmRSS` is now, `VmHWM` the peak. proc_pid_status(5)
 fn memory_kib(served: &Served, name: &str) -> u64 {
     let path = format!("/proc/{}/status", served.child.id());
     let status = fs::read_to_string(path).unwrap();
@@ -16,8 +16,8 @@ fn memory_kib(served: &Served, name: &str) -> u64 {
     words.next().unwrap().parse().unwrap()
 }
 
-/// One budget, one table and one sketch for all of them, and inherited rules once. Seen: each host
-/// had 512 KiB of its own, so that these had 5 GiB.
+/// All hosts share one budget, one table, one sketch and one copy of inherited rules. Seen: each
+/// host had 512 KiB of its own, so these hosts had 5 GiB.
 #[test]
 fn ten_thousand_hosts_have_bounded_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ fn ten_thousand_hosts_have_bounded_memory() {
          [cache]\n'/assets/**' = 'max-age=9'\n'*.html' = 'no-cache'\n\
          [headers]\nX-A = '1'\nX-B = '2'\nX-C = '3'\n"
     );
-    // Each has its root open.
+    // Each host holds a descriptor of its root.
     let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let count = (open_files / 2).min(10_000);
     let host = |nth| {
@@ -92,7 +92,7 @@ fn ten_thousand_redirects_have_bounded_memory() {
         kib.push(memory_kib(&served, "VmRSS:"));
     }
     eprintln!("{kib:?} KiB");
-    // A table takes more than a file of lines: TOML is read into a tree, whose memory stays with
-    // the allocator. 16.04 MiB were measured.
+    // A table takes more memory than a file of lines: TOML is parsed into a tree, whose memory
+    // stays with the allocator. 16.04 MiB were measured.
     assert!(kib[1] - kib[0] < 8 << 10 && kib[2] - kib[0] < 18 << 10, "{kib:?} KiB");
 }

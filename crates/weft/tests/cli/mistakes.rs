@@ -1,4 +1,4 @@
-//! Refusals: their words and exit codes; and what is right and not refused.
+//! Refusals: their texts and exit codes; and valid settings that must not be refused.
 
 use std::fs;
 use std::io::Write;
@@ -68,8 +68,8 @@ fn a_wrong_file_names_file_line_and_key() {
     check(weft(&["serve"]).env("WEFT_CONFIG", "no.toml"), 2, "WEFT_CONFIG: cannot read 'no.toml'");
 }
 
-/// Seen: `--config /dev/zero` read without an end, and `--tls-cert /dev/zero` until no memory was
-/// left, with a backtrace.
+/// Seen: `--config /dev/zero` read forever, and `--tls-cert /dev/zero` until memory ran out, which
+/// gave a backtrace.
 #[test]
 fn an_endless_file_names_the_limit() {
     const CONFIG: &str = "longer than 8388608 bytes, the most that is read";
@@ -93,7 +93,7 @@ fn a_file_that_is_no_text_is_told_at_its_line() {
 }
 
 /// Seen: users of other servers typed `--root`, `--cert`, `--threads`, `-v` and `-D`, and were told
-/// to pass them "as a value"; or got a guess of clap's beside the right tip.
+/// to pass them "as a value"; or saw one of clap's guesses next to the correct tip.
 #[test]
 fn other_servers_flags_are_told_ours() {
     for (typed, ours) in [
@@ -125,8 +125,8 @@ fn other_servers_flags_are_told_ours() {
     assert!(!said.contains("--memory-file"), "{said}");
 }
 
-/// Seen: `--concurrency` was taken for `--course`, `--latency` for `--rate`, and `--qps` and `-z`
-/// for nothing.
+/// Seen: the tip was `--course` for `--concurrency`, and `--rate` for `--latency`; there was none
+/// for `--qps` and `-z`.
 #[test]
 fn other_generators_flags_are_told_ours() {
     for (typed, ours) in [
@@ -163,18 +163,18 @@ fn other_generators_flags_are_told_ours() {
         "tip: HTTP requests are sent by: weft load http http://127.0.0.1:1/",
     );
     refused("load 127.0.0.1:1", "weft load cache HOST:PORT");
-    // Seen: memtier's and mutilate's server was told that there are no scripts, as wrk's -s.
+    // Seen: -s, the server in memtier and mutilate, was taken for the script of wrk.
     refused("load cache -s 127.0.0.1", "weft load cache HOST:PORT");
     refused("load -c 10 http://127.0.0.1:1/", "weft load http URL");
     refused("load http http://127.0.0.1:1/ b", "'b' and '127.0.0.1:1' are different hosts");
-    // The rate of hey and oha, whose -q is --quiet here.
+    // -q is the rate in hey and oha, but --quiet here.
     for line in ["load http -q 100 http://127.0.0.1:1/", "load http http://127.0.0.1:1/ -q 100"] {
         refused(line, "'100' is not a URL; requests per second are --rate 100, or -R 100");
     }
 }
 
-/// Seen: a port without `--listen`, as in `python -m http.server 8080`, was told that there is no
-/// such directory.
+/// Seen: for a port without `--listen`, as in `python -m http.server 8080`, the message was that
+/// there is no such directory.
 #[test]
 fn a_port_without_its_flag_is_told_the_flag() {
     let here = "an address has a flag: weft serve DIR --listen 127.0.0.1:8080";
@@ -188,7 +188,7 @@ fn a_port_without_its_flag_is_told_the_flag() {
     refused("serve . --workers auto", "1,024; leave it out for the default");
 }
 
-/// Seen: `--access-log on` wrote a file of the name `on`.
+/// Seen: `--access-log on` wrote a file named `on`.
 #[test]
 fn a_log_is_not_switched_on_by_a_word() {
     for word in ["on", "true", "stdout", "json"] {
@@ -197,7 +197,7 @@ fn a_log_is_not_switched_on_by_a_word() {
     }
 }
 
-/// Seen: `weft stop` was told "a directory is served by: weft serve stop", and `reload` to load.
+/// Seen: the tips were "a directory is served by: weft serve stop", and `load` for `reload`.
 #[test]
 fn words_that_are_no_commands_are_told_ours() {
     for (typed, ours) in [
@@ -220,7 +220,7 @@ fn words_that_are_no_commands_are_told_ours() {
     assert!(!said.contains("is served by"), "{said}");
 }
 
-/// Seen: `weft --port 80` and `weft site` led nowhere.
+/// Seen: `weft --port 80` and `weft site` gave no tip.
 #[test]
 fn whoever_forgets_the_command_is_led_to_it() {
     refused("--port 80", "tip: a server is `weft serve DIR`; address and port are one");
@@ -246,7 +246,7 @@ fn no_mistake_is_told_to_be_passed_as_a_value() {
     }
 }
 
-/// Seen: `--cache 'max-age=10'` was taken as a rule for files of the name `max-age`.
+/// Seen: `--cache 'max-age=10'` was accepted as a rule for files named `max-age`.
 #[test]
 fn a_cache_rule_without_a_glob_is_refused() {
     let tip = "--cache: 'max-age' is no glob but part of the value; write GLOB=VALUE, such as \
@@ -262,7 +262,7 @@ fn a_cache_rule_without_a_glob_is_refused() {
     }
 }
 
-/// Seen: one mistake was told for each run, and what only a look at the site finds was told without
+/// Seen: each run reported one mistake, and mistakes that only a check of the site finds had no
 /// file, line and key.
 #[test]
 fn every_mistake_of_a_file_names_its_place() {
@@ -280,14 +280,14 @@ fn every_mistake_of_a_file_names_its_place() {
     }
 }
 
-/// Seen: a file with a user that does not exist was "ok", and the server did not start with it.
+/// Seen: a file with an unknown user was "ok", but the server did not start with it.
 #[test]
 fn mistakes_are_found_before_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for (text, why) in [
         ("user = 'no-such-user'", ":1: user: there is no user 'no-such-user'"),
         ("user = 'root:no-such-group'", ":1: user: there is no group"),
-        // Seen: these were "ok", and the server did not start with them.
+        // Seen: these were "ok", but the server did not start with them.
         ("listen = [':8081', ':8081']", ":1: listen: :8081 is named twice"),
         ("listen = ':8081'\nadmin = ':8081'", ":2: admin: :8081 is named twice"),
         ("listen = ':8081'\nadmin = '[::1]:8081'", ":2: admin: :8081 and [::1]:8081 overlap"),
@@ -304,7 +304,7 @@ fn mistakes_are_found_before_the_start() {
         ("header = '/a/=X-A: b'", ":1: header: the glob '/a/' is"),
         ("header = 'x-content-type-options: nosniff'", "replies have nosniff already"),
         ("deny = ''", ":1: deny: the glob is empty; write ** for every path"),
-        // Seen: `deny` with addresses, as nginx has it, was "ok" and refused no client.
+        // Seen: `deny` with addresses, as in nginx, was "ok" but refused no client.
         ("deny = '10.0.0.0/8'", ":1: deny: '10.0.0.0/8' is an address; `deny` has paths"),
         ("deny = ['*.sql', '::1']", ":1: deny: '::1' is an address"),
         ("allow = '10.0.0.0/8'", "'allow' is not a setting; a firewall refuses addresses"),
@@ -343,8 +343,8 @@ fn keys_that_do_not_fit_the_certificates_are_refused() {
     refused("serve --tls-key a.key --tls-key b.key", "error: --tls-key needs --tls-cert");
 }
 
-/// Seen: `weft cache` told of one mistake for each run, and `weft serve` of all. Cause: each had a
-/// parser of its own. Cure: one table, one parser.
+/// Seen: `weft cache` reported one mistake a run, and `weft serve` all. Cause: each had its own
+/// parser. Cure: one table, one parser.
 #[test]
 fn every_mistake_of_a_cache_s_flags_is_told_at_once() {
     let words = ["-p", "x", "-c", "0", "-o", "foo,hashpower=1", "-N", "2"];
@@ -371,7 +371,7 @@ fn a_right_file_is_said_to_be_right() {
     let of_directory = file(folder.path(), ".a.toml", &format!("{text}cache = '/a=no-cache'\n"));
     let ran = run(&mut weft(&["check-config", &of_directory]));
     assert!(ran.out.contains("write '/a/**' for the files in it"), "{}", ran.out);
-    // Seen: these were taken for mistakes.
+    // Seen: these were reported as mistakes.
     let text = format!(
         "{text}deny = ['~*', '~*.tmp', '*$', '^*']\nindex = 'my index.html'\n\
          redirect = ['/a=/$metadata', '/b=/c?$filter=x']\n"
@@ -381,8 +381,7 @@ fn a_right_file_is_said_to_be_right() {
     assert_eq!((ran.code, ran.out), (0, format!("{hidden}: ok\n")));
 }
 
-/// Each layer in turn gives a value that cannot be read, so that the message tells which one was
-/// asked.
+/// Each layer in turn gives an invalid value, so that the message shows which one was read.
 #[test]
 fn a_flag_goes_before_the_environment_before_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -394,8 +393,8 @@ fn a_flag_goes_before_the_environment_before_the_file() {
     check(weft(&flags).env("WEFT_WORKERS", "in env"), 2, "--workers: 'in flag'");
 }
 
-/// Seen: a wrong flag ended with 0 if what read the message had gone (`weft serve --prot 2>&1 |
-/// head`). Cause: that was taken for a reader who has seen enough. Cure: a mistake stays one.
+/// Seen: a wrong flag ended with 0 if the message had no reader (`weft serve --prot 2>&1 | head`).
+/// Cause: it was treated as a reader that has seen enough. Cure: a mistake ends with 2.
 #[test]
 fn a_mistake_fails_though_nobody_reads_stderr() {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -414,7 +413,7 @@ fn the_packaged_configuration_is_right() {
     file.write_all(here.as_bytes()).unwrap();
     let ran = run(&mut weft(&["check-config", file.path().to_str().unwrap()]));
     assert_eq!(ran.code, 0, "{}", ran.err);
-    // Seen: the example of options had no `-l`, so a cache with it listened on every interface.
+    // Seen: the example options had no `-l`, so a cache with them listened on every interface.
     for name in ["cache.env", "weft-cache.service"] {
         let text = fs::read_to_string(folder.join(name)).unwrap();
         let options: Vec<&str> = text.lines().filter(|line| line.contains("OPTIONS=")).collect();
@@ -425,7 +424,7 @@ fn the_packaged_configuration_is_right() {
     }
 }
 
-/// Seen: a key that could not be read was told at the line of its certificate; and at its own that
+/// Seen: an unreadable key was reported at the line of its certificate; and at its own line as
 /// "--tls-key needs --tls-cert".
 #[test]
 fn a_mistake_in_a_certificate_is_told_once() {
@@ -467,9 +466,9 @@ fn mistakes_in_proxies_and_limits_name_their_line() {
     }
 }
 
-/// Seen: with 64 descriptors the server started, and answered 503 to the second client.
+/// Seen: with 64 descriptors the server started, but answered 503 to the second client.
 /// Seen: a password file beneath the root of another host, which asks for no password, was served
-/// there. Cause: only the own root was looked at.
+/// by that host. Cause: only the host's own root was checked.
 #[test]
 fn a_secret_that_would_be_served_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -540,7 +539,7 @@ fn too_few_open_files_are_refused_with_what_to_raise() {
 
 #[test]
 fn more_connections_than_an_engine_holds() {
-    // Nothing can listen at this address, so what is not refused fails otherwise. RFC 5737
+    // Nothing can listen at this address, so a command that is not refused fails anyway. RFC 5737
     let [serve, cache] = [
         "serve --engine thread --max-connections 10000 --listen 192.0.2.1:80",
         "cache --engine=thread -c 10000 -u root -l 192.0.2.1",

@@ -1,4 +1,4 @@
-//! A running `weft serve`: what it says, what a reload changes, and how it ends.
+//! A running `weft serve`: its output, the effects of a reload, and its end.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{certificate, file, weft};
 
-/// A running `weft serve` on a port of the kernel's choice.
+/// A running `weft serve` on a port chosen by the kernel.
 pub(crate) struct Served {
     pub(crate) child: Child,
     said: Lines<BufReader<ChildStderr>>,
@@ -43,7 +43,7 @@ impl Served {
         self.addr.clone()
     }
 
-    /// Waits for a line on standard error.
+    /// Waits for a line on standard error that contains `text`.
     pub(crate) fn expect(&mut self, text: &str) -> String {
         let mut lines = self.said.by_ref().map(Result::unwrap);
         lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("it never said '{text}'"))
@@ -62,7 +62,7 @@ impl Served {
         String::from_utf8(reply).ok().filter(|reply| reply.starts_with("HTTP/"))
     }
 
-    /// Has it read its settings file anew. Returns what it says of that.
+    /// Makes the server reload its settings file. Returns the line that reports the result.
     fn reload(&mut self, config: &str, text: &str) -> String {
         fs::write(config, text).unwrap();
         self.signal(Signal::HUP);
@@ -96,7 +96,7 @@ pub(crate) const ENGINES: [&[&str]; 7] = [
     ],
 ];
 
-/// A reload changes hosts as a whole; one with a mistake changes nothing.
+/// A reload replaces the hosts as a whole; one with a mistake changes nothing.
 #[test]
 fn every_engine_serves_hosts() {
     let site = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn every_engine_serves_reloads_and_drains() {
     }
 }
 
-/// A request inside TLS, by a client that trusts one certificate.
+/// Sends a request over TLS from a client that trusts one certificate.
 fn get_secure(
     served: &Served,
     trusted: &rustls::pki_types::CertificateDer<'static>,
@@ -180,7 +180,7 @@ fn get_secure(
     let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(&served.addr)?);
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
     let mut reply = Vec::new();
-    // Without the server's goodbye this is an error: the reply might have been cut off.
+    // An end without the server's close_notify is an error: the reply might be truncated.
     stream.read_to_end(&mut reply)?;
     assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
     Ok(reply)
@@ -311,7 +311,7 @@ fn every_engine_redirects() {
     }
 }
 
-/// Host, file, header and cache line of a request, and the place of each rule behind them.
+/// Host, file, header and cache line of a request, each followed by the place of its rule.
 #[test]
 fn a_url_is_explained() {
     let site = tempfile::tempdir().unwrap();
@@ -383,7 +383,7 @@ fn a_url_is_explained() {
         ("https://a.org/secret/b", "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n"),
         ("https://a.org/secret/r", "FILE:21: basic_auth: /secret/**=|401 Unauthorized\n"),
         ("https://spa.org/any", "host   spa.org\n|FILE:25: spa: app.html\n|file   ROOT/app.html\n"),
-        // Seen: paths that no file can have, and areas of the file that answers, were left out.
+        // Seen: invalid file paths, and rules for the file that answers, were left out.
         (
             "https://spa.org/x%2fy",
             "FILE:25: spa: app.html\n|FILE:27: cors: **=https://y.org\n|file   ROOT/app.html\n|200 OK\n",
@@ -418,7 +418,7 @@ fn a_url_is_explained() {
     assert!(!missing.contains("file ") && !missing.contains("cache: "), "{missing}");
     assert!(!explain("http://a.org/late").contains("redirect: /late"));
     assert!(!explain("https://a.org/secret/r").contains("redirect: "));
-    // A container's port 443 is mapped to 4443 here: clients know the former.
+    // A container's port 443 is mapped to port 4443 here; clients know only 443.
     let text = text.replace("listen = ':443'", "listen = ':4443'");
     for (port, told) in [("", ":4443"), ("https_port = 443\n", ""), ("https_port = 5\n", ":5")] {
         file(site.path(), ".weft.toml", &format!("{port}{text}"));
@@ -427,8 +427,8 @@ fn a_url_is_explained() {
     }
 }
 
-/// Seen: `--explain` of a directory that is listed named the rule and the file of `spa`. Cause: a
-/// path without a file of its own was taken for unknown.
+/// Seen: `--explain` of a listed directory named the rule and the file of `spa`. Cause: a path
+/// without its own file was taken for unknown.
 #[test]
 fn a_listing_beside_a_spa_is_explained() {
     let site = tempfile::tempdir().unwrap();
@@ -446,9 +446,9 @@ fn a_listing_beside_a_spa_is_explained() {
     }
 }
 
-/// Seen: the key was root's alone and the server another user's, so every SIGHUP failed, and the
-/// log went on in the file that logrotate had moved away. Cause: the log came last, after what can
-/// fail. Cure: it comes first.
+/// Seen: root owned the key and the server ran as another user, so every SIGHUP failed, and the log
+/// went on in the file that logrotate had renamed. Cause: the log was reopened last, after the
+/// steps that can fail. Cure: it is reopened first.
 #[test]
 fn a_reload_that_fails_still_opens_the_log_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -466,7 +466,7 @@ fn a_reload_that_fails_still_opens_the_log_anew() {
         served.expect("not reloaded");
         assert!(log.exists(), "with a mistake in {broken}");
     }
-    // The log is no reason to keep an old configuration either.
+    // A failure of the log does not keep the old configuration either.
     fs::write(&cert, certificate().0).unwrap();
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
@@ -476,7 +476,7 @@ fn a_reload_that_fails_still_opens_the_log_anew() {
     assert!(!said.contains("not reloaded"), "{said}");
 }
 
-/// Seen: a mistake in weft.toml kept a new certificate away, which then expired.
+/// Seen: a mistake in weft.toml kept out a new certificate until the old one expired.
 #[test]
 fn a_wrong_configuration_reloads_certificates() {
     let folder = tempfile::tempdir().unwrap();
@@ -494,7 +494,7 @@ fn a_wrong_configuration_reloads_certificates() {
     get_secure(&served, &second, "/").unwrap();
 }
 
-/// Seen: at a reload the mistake was told without file, line and key, unlike at the start.
+/// Seen: a reload reported a mistake without file, line and key, unlike the start.
 #[test]
 fn a_mistake_at_a_reload_is_told_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
@@ -516,8 +516,8 @@ fn a_mistake_at_a_reload_is_told_with_its_place() {
     served.expect("reloaded");
 }
 
-/// Seen: an editor had emptied the file before it wrote it, and the working directory was served
-/// with the private key in use. Cure: no reload by such a file, nor one that opens a secret.
+/// Seen: an editor had truncated the file before writing it, and the server published its working
+/// directory with its private key. Cure: such a file, or one that exposes a secret, is not loaded.
 #[test]
 fn a_cut_file_shows_no_secret_nor_working_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -549,7 +549,7 @@ fn a_cut_file_shows_no_secret_nor_working_folder() {
         let reply = get_secure(&served, &authority, "/").unwrap();
         assert!(reply.starts_with(b"HTTP/1.1 401 "), "{}", reply.escape_ascii());
     }
-    // The key is in use until a restart, the password file is not.
+    // The key stays in use until a restart; the password file does not.
     for (text, word) in [
         (line, "reloaded"),
         (wide.clone(), "the certificate with its key"),
@@ -560,7 +560,7 @@ fn a_cut_file_shows_no_secret_nor_working_folder() {
     }
 }
 
-/// Seen: a second reload published the keys of ACME, which runs on when its settings have ended.
+/// Seen: a second reload published the keys of ACME, which outlasts the removal of its settings.
 #[test]
 fn keys_of_acme_are_secret_until_a_restart() {
     let folder = tempfile::tempdir().unwrap();
@@ -587,8 +587,8 @@ fn keys_of_acme_are_secret_until_a_restart() {
     }
 }
 
-/// Seen: a password file, or a key of TLS that never began, stayed in use until a restart, also if
-/// it was not there any more.
+/// Seen: a password file, or a key for TLS that was never enabled, counted as in use until a
+/// restart, even if it no longer existed.
 #[test]
 fn what_is_out_of_use_keeps_no_reload_away() {
     let folder = tempfile::tempdir().unwrap();
@@ -612,7 +612,7 @@ fn what_is_out_of_use_keeps_no_reload_away() {
     assert_eq!(served.reload(&config, &wide), "reloaded");
 }
 
-/// Seen: a file whose every line a flag overrides was taken for an empty one.
+/// Seen: a file whose settings are all overridden by flags was taken for an empty one.
 #[test]
 fn a_file_that_flags_override_says_something() {
     let folder = tempfile::tempdir().unwrap();
@@ -624,9 +624,9 @@ fn a_file_that_flags_override_says_something() {
     assert!(said.contains("says nothing any more"), "{said}");
 }
 
-/// Seen: the second reload with other `workers` did not warn of them any more, and one with the old
-/// ones warned "`workers` has changed: restart to apply it". Cause: a reload was compared with the
-/// one before. Cure: it is with the start.
+/// Seen: the second reload with changed `workers` no longer warned, and one with the original value
+/// warned "`workers` has changed: restart to apply it". Cause: a reload was compared with the one
+/// before. Cure: it is compared with the start.
 #[test]
 fn a_reload_is_compared_with_the_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -644,8 +644,8 @@ fn a_reload_is_compared_with_the_start() {
     }
 }
 
-/// Seen (in review): a reload without `tls_client_ca` let all clients in, though `tls_client_auth =
-/// "required"` was still there. Cause: a reload did not look for settings without their other half.
+/// Seen (in review): a reload without `tls_client_ca` admitted all clients, although
+/// `tls_client_auth = "required"` was still set. Cause: a reload did not check paired settings.
 #[test]
 fn a_reload_wants_both_halves_of_a_pair() {
     let folder = tempfile::tempdir().unwrap();
@@ -657,7 +657,7 @@ fn a_reload_wants_both_halves_of_a_pair() {
     assert_eq!(served.reload(&config, &text), "reloaded");
 }
 
-/// Seen: a file that ended within a host had that host serve the working directory.
+/// Seen: a host that was truncated at the end of the file served the working directory.
 #[test]
 fn a_cut_host_serves_no_working_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -674,13 +674,13 @@ fn a_cut_host_serves_no_working_folder() {
     for whole in [[&*a, &root].concat(), [&*root, &a, &b].concat()] {
         assert_eq!(served.reload(&config, &whole), "reloaded", "{whole}");
     }
-    // A host that served it from the start may go on.
+    // A host that has served the working directory since the start may continue.
     fs::write(&config, &a).unwrap();
     let mut served = Served::start(&["--config", &config]);
     assert_eq!(served.reload(&config, &(a + "listing = true\n")), "reloaded");
 }
 
-/// A reload with a mistake keeps every rule, also those that it would change.
+/// A reload with a mistake keeps every rule, including the ones that it would change.
 #[test]
 fn a_mistake_at_a_reload_keeps_every_rule() {
     let folder = tempfile::tempdir().unwrap();
@@ -698,7 +698,7 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
         format!("root = '{}'\n", root.display()),
         format!("tls_cert = '{cert}'\n"),
         "precompressed = false\n".to_owned(),
-        // It is another one once the file is two seconds old.
+        // Without an ETag: it would change once the file is two seconds old.
         "etag = 'off'\n".to_owned(),
         "compress = 'gzip'\n".to_owned(),
         "cors = ['https://x.org']\n".to_owned(),
@@ -778,7 +778,7 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
         ("[[host]]", "[[host]]\nnames = 'a'\ntls_cert = 'none.pem'\n", "cannot read"),
     ] {
         let at = number(start);
-        // The others change as well.
+        // The other rules change as well.
         let mut newer = rules.clone().map(|rule| rule.replace("/new", "/newer"));
         newer[number("header")] = "header = ['X-A: 2']\n".to_owned();
         newer[at] = wrong.to_owned();
@@ -790,7 +790,7 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
         assert!(said.contains(&place) && said.contains(why), "{start}: {said}");
         assert_eq!(replies(&served), before, "{start}");
     }
-    // Mistakes in the files that it names.
+    // Mistakes in the files that the configuration names.
     for (path, wrong, why) in [(&users, "ann:secret\n", "users"), (&moved, "/was\n", ":1: ")] {
         let whole = fs::read(path).unwrap();
         fs::write(&config, right.replace("X-A: 1", "X-A: 2")).unwrap();
@@ -803,7 +803,7 @@ fn a_mistake_at_a_reload_keeps_every_rule() {
     }
     fs::write(&config, right.replace("X-A: 1", "X-A: 2")).unwrap();
     served.signal(Signal::HUP);
-    // The last mistake may have left a line about what was reloaded nevertheless.
+    // The previous mistake may have left a line that something was reloaded nevertheless.
     while served.expect("reloaded").contains("nevertheless") {}
     assert!(replies(&served)[0].contains("X-A: 2\r\n"));
 }
@@ -846,8 +846,8 @@ fn a_quiet_server_says_nothing_and_writes_its_pid() {
     assert!(!pid_file.exists() && !Path::new(&socket[5..]).exists(), "nothing is left behind");
 }
 
-/// Seen: with --quiet SIGUSR1 printed nothing. Cause: what a signal asks for was said as a line of
-/// the start is. Cure: it is not kept back.
+/// Seen: with --quiet SIGUSR1 printed nothing. Cause: the reply to a signal was treated as a line
+/// of the start. Cure: it is always printed.
 #[test]
 fn a_quiet_server_prints_its_state_when_asked() {
     let folder = tempfile::tempdir().unwrap();
@@ -858,23 +858,23 @@ fn a_quiet_server_prints_its_state_when_asked() {
     while std::os::unix::net::UnixStream::connect(&socket[5..]).is_err() {
         std::thread::yield_now();
     }
-    // Of two that wait the lower number comes first, which is this one.
+    // If two signals wait, the lower number is delivered first: USR1.
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
     assert!(said.contains(" open, ") && said.contains(" accepted\n"), "{said}");
 }
 
-/// Seen: a FIFO as access log was "Permission denied", and without a reader the server hung at its
-/// start, where SIGTERM did not end it. Cause: the sandbox gave it no right, and opened it as one
-/// that waits for a reader. Cure: a FIFO with a name has a right, and no open waits.
+/// Seen: a FIFO as access log failed with "Permission denied"; without a reader the server hung at
+/// its start, and SIGTERM did not end it. Cause: the sandbox granted no access, and the open waited
+/// for a reader. Cure: a named FIFO is granted access, and no open waits.
 #[test]
 fn a_log_may_be_a_fifo() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();
     let fifo = format!("{root}/.fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // With both, the open does not wait. fifo(7)
+    // Opened for both, a FIFO does not wait for its other end. fifo(7)
     let reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
     let served = Served::start(&[root, "--access-log", &fifo]);
     served.get("/");

@@ -1,4 +1,4 @@
-//! `weft top` on servers of both kinds.
+//! `weft top` with servers of both kinds.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -36,7 +36,7 @@ impl Drop for Cached {
     }
 }
 
-/// Root has to be named; any other user cannot change to another.
+/// The user to name: root must name one; other users cannot change to another.
 fn user() -> String {
     let uid = rustix::process::geteuid();
     if uid.is_root() { "root".to_owned() } else { uid.as_raw().to_string() }
@@ -52,7 +52,7 @@ fn json(words: &[&str]) -> Value {
     serde_json::from_str(&top(&[words, &["--once", "--json"]].concat())).unwrap()
 }
 
-/// The keys that scripts may rely on.
+/// The keys that scripts can rely on.
 const KEYS: [&str; 28] = [
     "time",
     "target",
@@ -99,7 +99,7 @@ fn every_engine_of_serve_is_watched() {
         let admin = format!("unix:{}", admin.display());
         let words = [engine, &[&*root, "--admin", &admin]].concat();
         let served = Served::start(&words);
-        // The interval has what is asked for while it lasts.
+        // An interval contains the requests sent while it lasts.
         let mut watching = weft(&["top", &admin, "--json", "--interval", "100ms"]);
         let mut watching = watching.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
@@ -123,7 +123,7 @@ fn every_engine_of_serve_is_watched() {
         kill_process(Pid::from_child(&watching), Signal::TERM).unwrap();
         watching.wait().unwrap();
 
-        // Without a terminal it prints once.
+        // Without a terminal `weft top` prints once.
         let pid = served.child.id().to_string();
         let text = top(&[&pid]);
         assert!(text.starts_with(&format!("weft serve 0.1.0 at process {pid}, up ")), "{text}");
@@ -168,7 +168,7 @@ fn restart_is_survived() {
     let served = start();
     assert!(lines.by_ref().any(|line| line["server"] == "serve"));
     drop((served, lines));
-    // Its reader has gone, which ends it.
+    // Its output is closed, which ends it.
     assert!(watching.wait().unwrap().success());
 }
 

@@ -1,4 +1,4 @@
-//! Output on request: help, versions, manual pages, completions, the lists of the laboratory, the
+//! Output on request: help, versions, manual pages, completions, lists of the laboratory, and the
 //! doctor.
 
 use std::fs;
@@ -29,7 +29,7 @@ fn the_version_is_said() {
     assert_eq!((ran.code, ran.out), (0, format!("weft {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Seen: `weft help`, `weft help serve` and `weft version` were unknown commands, with no hint.
+/// Seen: `weft help`, `weft help serve` and `weft version` were unknown commands, without a tip.
 #[test]
 fn help_is_a_command_and_version_a_flag() {
     for words in [&["help"][..], &["help", "load", "http"], &["load", "help", "http"]] {
@@ -78,16 +78,16 @@ fn manual_pages_are_printed_and_written() {
     assert_eq!(fs::read_to_string(folder.path().join("weft-serve.1")).unwrap(), page.out);
 }
 
-/// Seen: an unknown experiment got a list of 25 names, none at all no hint; `lab report --out DIR`
-/// was refused although `lab run` writes there by that flag; "tokio, may  built with cargo" read as
-/// if they were built already.
+/// Seen: an unknown experiment printed a list of 25 names, and a missing one no hint; `lab report
+/// --out DIR` was refused although `lab run` writes there with that flag; "tokio, may  built with
+/// cargo" read as if they were built already.
 #[cfg(feature = "lab")]
 #[test]
 fn the_lab_says_how_to_go_on() {
     refused("lab run", "weft lab list");
     refused("lab run rt-yeild", "no experiment is called 'rt-yeild'; did you mean rt-yield?");
     refused("lab list zzzzzz", "weft lab list names them");
-    // Seen: a form that does not exist was left out without a word, so what became worse passed.
+    // Seen: an unknown form was skipped silently, so a regression passed.
     refused(
         "lab compare no such --forms weft,epoll",
         "no form of weft is called 'epoll'; there are weft; weft epoll; ",
@@ -113,8 +113,8 @@ fn the_lab_says_how_to_go_on() {
     for words in ["lab report", "lab report --out"] {
         refused(&format!("{words} {results}"), &format!("there are no samples in {results}"));
     }
-    // Seen: "there are no samples …: weft lab run makes them", of weft lab run; and after an
-    // earlier run in the same folder the old report and exit code 0.
+    // Seen: "there are no samples …: weft lab run makes them", printed by weft lab run itself;
+    // after an earlier run in the same folder, the old report and exit code 0.
     super::check(
         &mut weft(&["lab", "run", "file-table", "--configurations", "no such", "--out", results]),
         2,

@@ -14,7 +14,7 @@ use session::replay::{Random, Script};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Number of times that each transcript is cut.
+/// Number of ways in which each transcript is cut.
 const CUTTINGS: u64 = 2;
 const PIECES: usize = 6;
 
@@ -46,7 +46,7 @@ pub(super) fn every_cache_transcript_plays_as_written(engine: &Engine) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Plays one transcript, in pieces that arrive one by one. Returns the replies.
+/// Plays one transcript in pieces that arrive one by one. Returns the replies.
 fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -55,7 +55,7 @@ fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> 
     let mut from = 0;
     let ends = cuts.iter().map(|&cut| cut as usize);
     for end in ends.chain([script.sent().len()]) {
-        // A server that closes may reset what is on its way.
+        // A server that closes may reset the connection while data is in flight.
         if stream.write_all(&script.sent()[from..end]).is_err() {
             break;
         }
@@ -77,7 +77,7 @@ fn play(server: &Server, address: SocketAddr, script: &Script, cuts: &[u64]) -> 
     replied
 }
 
-/// True if the server sends no more, and reads no more to answer it.
+/// True if the server sends nothing more, and reads nothing more.
 fn has_ended(stream: &TcpStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())).unwrap();

@@ -23,7 +23,7 @@ fn proxied(limits: &mut Limits) {
     limits.proxy_protocol = Some(ProxyProtocol { from: loopback(), is_required: true });
 }
 
-/// A server whose requests name their clients in `X-Forwarded-For`, with a limit of their rate.
+/// A server that takes client addresses from `X-Forwarded-For` and limits their request rates.
 fn world_of_fields(engine: &Engine, burst: u32) -> World {
     let directory = tempfile::tempdir().unwrap();
     transcript::make_site(directory.path()).unwrap();
@@ -42,7 +42,7 @@ fn world_of_fields(engine: &Engine, burst: u32) -> World {
     World::over(engine, &site, directory, Limits::default(), config)
 }
 
-/// The addresses in the log, once it has so many lines; sorted, because loops write in any order.
+/// The addresses in the log, once it has `count` lines; sorted, because loops write in any order.
 fn logged(world: &World, count: usize) -> Vec<String> {
     let log = || std::fs::read_to_string(world.directory.path().join(LOG)).unwrap();
     world.wait_until("all lines are logged", |_| log().lines().count() >= count);
@@ -55,7 +55,7 @@ fn logged(world: &World, count: usize) -> Vec<String> {
 pub(super) fn clients_of_proxies_are_logged(engine: &Engine) {
     let world = World::with(engine, proxied);
     for header in [&b"PROXY TCP6 2001:db8::7 ::1 5000 80\r\n"[..], V2] {
-        // Whole, and in pieces that the server sees apart.
+        // Once whole, and once in pieces that arrive apart.
         let whole = world.exchange(&[header, PROBE].concat());
         assert!(whole.starts_with(b"HTTP/1.1 "));
         let mut stream = world.connect();
@@ -90,7 +90,7 @@ pub(super) fn a_malformed_proxy_header_is_closed(engine: &Engine) {
     }
     world
         .wait_until("both are closed", |server| server.counters().closed(Closed::ProxyHeader) == 2);
-    // A check of health: no header comes, and the connection ends.
+    // A health check sends no header and closes.
     drop(world.connect());
     world.wait_until("the peer is gone", |server| server.counters().closed(Closed::Peer) == 1);
 }
@@ -124,7 +124,7 @@ pub(super) fn too_many_connections_of_an_address_are_closed(engine: &Engine) {
     world.wait_until("those are closed", |server| server.counters().active() == 0);
     assert!(connect("192.0.2.7").1);
 
-    // Without a header, of the socket's own address.
+    // Without a header the socket's own address is limited.
     let world = World::with(engine, |limits| {
         limits.by_address = Some(AddressLimit {
             connections_max: 1,
@@ -140,7 +140,7 @@ pub(super) fn too_many_connections_of_an_address_are_closed(engine: &Engine) {
     assert!(read_all(&mut second).is_empty());
 }
 
-/// Requests of 10,000 addresses fill no memory, and one that sends many is refused among them.
+/// Requests from 10,000 addresses do not exhaust memory; a single heavy sender is still refused.
 pub(super) fn a_distributed_flood_leaves_others_alone(engine: &Engine) {
     const ADDRESSES: usize = 10_000;
     const AT_ONCE: usize = 100;
@@ -169,10 +169,10 @@ pub(super) fn a_distributed_flood_leaves_others_alone(engine: &Engine) {
             let reply = ask(&mut stream, "192.0.2.7");
             assert!(reply.starts_with("HTTP/1.1 429 "), "{reply}");
             assert!(reply.contains("\r\nRetry-After: 3"), "{reply}");
-            // Proxies have no limit.
+            // Proxies themselves have no limit.
             assert!(ask(&mut stream, "127.0.0.1").starts_with("HTTP/1.1 200 "));
         }
     }
-    // Two addresses in some millions share a tag.
+    // About one pair of addresses in some millions shares a tag.
     assert!(refused <= 2, "{refused} of {ADDRESSES}");
 }

@@ -1,4 +1,4 @@
-//! The last reply of a connection reaches clients that send more than they were to.
+//! The last reply of a connection reaches clients that send too much.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,13 +8,13 @@ use serve::Engine;
 
 use super::{GET, World, read_reply};
 
-/// More than a client takes whose buffer is as small as can be, and less than the server's socket
-/// takes: so the server has sent all, and could close.
+/// More than the smallest receive buffer of a client, and less than the server's send buffer. So
+/// the server has sent everything, and could close.
 const MIDDLE_LEN: usize = 200_000;
 
-/// Seen: a client that sent an empty line or another request behind its last one lost up to a
-/// socket buffer of the reply, on every engine. Cause: a close with unread input, or before input
-/// that is still to come, resets the connection.
+/// Seen: on every engine, a client that sent an empty line or another request after its last one
+/// lost up to a socket buffer of the reply. Cause: the kernel resets a connection that is closed
+/// with unread input, or that receives input afterwards.
 pub(crate) fn a_last_reply_survives_input_behind_it(engine: &Engine) {
     let world = World::new(engine);
     let content: Vec<u8> = (0..MIDDLE_LEN).map(|at| (at % 251) as u8).collect();
@@ -43,8 +43,8 @@ fn connect_with_little_room(world: &World) -> TcpStream {
     TcpStream::from(socket)
 }
 
-/// Seen: a client that sends all of a long body before it reads got a broken pipe instead of the
-/// refusal. Cause: the server read on for 1 MiB.
+/// Seen: a client that sends a long body before it reads got a broken pipe instead of the refusal.
+/// Cause: the server read on for only 1 MiB.
 pub(crate) fn a_long_upload_sees_its_refusal(engine: &Engine) {
     let world = World::new(engine);
     const LEN: usize = 20 << 20;
@@ -62,8 +62,8 @@ pub(crate) fn a_long_upload_sees_its_refusal(engine: &Engine) {
     }
 }
 
-/// Seen: at a drain such a client was reset, and lost the reply that says that it is the last.
-/// Cause: it had sent its next requests.
+/// Seen: a drain reset a pipelining client, which lost the reply that announces the close. Cause:
+/// the client had already sent its next requests.
 pub(crate) fn a_drain_loses_no_reply_of_a_client_that_pipelines(engine: &Engine) {
     let world = World::new(engine);
     let mut stream = world.connect();
@@ -74,7 +74,7 @@ pub(crate) fn a_drain_loses_no_reply_of_a_client_that_pipelines(engine: &Engine)
         while !read_reply(&mut stream).contains("Connection: close") {
             stream.write_all(GET).unwrap();
         }
-        // More of them are on their way.
+        // More of the requests are in flight.
         let mut rest = Vec::new();
         let end = stream.read_to_end(&mut rest);
         assert!(end.is_ok() && rest.is_empty(), "{end:?}: {}", rest.len());

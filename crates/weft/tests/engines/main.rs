@@ -1,5 +1,5 @@
-//! What every engine promises: one suite, run over live servers on each that uses the kernel's
-//! sockets.
+//! Promises of every engine: one suite, run against live servers on each engine that uses the
+//! kernel's sockets.
 
 mod cache_transcripts;
 mod clients;
@@ -88,23 +88,23 @@ on_every_other_combination! {
     input_is_taken_while_output_waits
 }
 
-/// A live server over the transcripts' site, which has a large file besides.
+/// A live server for the site of the transcripts, with an additional large file.
 struct World {
     server: Server,
     address: SocketAddr,
     directory: TempDir,
 }
 
-/// Where the access log goes: hidden, so that it is no part of the site.
+/// Path of the access log; hidden, so that it is not part of the site.
 const LOG: &str = ".log";
 
 const LARGE_LEN: usize = 30_000_000;
 
-/// More than anything takes that is going to happen, on a machine whose disk stands still.
+/// Longer than any expected event takes, on a machine whose disk is stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A site whose files were left alone for so long that their ETags are final. The change time of a
-/// file counts, which cannot be set back: so it is waited for, once for all tests.
+/// A site whose files have rested long enough for final ETags. The change time of a file cannot be
+/// set back, so the tests wait for it, once for all.
 static SETTLED: LazyLock<PathBuf> = LazyLock::new(|| {
     let site = Path::new(env!("CARGO_TARGET_TMPDIR")).join("settled");
     let _ = std::fs::remove_dir_all(&site);
@@ -117,7 +117,7 @@ static SETTLED: LazyLock<PathBuf> = LazyLock::new(|| {
     site
 });
 
-// One for each engine: a slow reader gets it, and the test changes it.
+// One file for each engine: a slow reader downloads it while the test changes it.
 const SLOW_FILES: usize = 32;
 const SLOW_LEN: usize = 1024 * 1024 + 64 * 1024;
 
@@ -135,7 +135,7 @@ impl World {
         World::over(engine, &site, directory, limits, ServiceConfig::default())
     }
 
-    /// A world over the site that has settled.
+    /// A world with the rested site.
     fn settled(engine: &Engine) -> World {
         let directory = tempfile::tempdir().unwrap();
         World::over(engine, &SETTLED, directory, Limits::default(), ServiceConfig::default())
@@ -162,7 +162,7 @@ impl World {
     }
 
     fn make_large_file(&self) -> Vec<u8> {
-        // A prime period: no piece of a round length looks like its neighbour.
+        // A prime period, so that no piece of a round length equals its neighbour.
         let pattern: Vec<u8> = (0..99_991).map(|i: u32| (i / 255) as u8 ^ i as u8).collect();
         let mut content = pattern.repeat(LARGE_LEN / pattern.len() + 1);
         content.truncate(LARGE_LEN);
@@ -176,7 +176,7 @@ impl World {
         stream
     }
 
-    /// Sends `sent`, ends with a request that closes, and returns all that came.
+    /// Sends `sent`, which ends with a request that closes, and returns all replies.
     fn exchange(&self, sent: &[u8]) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(sent).unwrap();
@@ -226,7 +226,7 @@ fn read_all(stream: &mut impl Read) -> Vec<u8> {
 const GET: &[u8] = b"GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
 const GET_LARGE: &[u8] = b"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Reads one whole reply with a Content-Length.
+/// Reads one whole reply that has a Content-Length.
 fn read_reply(stream: &mut TcpStream) -> String {
     let mut reply = String::from_utf8(read_head(stream)).unwrap();
     let (_, rest) = reply.split_once("Content-Length: ").unwrap();
@@ -236,7 +236,7 @@ fn read_reply(stream: &mut TcpStream) -> String {
     reply
 }
 
-/// Reads all up to the empty line, and nothing behind it.
+/// Reads up to the empty line, and no further.
 fn read_head(stream: &mut TcpStream) -> Vec<u8> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -259,7 +259,7 @@ fn every_transcript_plays_as_written(engine: &Engine) {
     for transcript in transcript::all() {
         let mut sent = transcript.sent(|path, coding| world.etag(path, coding));
         if transcript.ending == Ending::Open {
-            // `sent` ends with the probe already, or the server would wait for more.
+            // The transcript already adds the probe, or the server would wait for more.
             assert!(sent.ends_with(PROBE));
         }
         if transcript.ending == Ending::Waits {
@@ -274,7 +274,7 @@ fn every_transcript_plays_as_written(engine: &Engine) {
         if let Err(why) = transcript.check(&whole) {
             failures.push(format!("{}: {why}", transcript.name));
         }
-        // Once more in two pieces, far enough apart that they arrive as two.
+        // Again in two pieces, far enough apart to arrive separately.
         let mut stream = world.connect();
         stream.set_nodelay(true).unwrap();
         let rest = sent.split_off(sent.len() / 2);
@@ -288,8 +288,8 @@ fn every_transcript_plays_as_written(engine: &Engine) {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
 }
 
-/// Reads until all expected replies are there, and a moment longer: nothing follows, not even the
-/// end.
+/// Reads all expected replies, and a moment longer: nothing follows, not even the end of the
+/// connection.
 fn answers_and_waits(stream: &mut TcpStream, transcript: &Transcript) -> Result<(), String> {
     let mut replied = Vec::new();
     while let Err(why) = transcript.check(&replied) {
@@ -321,7 +321,7 @@ fn a_large_file_arrives_whole(engine: &Engine) {
     }
 }
 
-/// Seen: zsync gave up, because 17 ranges were answered with the whole file.
+/// Seen: zsync gave up, because the server answered 17 ranges with the whole file.
 fn as_many_ranges_as_clients_ask_for_arrive_as_parts(engine: &Engine) {
     let world = World::new(engine);
     let content = world.make_large_file();
@@ -363,7 +363,7 @@ fn trickling_a_head_does_not_extend_its_time(engine: &Engine) {
     let world = World::with(engine, |limits| limits.head_timeout = Duration::from_millis(300));
     let mut stream = world.connect();
     let start = Instant::now();
-    // A byte takes as long as it takes, and at least 20 ms: ten seconds without a stall.
+    // At least 20 ms for a byte: ten seconds without a stall.
     let head = b"GET / HTTP/1.1\r\nX-Very-Long-Header-That-Never-Ends: aaaaaaaaaaaaaaa";
     let is_ended = head.iter().cycle().take(500).any(|byte| {
         std::thread::sleep(Duration::from_millis(20));
@@ -382,7 +382,7 @@ fn a_client_that_dies_in_a_download_leaves_nothing(engine: &Engine) {
         stream.read_exact(&mut vec![0; 100_000]).unwrap();
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     }
-    // A connection is off the list first, and counted as closed then.
+    // A connection leaves the list before it is counted as closed.
     world.wait_until("all closed", |s| s.counters().closed_total() == 20);
     assert_eq!(world.server.connection_count(), 0);
 }
@@ -394,13 +394,13 @@ fn draining_closes_idle_connections_at_once(engine: &Engine) {
         stream.write_all(GET).unwrap();
         read_reply(stream);
     }
-    // None waits for the deadline, at which it would be cut.
+    // No connection lasts until the deadline, when it would be cut.
     assert_eq!(world.server.drain(), 0, "cut");
     for stream in &mut idle {
         assert_eq!(read_all(stream), b"");
     }
     let error = TcpStream::connect(world.address).and_then(|mut late| {
-        // In the queue of a socket that is not accepted from any more.
+        // The connection waits in the queue of a listener that no longer accepts.
         late.set_read_timeout(Some(Duration::from_millis(100)))?;
         late.write_all(GET)?;
         late.read_exact(&mut [0; 1])
@@ -408,7 +408,7 @@ fn draining_closes_idle_connections_at_once(engine: &Engine) {
     assert!(error.is_err(), "still served after the drain");
 }
 
-/// Whether a reply says that it is the last one, or the connection has been closed.
+/// True if a reply announces the close, or the connection is closed.
 fn is_told_of_the_drain(probe: &mut TcpStream) -> bool {
     let mut reply = [0; 4096];
     let asked = probe.write_all(GET).and_then(|()| probe.read(&mut reply));
@@ -434,11 +434,10 @@ fn draining_finishes_the_request_in_hand(engine: &Engine) {
     });
 }
 
-/// A connection that the kernel has accepted for the server, in whichever of its queues, gets its
-/// reply.
+/// A connection that the kernel has accepted gets its reply, whichever queue it waits in.
 fn draining_serves_those_in_the_listen_queue(engine: &Engine) {
     let world = World::with(engine, |limits| limits.connections_max = 2);
-    // They keep others waiting until the drain closes them.
+    // Idle connections hold the places until the drain closes them.
     let idle: Vec<_> = (0..2).map(|_| world.connect()).collect();
     let mut waiting: Vec<_> = (0..8).map(|_| world.connect()).collect();
     for stream in &mut waiting {
@@ -481,7 +480,7 @@ fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
             })
             .collect();
         assert!(world.server.connection_count() <= LIMIT);
-        // Each gets its reply, as those before it end.
+        // Each client gets its reply as earlier connections end.
         drop(silent);
         for client in waiting {
             assert!(client.join().unwrap().starts_with("HTTP/1.1 200 "));
@@ -490,8 +489,8 @@ fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
 }
 
 /// Seen: with 1,024 descriptors and 3,000 clients every client got a 503 under io_uring. Cause: the
-/// ring took the whole listen queue, and no descriptor was left for the site's files. Cure: what no
-/// carrier asks for stays in the queue.
+/// ring accepted the whole listen queue, which left no descriptor for the site's files. Cure:
+/// connections beyond the demand of the carriers stay in the queue.
 fn three_times_the_limit_waits_in_the_listen_queue(engine: &Engine) {
     const LIMIT: usize = 20;
     let world = &World::with(engine, |limits| limits.connections_max = LIMIT);
@@ -503,13 +502,13 @@ fn three_times_the_limit_waits_in_the_listen_queue(engine: &Engine) {
     let be_served = |mut client: TcpStream| {
         let reply = read_reply(&mut client);
         assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
-        // This client's connection is still open, and of those that are gone none more than say so.
+        // This client's connection is still open; `gone` counts only clients that have their reply.
         let accepted = world.server.counters().accepted().max(by_kernel());
         let gone = gone.fetch_add(1, Ordering::SeqCst);
         assert!(accepted as usize <= gone + LIMIT, "{accepted} parked or accepted, {gone} gone");
         assert!(world.server.connection_count() <= LIMIT);
     };
-    // First cold, then with the page in memory.
+    // First with a cold cache, then with the page in memory.
     for _ in 1..=2 {
         let mut clients: Vec<_> = (0..3 * LIMIT).map(|_| world.connect()).collect();
         for client in &mut clients {
@@ -568,10 +567,10 @@ fn a_file_that_is_written_to_is_never_passed_off_as_whole(engine: &Engine) {
     assert!(stream.read_exact(&mut got).is_err(), "old and new bytes under one ETag");
 }
 
-/// Seen: complete replies of two versions, 105 of 3,054 with fast clients and 656 of 823 with slow
-/// ones. Cause: what `sendfile(2)` queues are the page cache's own pages, and a write in progress
-/// leaves no trace in the stamp. Cure: a file that changed lately is left to rest, sent as copies,
-/// and looked at again before its last bytes leave.
+/// Seen: complete replies that mixed two versions: 105 of 3,054 with fast clients and 656 of 823
+/// with slow ones. Cause: `sendfile(2)` queues the page cache's own pages, and a write in progress
+/// leaves no trace in the stamp. Cure: for a file that changed lately the server waits until it
+/// rests, sends copies, and compares the stamp before the last bytes leave.
 fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
     const LEN: usize = 1_200_000;
     let world = &World::new(engine);
@@ -594,7 +593,7 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
             .collect();
         for version in 1..30 {
             write(version);
-            // Not to be right: some of the pauses are long enough to be served in, others are not.
+            // Not needed to pass: some pauses are long enough for a reply, others are not.
             std::thread::sleep(Duration::from_millis(u64::from(version) % 5 * 30));
         }
         is_over.store(true, Ordering::Relaxed);
@@ -602,9 +601,9 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
         counts.fold([0; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
     });
     assert!(whole >= 4, "{whole} whole, {cut} cut");
-    // What docs/serve.md does not promise, and a busy machine may bring about: a write that lasts
-    // until the file seems to have come to rest (at 50 ms), or the next one so late that the file
-    // is sent from the page cache (after 2 s). Stamps lag by a tick of the kernel's clock.
+    // Outcomes that docs/serve.md does not promise, and that a busy machine may cause: a write that
+    // lasts until the file seems to rest (at 50 ms), or a next write so late that the file is sent
+    // from the page cache (after 2 s). Stamps lag by a tick of the kernel's clock.
     let tick = Duration::from_millis(10);
     let is_promised = write_longest + tick < Duration::from_millis(50)
         && alone_longest + tick < Duration::from_secs(2);
@@ -615,8 +614,8 @@ fn a_file_that_is_rewritten_in_place_is_of_one_version_or_cut(engine: &Engine) {
     );
 }
 
-/// Asks for the large file again and again, and then until one reply is of one version. Returns how
-/// many were that, complete and of two versions under a strong validator, and cut.
+/// Requests the large file repeatedly, until the end and until one reply is of one version. Returns
+/// the number of whole replies, of replies mixed under a strong validator, and of cut ones.
 fn read_until(is_over: &AtomicBool, world: &World, is_slow: bool) -> [u32; 3] {
     let [mut whole, mut mixed, mut cut] = [0; 3];
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -652,8 +651,8 @@ fn read_until(is_over: &AtomicBool, world: &World, is_slow: bool) -> [u32; 3] {
 }
 
 /// Seen: a log above `--memory-file-max` that grew all the time got 503 after 200 ms. Cause: a
-/// large file was refused if it did not come to rest. Cure: it is sent as it comes, as long as it
-/// was when it was opened.
+/// large file was refused unless it came to rest. Cure: it is sent as it is, with its length at the
+/// open.
 fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
     const START_LEN: usize = 5 * 1024 * 1024;
     let world = &World::new(engine);
@@ -671,7 +670,7 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
             }
         });
         let get = "GET /large.bin HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        // More than may wait at once.
+        // More clients than may wait at once.
         let clients: Vec<_> =
             (0..40).map(|_| scope.spawn(|| world.exchange(get.as_bytes()))).collect();
         let replies = clients.into_iter().map(|client| client.join().unwrap());
@@ -683,8 +682,8 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
         let head_len = reply.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
         let head = String::from_utf8_lossy(&reply[..head_len]);
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        // If the writer was kept from writing for 50 ms, the file had come to rest: one version, or
-        // cut.
+        // If the writer paused for 50 ms, the file had come to rest: the reply is of one version,
+        // or cut.
         if !transcript::etag_in(&reply[..head_len]).unwrap().starts_with("W/") {
             continue;
         }
@@ -694,12 +693,12 @@ fn a_log_that_grows_all_the_time_is_served(engine: &Engine) {
     }
 }
 
-/// Seen: a client that read a settled file slowly got the old head and new bytes, complete. Cause:
-/// all of it lay in the socket's queue, as pages of the file. Cure: the end is held back until the
-/// rest is taken and nothing has changed.
+/// Seen: a client that read a settled file slowly got the old head and new bytes, in a complete
+/// reply. Cause: the socket's queue held all of it as pages of the file. Cure: the end is held back
+/// until the rest is acknowledged and the file is unchanged.
 ///
-/// A complete reply has the old bytes: the socket has taken copies of all of them, because the file
-/// had left the page cache, as on a machine that is short of memory.
+/// A complete reply has the old bytes: the socket holds copies of all of them if the file had left
+/// the page cache, as on a machine that is short of memory.
 fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let world = World::settled(engine);
@@ -712,8 +711,8 @@ fn what_a_slow_reader_has_not_taken_yet_does_not_change(engine: &Engine) {
     let mut stream = TcpStream::from(socket);
     let get = format!("GET /{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(get.as_bytes()).unwrap();
-    // Until the socket takes no more, most often. The promise holds at whatever time the file is
-    // written, so a server that only had no processor for so long does no harm.
+    // Usually waits until the socket is full. The promise holds whenever the file is written, so a
+    // server that only lacked a processor for that long does no harm.
     let mut sent = 0;
     world.wait_until("the reply stalls", |server| {
         std::thread::sleep(Duration::from_millis(100));
@@ -745,8 +744,8 @@ fn a_unix_socket_serves_the_same(engine: &Engine) {
     assert!(!path.exists(), "the socket's file goes with the server");
 }
 
-/// Seen: neither `/metrics` nor the log told how long requests took. The driver now takes the time
-/// of every reply, from the first byte of its request to its own last one.
+/// Seen: neither `/metrics` nor the log showed durations of requests. The driver now times every
+/// reply, from the first byte of its request to its own last byte.
 fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     let world = World::new(engine);
     let mut stream = world.connect();
@@ -759,8 +758,8 @@ fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     stream.write_all(&[rest, GET, PROBE].concat()).unwrap();
     read_all(&mut stream);
 
-    // The probe is the third. A reply is counted when it is on its way, so perhaps after it has
-    // come.
+    // The probe is the third. A reply is counted once it is on its way, so perhaps after the client
+    // has read it.
     let metric = |name: &str| {
         let mut out = MetricsWriter::default();
         world.server.counters().write_durations_to("t", "", &mut out);
@@ -777,6 +776,6 @@ fn every_reply_is_timed_from_the_first_byte_of_its_request(engine: &Engine) {
     let log = log();
     let last = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
     let took: Vec<f64> = log.lines().map(last).collect();
-    // What came whole behind it is not charged with the wait. The log has whole microseconds.
+    // Whole requests after it are not charged for the wait. The log has whole microseconds.
     assert!(took[0] >= slow_s && took[1] <= sum - took[0] + 1e-5, "{log} sum {sum}");
 }

@@ -1,4 +1,4 @@
-//! Full duplex: many streams over one connection, and input while output waits.
+//! Full duplex: many streams on one connection, and input while output waits.
 
 #[path = "../../../session/tests/mux/mod.rs"]
 mod protocol;
@@ -52,7 +52,7 @@ fn by_stream(replies: &[u8]) -> BTreeMap<u32, (usize, Vec<u8>)> {
     streams
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn wait_until(what: &str, server: &Server, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -90,10 +90,10 @@ pub(super) fn streams_of_a_connection_are_answered(engine: &Engine) {
     }
 }
 
-/// The client takes nothing of a long reply, and asks for more meanwhile: the server hears of it,
-/// and answers before the end of the long one. The pipeline sends first: it loses nothing.
+/// The client reads nothing of a long reply and sends more requests. The server reads them, and
+/// answers before the end of the long reply. A pipeline sends first, but loses nothing.
 pub(super) fn input_is_taken_while_output_waits(engine: &Engine) {
-    // More than the buffers of two sockets hold.
+    // More than the buffers of both sockets hold.
     const SLOW_COUNT: usize = 320;
     let (server, address) = start(engine);
     let mut stream = connect(address);

@@ -1,4 +1,4 @@
-//! HTTP/2: many requests on a connection, and input that is taken while output waits.
+//! HTTP/2: many requests on a connection, and input that is read while output waits.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ const WINDOW_UPDATE: u8 = 8;
 
 const END_STREAM: u8 = 1;
 
-/// A request, and settings, while a large reply is on its way; then a drain.
+/// Requests and a PING during a large reply; then a drain.
 pub(super) fn a_large_stream_does_not_hold_up_others(engine: &Engine) {
     let world = World::new(engine);
     let large = world.make_large_file();
@@ -49,13 +49,13 @@ pub(super) fn a_large_stream_does_not_hold_up_others(engine: &Engine) {
     }
     assert!(bodies[&1] == large);
     assert_eq!(bodies[&3], b"hello\n");
-    // A pipeline takes input once all output has gone.
+    // A pipeline reads input only after all output is sent.
     if !matches!(engine, Engine::Pipeline(_)) {
         assert_eq!(said.last(), Some(&(DATA, 1)));
     }
     said.sort_unstable();
     assert_eq!(said, [(DATA, 1), (DATA, 3), (DATA, 5), (PING, 0)]);
-    // Without a stream the connection ends as soon as both ends know.
+    // A connection without streams ends as soon as both ends know of the drain.
     let drain = std::thread::scope(|scope| {
         let drain = scope.spawn(|| world.server.drain());
         let (kind, ..) = read_frame(&mut stream);
@@ -65,7 +65,7 @@ pub(super) fn a_large_stream_does_not_hold_up_others(engine: &Engine) {
     assert_eq!(drain, 0, "cut");
 }
 
-/// Seen: h2spec's PING behind its GOAWAY met a closed socket, whose reset may overtake replies.
+/// Seen: h2spec's PING after its GOAWAY met a closed socket, whose reset may overtake replies.
 pub(super) fn a_client_that_leaves_may_still_send(engine: &Engine) {
     let world = World::new(engine);
     let mut stream = world.connect();
@@ -83,11 +83,11 @@ pub(super) fn a_client_that_leaves_may_still_send(engine: &Engine) {
     }
 }
 
-/// Seen: on a kernel thread a client that shut its side down behind its request got no reply,
+/// Seen: on a kernel thread a client that closed its sending side after its request got no reply,
 /// unless the file was in the site's table.
 pub(super) fn half_closed_streams_get_their_replies(engine: &Engine) {
     let world = World::new(engine);
-    // The table has none of them yet.
+    // None of these files is in the table yet.
     for nth in 0..4 {
         std::fs::write(world.directory.path().join(format!("{nth}.txt")), "half\n").unwrap();
         let mut stream = world.connect();

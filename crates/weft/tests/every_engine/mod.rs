@@ -1,10 +1,10 @@
-//! Every engine over everything that it can stand on, for the suites that all of them pass.
+//! Every engine in every combination, for the suites that all of them pass.
 //!
-//! Engines, dispatchers and ways to accept make 35 combinations. All promises on all of them would
-//! take twice as long as on a cover of them, and find little more: `on_every_engine` has each
-//! dispatcher under event loops, and each kind of dispatcher (by level, by edge, signals, a ring)
-//! under a pipeline. What depends on reports, which is conversations and clients that are slow or
-//! greedy, is run `on_every_other_combination` as well. Together they leave none out.
+//! Engines, dispatchers and ways to accept make 35 combinations. Running all promises on all of
+//! them would take twice as long as on a selection, and find little more. `on_every_engine` covers
+//! each dispatcher under event loops, and each kind of dispatcher (by level, by edge, signals, a
+//! ring) under a pipeline. Suites that depend on reports (conversations, and slow or greedy
+//! clients) also run on `on_every_other_combination`. Together they cover all.
 
 pub(crate) use event::{Mechanism, Overflow};
 pub(crate) use fiber::BackendChoice;
@@ -12,7 +12,7 @@ pub(crate) use serve::Engine;
 pub(crate) use serve::engine::Accept;
 use serve::engine::{EventOptions, PipelineOptions};
 
-/// Makes a test of each of these functions on each engine, with which it is called.
+/// Makes one test for each function and engine; the function is called with the engine.
 macro_rules! on_every_engine {
     ($($test:ident)*) => {
         on_each_engine! {
@@ -44,7 +44,7 @@ macro_rules! on_every_engine {
     };
 }
 
-/// The same on the combinations of an engine and a dispatcher that `on_every_engine` has not.
+/// The same for the combinations of engine and dispatcher that `on_every_engine` leaves out.
 macro_rules! on_every_other_combination {
     ($($test:ident)*) => {
         on_each_engine! {
@@ -97,7 +97,7 @@ pub(crate) fn fibers(processors: usize, backend: BackendChoice) -> Engine {
     Engine::Fiber { processors, backend }
 }
 
-/// One thread a stage where everything is narrow, else two.
+/// A pipeline with two threads for each stage, or one if the queue limit is 1.
 pub(crate) fn pipeline(dispatcher: Mechanism, queue_limit: usize, batch_max: usize) -> Engine {
     let threads = queue_limit.min(2);
     Engine::Pipeline(PipelineOptions {

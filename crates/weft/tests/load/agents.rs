@@ -1,4 +1,4 @@
-//! Many generators as one.
+//! Many generators that act as one.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,9 +8,9 @@ use std::thread;
 
 use super::{command, hello, json, load, load_says, load_to, said, telling_server};
 
-/// The words of an agent, for each of three.
+/// Arguments for each of three agents.
 fn agents(common: &str) -> [String; 3] {
-    // A place to meet at: a port that was free a moment ago, of an address that nothing else has.
+    // A rendezvous: a port that was free a moment ago, on an address that no other test uses.
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let host = NEXT.fetch_add(1, Ordering::Relaxed);
     let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 1, host), 0)).unwrap();
@@ -55,7 +55,7 @@ fn killed_agent_fails_all() {
     let agents = agents(&format!("http {url} -d 50s"));
     let [first, second, mut third] =
         agents.map(|words| command(&words).stderr(Stdio::piped()).spawn().unwrap());
-    // Each has a third of the connections: when requests came over three, all of them are at work.
+    // Each agent has a third of the connections: all are at work once requests came over three.
     let mut at_work = BTreeSet::new();
     while at_work.len() < 3 {
         at_work.insert(connections.recv().unwrap());
@@ -83,8 +83,8 @@ fn outcomes_of_files_are_merged() {
     });
     let output = load(&format!("merge {below}/a.json {below}/b.json --json -"));
     assert_eq!(replies(&json(&output)), parts[0] + parts[1]);
-    // Reported of vegeta (#210). Seen: twice the rate, and "the server kept up", of two runs that
-    // followed each other.
+    // Reported for vegeta (#210). Seen: two successive runs were merged as twice the rate, with
+    // "the server kept up".
     let note = "a.json and b.json were not measured at the same time";
     assert!(said(&output).replace(&format!("{below}/"), "").contains(note), "{output:?}");
     let output = load(&format!("merge {below}/a.json {below}/a.json --json -"));

@@ -1,4 +1,4 @@
-//! `weft load` as a user types it, against small servers on threads.
+//! `weft load` as users run it, against small servers on threads.
 
 mod agents;
 mod sessions;
@@ -17,7 +17,7 @@ use std::thread;
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 const MISSING: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno";
 
-/// A server with a thread for each connection.
+/// Starts a server with a thread for each connection.
 fn serve(connection: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -31,7 +31,7 @@ fn serve(connection: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     address
 }
 
-/// Answers the requests of each connection, which are counted from 0.
+/// Starts a server that answers the requests of each connection, which are counted from 0.
 fn answer(
     reply: impl Fn(usize, &mut &TcpStream) -> io::Result<()> + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -46,17 +46,17 @@ fn answer(
     })
 }
 
-/// Answers every request with this reply.
+/// Starts a server that answers every request with this reply.
 fn server(reply: &'static [u8]) -> SocketAddr {
     answer(move |_, stream| stream.write_all(reply))
 }
 
-/// The URL of a server that says hello to each request.
+/// Starts a server that answers every request with hello. Returns its URL.
 fn hello() -> String {
     format!("http://{}/", server(HELLO))
 }
 
-/// The same, and it tells where each request came from.
+/// The same; the receiver gets the address of each client.
 fn telling_server() -> (String, Receiver<SocketAddr>) {
     let (seen, heard) = channel();
     let address = answer(move |_, stream| {
@@ -67,26 +67,26 @@ fn telling_server() -> (String, Receiver<SocketAddr>) {
     (format!("http://{address}/"), heard)
 }
 
-/// A command with these words, none of which has a space.
+/// A command with these arguments, none of which contains a space.
 fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.arg("load").args(words.split_whitespace());
     command
 }
 
-/// Runs it to its end.
+/// Runs `weft load` to its end.
 fn load(words: &str) -> Output {
     command(words).output().unwrap()
 }
 
-/// The same, and it ends with this exit code.
+/// The same, with an expected exit code.
 fn load_to(code: i32, words: &str) -> Output {
     let output = load(words);
     assert_eq!(output.status.code(), Some(code), "{words}: {output:?}");
     output
 }
 
-/// The same, and it says this.
+/// The same, with an expected message.
 fn load_says(code: i32, words: &str, hint: &str) {
     let said = said(&load_to(code, words));
     assert!(said.contains(hint), "{words}: {said}");
@@ -127,7 +127,7 @@ fn the_json_has_what_scripts_ask_for() {
     }
 }
 
-/// Issue 10 B. Seen: a table of zeros, no replies per second, and a verdict about replies.
+/// Issue 10 B. Seen: a table of zeros, zero replies per second, and a verdict about replies.
 #[test]
 fn report_of_idle_connections() {
     let common = format!("idle {} -c 5 -d 100ms", server(HELLO));
@@ -159,7 +159,7 @@ fn request_count_above_32_bits() {
     load_says(0, &format!("http {} -n 5000M -d 100ms", hello()), said_of_it);
 }
 
-/// Seen: `-n 10` began with "3600s", the longest that such a run may take.
+/// Seen: `-n 10` began with "3600s", the limit on the length of such a run.
 #[test]
 fn heading_names_request_count() {
     let url = hello();

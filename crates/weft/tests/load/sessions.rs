@@ -1,4 +1,4 @@
-//! Lists of what to request: file sets, paths and logs of sessions.
+//! Lists of requests: file sets, paths and logs of sessions.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,14 +6,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{HELLO, hello, json, load, load_says, load_to, serve};
 
-/// A server that tells what was asked, with its body. Its URL has no path.
+/// Starts a server that reports each request with its body. Its URL has no path.
 fn asking_server() -> (String, Receiver<String>) {
     let (seen, asked) = channel();
     let address = serve(move |stream| answer_by_method(stream, &seen));
     (format!("http://{address}"), asked)
 }
 
-/// The reply to a HEAD has a length and no body (RFC 9110 9.3.2).
+/// Answers a HEAD with a length but no body. RFC 9110 9.3.2
 fn answer_by_method(mut stream: TcpStream, seen: &Sender<String>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     loop {
@@ -42,8 +42,8 @@ fn answer_by_method(mut stream: TcpStream, seen: &Sender<String>) {
     }
 }
 
-/// Issue 10 B. Seen: `http://host/base/ --fileset DIR` asked for /dir00/… in silence: the URL's
-/// path was dropped. Siblings: --paths and --sessions dropped it as well, and further URLs with it.
+/// Issue 10 B. Seen: `http://host/base/ --fileset DIR` silently requested /dir00/…: the URL's path
+/// was dropped. Siblings: --paths and --sessions dropped it too, and any further URLs with it.
 #[test]
 fn list_is_below_the_urls_folder() {
     let (host, asked) = asking_server();
@@ -88,7 +88,7 @@ fn sessions_send_methods_and_bodies() {
                 \x20   /size method=HEAD\n    /page\n/gone method=DELETE\n";
     std::fs::write(&log, text).unwrap();
     let common = format!("http {host}/ --sessions {} --rate 1", log.display());
-    // One that does not think is not cut, however long it takes.
+    // A session without think times is not cut, however long it takes.
     let report = json(&load_to(0, &format!("{common} -d 200ms --json -")));
     assert_eq!((&report["sessions"], &report["errors"]["total"]), (&1.into(), &0.into()));
     assert_eq!(report["replies"], 5);
@@ -113,7 +113,7 @@ fn session_logs_are_played() {
     let output = load_to(0, &format!("http {} {sessions} -d 300ms --json -", hello()));
     let report = json(&output);
     assert_eq!(report["errors"]["short_reply"], 0);
-    // The two by turns; a busy machine may not let the last ones end in time.
+    // The two sessions alternate; a busy machine may cut the last ones off.
     assert_eq!(report["intended"], 6);
     assert!(report["sessions"].as_u64() > Some(0));
 }

@@ -1,4 +1,4 @@
-//! A run for each of some rates.
+//! Sweeps: one run for each of several rates.
 
 use super::{hello, json, load_to};
 

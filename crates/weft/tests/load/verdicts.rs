@@ -1,4 +1,4 @@
-//! Verdicts of a run that failed, and the sentence that says why.
+//! Verdicts of failed runs, and the sentence that gives the reason.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ fn a_threshold_decides_the_exit_code() {
 
 #[test]
 fn no_server_is_an_error() {
-    // It holds its port, and does not listen.
+    // The socket occupies its port, but does not listen.
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let unused = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
@@ -38,16 +38,16 @@ fn run_without_replies_fails() {
         let why_not = json(&output)["without_replies"].clone();
         assert!(why_not.as_str().unwrap().contains(why), "{why_not}");
     }
-    // In a sweep, in any of its runs.
+    // In any run of a sweep.
     let sweep = "-d 100ms --timeout 50ms --sweep 50,100 --pause 0s";
     let said = said(&load_to(1, &format!("http http://{}/ {sweep}", server(b""))));
     assert!(said.contains("at 50/s: no good reply arrived"), "{said}");
     assert!(said.contains("at 100/s: no good reply arrived"), "{said}");
 }
 
-/// Issue 10 B. Seen: nothing but 404, "errors none", "the server was the limit", exit 0; the same
-/// with --verify. Cause: a whole reply was a good reply. Cure: --expect, an error of its own class,
-/// and exit 1.
+/// Issue 10 B. Seen: only 404 replies gave "errors none", "the server was the limit" and exit code
+/// 0; also with --verify. Cause: any whole reply was a success. Cure: --expect, an error class, and
+/// exit code 1.
 #[test]
 fn a_run_of_nothing_but_404_has_failed() {
     let common = format!("http http://{}/none -d 200ms -c 2", server(MISSING));
@@ -75,7 +75,7 @@ fn a_run_of_nothing_but_404_has_failed() {
 #[test]
 fn condition_on_errors_replaces_default() {
     let common = "-n 100 -c 1";
-    // One path answers well, the other does not.
+    // One path gets good replies, the other does not.
     let well = server(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let missing = server(MISSING);
     for (address, condition, code) in
@@ -83,7 +83,7 @@ fn condition_on_errors_replaces_default() {
     {
         load_to(code, &format!("http http://{address}/ {common} {condition}"));
     }
-    // Every second request of a connection.
+    // Every second request of a connection fails.
     let mixed = answer(|at, stream| stream.write_all([HELLO, MISSING][at % 2]));
     for (condition, code) in [
         ("", 1),
@@ -99,9 +99,9 @@ fn condition_on_errors_replaces_default() {
     }
 }
 
-/// Issue 10 B. Seen: `-c 100000` beyond the limit of descriptors tried each of them a hundred times
-/// a second and called what was left the server's limit. Cure: refused before the first, with what
-/// to do.
+/// Issue 10 B. Seen: `-c 100000` beyond the limit on descriptors retried each connection a hundred
+/// times a second, and reported the rest as the server's limit. Cure: the run is refused at its
+/// start, with a remedy.
 #[test]
 fn too_many_connections_are_refused() {
     let address = server(HELLO);
@@ -131,10 +131,10 @@ fn too_many_connections_are_refused() {
 #[test]
 fn unwritable_file_fails_before_the_run() {
     let url = hello();
-    // Known beforehand: nothing is sent.
+    // The mistake is known beforehand: nothing is sent.
     let nowhere = "/nowhere/out.json";
     load_says(2, &format!("http {url} -d 60s --json {nowhere}"), nowhere);
-    // A disk that is full at the end: the other files are written.
+    // If the disk is full at the end, the other files are still written.
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("out.csv");
     let words = format!("http {url} -d 100ms --json /dev/full --csv {}", csv.display());

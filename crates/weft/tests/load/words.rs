@@ -1,9 +1,9 @@
-//! Refusals before anything is sent, each with its cure.
+//! Refusals before anything is sent, each with a remedy.
 
 use super::{load_says, load_to, said};
 
-/// Beyond each limit a sentence, at once: seen were a run of a rate of 10^12 that never ended, a
-/// depth that took all memory, 100 million intervals, and a sum of durations that panicked.
+/// Each limit is checked at once, with a message. Seen: a rate of 10^12 that never ended, a depth
+/// that used all memory, 100 million intervals, and a sum of durations that panicked.
 #[test]
 fn out_of_range_numbers_are_refused() {
     for more in [
@@ -62,7 +62,7 @@ fn wrong_arguments_are_usage_errors() {
     }
 }
 
-/// Seen: `--json out --csv out` left one of the two.
+/// Seen: `--json out --csv out` left only one of the two files.
 #[test]
 fn each_output_has_its_own_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,9 +87,9 @@ fn netstack_usage_errors() {
     }
 }
 
-/// Seen: `load idle http://…` and `load http http://127.0.0.1:99999/` were "failed to lookup
-/// address information"; `-d 0s` was "a run needs a thread, a duration and an interval". Cause:
-/// what is no address went to the resolver as a name; one sentence stood for three flags.
+/// Seen: `load idle http://…` and `load http http://127.0.0.1:99999/` failed with "failed to lookup
+/// address information"; `-d 0s` with "a run needs a thread, a duration and an interval". Cause:
+/// an invalid address went to the resolver as a name; three flags shared one message.
 #[test]
 fn bad_address_or_time() {
     let url = "http://127.0.0.1:9/";

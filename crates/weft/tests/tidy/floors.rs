@@ -1,13 +1,13 @@
-//! Floors inside a crate: a module uses only modules below it.
+//! Floors inside a crate: a module may use only modules below it.
 //!
-//! The table of a crate names its *rooms* (a file, or a folder as a whole), floor by floor, the
-//! ground floor first. A room may use those on lower floors. Whatever else it uses is an *upward
-//! arrow*: it is turned round, or listed with its reason.
+//! The table of a crate lists its *rooms* (a file, or a folder as a whole) by floor, the ground
+//! floor first. A room may use rooms on lower floors. Any other use is an *upward arrow*, which has
+//! to be reversed, or listed with its reason.
 //!
-//! What is read: every path in code outside of tests that begins with `crate`, `super`, `self` or
-//! a child module, through re-exports to the module that defines the name. `lib.rs` is the roof:
-//! it may use everything. Calls of methods are not paths, so arrows by way of a method that an
-//! `impl` adds to a type from below are looked for by the method's name.
+//! The test reads every path in code outside of tests that begins with `crate`, `super`, `self` or
+//! a child module, and follows re-exports to the defining module. `lib.rs` is the roof: it may use
+//! everything. Method calls are not paths, so a method that an `impl` adds to a type of a lower
+//! floor is looked up by its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// The floors of one crate.
 struct CrateFloors {
     name: &'static str,
-    /// A floor a line, the ground floor first. Rooms of one floor do not use each other.
+    /// One floor a line, the ground floor first. Rooms of one floor do not use each other.
     floors: &'static str,
-    /// Upward arrows that are there for a reason: from, to, reason.
+    /// Intended upward arrows: from, to, reason.
     upward: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -39,7 +39,7 @@ fn rooms_use_only_the_floors_below() {
         let sources = format!("crates/{}/src/", row.name);
         let files = super::rust_files().into_iter().filter_map(|file| {
             let name = file.name.strip_prefix(&sources)?.to_owned();
-            // Another program has a root of its own.
+            // Another program has its own root.
             (!name.starts_with("bin/")).then_some((name, file.text))
         });
         let files: Vec<_> = files.collect();
@@ -50,7 +50,7 @@ fn rooms_use_only_the_floors_below() {
     findings.assert_none();
 }
 
-/// Most upward arrows of a crate; none if it is not named.
+/// Limit on the upward arrows of a crate; zero for a crate that is not named.
 const UPWARD_MAX: &[(&str, usize)] = &[];
 
 #[test]
@@ -130,11 +130,11 @@ struct Tree {
 
 #[derive(Default)]
 struct Module {
-    /// Paths in its code, from the root of the crate, with what is written after the modules.
+    /// Paths in its code, from the root of the crate, including the names after the modules.
     paths: Vec<Vec<String>>,
-    /// Meaning of the names that it has brought in with `use`.
+    /// Full paths of the names imported with `use`.
     imports: BTreeMap<String, Vec<String>>,
-    /// Methods that it adds to a type: the type's name and the method's.
+    /// Methods that it adds to types of other modules: the type's name and the method's.
     added: Vec<(String, String)>,
     /// Functions that are defined here, and methods that are called here.
     defined: BTreeSet<String>,
@@ -169,7 +169,7 @@ impl Tree {
         Tree { modules }
     }
 
-    /// From a module, to another, and by which path.
+    /// Arrows between modules: from, to, and the path.
     fn arrows(&self) -> Vec<(String, String, String)> {
         let mut found = Vec::new();
         for (at, module) in &self.modules {
@@ -183,14 +183,14 @@ impl Tree {
         found
     }
 
-    /// The module that defines what a path names.
+    /// The module that defines the target of a path.
     fn resolve(&self, path: &[String], depth: usize) -> Option<String> {
         let len = (0..=path.len()).rev().find(|&len| self.is_module(path, len))?;
         let at = path[..len].join("/");
         let import = path.get(len).and_then(|name| self.modules[&at].imports.get(name));
         match import {
             Some(import) if depth < 8 && import[..] != path[..] => self.resolve(import, depth + 1),
-            // A name that the roof defines itself belongs to no room.
+            // A name that the roof itself defines belongs to no room.
             _ => (len > 0).then_some(at),
         }
     }
@@ -199,8 +199,8 @@ impl Tree {
         self.modules.contains_key(&path[..len].join("/"))
     }
 
-    /// A module that calls a method which only another one adds to a type from below. The caller
-    /// knows where the type is defined: else the method is another type's, of the same name.
+    /// Calls of methods that another module adds to a type of a lower floor. Only callers that name
+    /// the type's module count: for others it may be a method of another type.
     fn arrows_by_method(&self) -> Vec<(String, String, String)> {
         let mut definitions: BTreeMap<&str, usize> = BTreeMap::new();
         for name in self.modules.values().flat_map(|module| &module.defined) {
@@ -239,10 +239,10 @@ fn module_of(file: &str) -> String {
     }
 }
 
-/// Goes through the tokens of one file.
+/// A walk through the tokens of one file.
 struct Walk<'a> {
     known: &'a BTreeSet<String>,
-    /// The module that the tokens are in: an inline one is within its file's.
+    /// Module of the current tokens: the file's, or an inline one within it.
     at: String,
     module: &'a mut Module,
 }
@@ -256,7 +256,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads what begins at `at`, and says where the next thing begins.
+    /// Reads the item at `at`, and returns the index of the next one.
     fn item(&mut self, tokens: &[TokenTree], at: usize) -> usize {
         let word = word(tokens, at);
         match &tokens[at] {
@@ -287,7 +287,7 @@ impl Walk<'_> {
                 let follows_dot = at > 0 && is_mark(tokens, at - 1, '.');
                 let follows_path = at > 1 && is_path(tokens, at - 2);
                 if follows_dot || follows_path {
-                    // A field is read, and a method is called.
+                    // A field is read, or a method is called.
                     if follows_path || matches!(tokens.get(at + 1), Some(TokenTree::Group(_))) {
                         self.module.called.insert(word);
                     }
@@ -316,7 +316,7 @@ impl Walk<'_> {
         at + 1
     }
 
-    /// A tree of `use`, beneath `base`.
+    /// Reads a tree of `use` beneath `base`.
     fn imports(&mut self, tokens: &[TokenTree], base: &[String]) {
         let mut path = base.to_vec();
         let mut renamed = None;
@@ -353,7 +353,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A path from the root of the crate; `None` if it is of another crate, or of this module.
+    /// The path from the root of the crate; `None` if it leads to another crate, or to this module.
     fn rooted(&self, path: &[String]) -> Option<Vec<String>> {
         let mut at: Vec<String> = self.at.split('/').map(str::to_owned).collect();
         at.retain(|part| !part.is_empty());
@@ -380,7 +380,7 @@ impl Walk<'_> {
         Some([&at[..], rest].concat())
     }
 
-    /// The methods of `impl Type { .. }`, if it is not of a trait.
+    /// Notes the methods of `impl Type { .. }`, unless the `impl` is of a trait.
     fn note_added(&mut self, tokens: &[TokenTree]) {
         let is_body = |token: &TokenTree| match token {
             TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -412,7 +412,7 @@ impl Walk<'_> {
     }
 }
 
-/// True if the attribute that the token opens, `[cfg(..)]`, keeps what follows for tests.
+/// True if the attribute at `at`, `[cfg(..)]`, restricts the next item to tests.
 fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     let Some(TokenTree::Group(attribute)) = tokens.get(at) else {
         return false;
@@ -425,7 +425,7 @@ fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
         && !words.any(|word| word == "not" && !attribute.contains("not (loom)"))
 }
 
-/// End of the item that an attribute stands before: after its `;`, `,` or braces.
+/// End of the item after an attribute: after its `;`, `,` or braces.
 fn after_item(tokens: &[TokenTree], from: usize) -> usize {
     let ends = |at: &usize| match &tokens[*at] {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -434,7 +434,7 @@ fn after_item(tokens: &[TokenTree], from: usize) -> usize {
     (from..tokens.len()).find(ends).map_or(tokens.len(), |at| at + 1)
 }
 
-/// Number of tokens of `<..>` at the beginning. The arrow of a bound, `Fn() -> T`, ends none.
+/// Number of tokens of a leading `<..>`. The arrow of a bound, `Fn() -> T`, does not end it.
 fn generics_len(tokens: &[TokenTree]) -> usize {
     let mut depth = 0;
     for at in 0..tokens.len() {
@@ -470,7 +470,7 @@ fn is(token: &TokenTree, mark: char) -> bool {
     matches!(token, TokenTree::Punct(found) if found.as_char() == mark)
 }
 
-// ---- the test of the test
+// ---- tests of this test
 
 const SMALL: CrateFloors =
     CrateFloors { name: "small", floors: "stack\nqueue timer\nprocessor\nnet", upward: &[] };
@@ -490,7 +490,7 @@ fn small(files: &[(&str, &str)]) -> Vec<(String, String)> {
     whole.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
-/// The one upward arrow that is found, as `from -> to`.
+/// The only upward arrow found, as `from -> to`.
 fn found(files: &[(&str, &str)]) -> Vec<String> {
     let findings = findings_of(&SMALL, &small(files));
     let ends = |finding: &String| {

@@ -1,7 +1,7 @@
 //! Rules of the house style that a program can check, over every file of the workspace.
 //!
-//! Each test reads the files again: there are a few hundred, and it takes milliseconds. A finding
-//! is printed as `file:line: what is wrong`, all findings of a test at once.
+//! Each test reads the files again: there are a few hundred, which takes milliseconds. A finding is
+//! printed as `file:line: the mistake`, all findings of a test at once.
 
 mod floors;
 mod style;
@@ -12,8 +12,8 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may depend on whom: the folder list is the architecture (ARCHITECTURE.md, "Code map").
-/// The second list is what only a crate's tests may use.
+/// Allowed dependencies: the folder list is the architecture (ARCHITECTURE.md, "Code map"). The
+/// second list is for the crate's tests only.
 const ARROWS: &[(&str, &[&str], &[&str])] = &[
     ("session", &[], &[]),
     ("http2", &[], &[]),
@@ -38,7 +38,7 @@ const ARROWS: &[(&str, &[&str], &[&str])] = &[
 /// Crates without a line of unsafe code.
 const SAFE_CRATES: &[&str] = &["http2", "session", "sockets", "timer", "web"];
 
-// One honest table may be long; nothing is longer.
+// Only a table may be longer.
 const RUST_LINES_MAX: usize = 1000;
 
 #[test]
@@ -89,8 +89,7 @@ fn code_map_has_the_same_arrows() {
     findings.assert_none();
 }
 
-/// The dependencies of a manifest that are crates of this workspace, with the section they stand
-/// in.
+/// The dependencies of a manifest that are crates of this workspace, with their section.
 fn workspace_dependencies(manifest: &toml::Table, crates: &[String]) -> Vec<(String, String)> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let per_target = targets.into_iter().flat_map(toml::Table::values);
@@ -120,7 +119,7 @@ fn safe_crates_forbid_unsafe_code() {
 
 #[test]
 fn every_unsafe_block_is_argued() {
-    // clippy's undocumented_unsafe_blocks is exact and runs in CI; this one runs with every test.
+    // clippy's undocumented_unsafe_blocks is exact and runs in CI; this check runs with every test.
     const ARGUED_WITHIN_LINES: usize = 12;
     let mut findings = Findings::default();
     for file in rust_files() {
@@ -155,7 +154,7 @@ fn nothing_is_async() {
 
 #[test]
 fn protocols_have_no_sockets_and_no_clock() {
-    // Also as values: `LazyLock::new(Instant::now)`.
+    // Also matches function values: `LazyLock::new(Instant::now)`.
     const FORBIDDEN: &[&str] = &[
         "TcpListener",
         "TcpStream",
@@ -178,18 +177,18 @@ fn protocols_have_no_sockets_and_no_clock() {
         "wait_timeout",
     ];
     const ALLOWED: &[(&str, &str)] = &[
-        // What drivers read the clocks with, and the time that the replay harness makes up.
+        // The clock of the drivers, and the simulated time of the replay harness.
         ("crates/session/src/session.rs", "::now()"),
         ("crates/session/src/replay.rs", "LazyLock::new(Instant::now)"),
-        // The site is opened, which no conversation does.
+        // Opens the site, outside of any conversation.
         ("crates/web/src/site.rs", "let now = Now::read();"),
-        // It waits, in `work`, for a descriptor.
+        // Waits, in `work`, for a descriptor.
         ("crates/web/src/site.rs", "thread::sleep(Duration::from_millis(wait));"),
-        // It waits, in `work`, for a file to be left alone.
+        // Waits, in `work`, until a file has come to rest.
         ("crates/web/src/site/quiet.rs", "std::thread::sleep(left);"),
-        // `watch` waits, in `work`, until there is something to say.
+        // Waits, in `work`, for events to report.
         ("crates/cache/src/service/watch.rs", "wait_timeout_while(queue, timeout, nothing)"),
-        // A store that is full waits for readers that are off their processor, a little.
+        // A full store waits briefly for readers that have lost their processor.
         ("crates/cache/src/store/pool/patience.rs", "Instant::now()"),
         ("crates/cache/src/store/pool/patience.rs", "began.elapsed()"),
     ];
@@ -221,11 +220,11 @@ fn protocols_have_no_sockets_and_no_clock() {
     findings.assert_none();
 }
 
-/// The lines outside of what is kept for tests, counted from 0. Sources are formatted: an item ends
-/// with the first line that is indented as its attribute is and closes something.
+/// The lines that are not restricted to tests, counted from 0. Sources are formatted: an item ends
+/// with the first closing line that has the indentation of its attribute.
 fn lines_outside_tests(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
-    // How far the test item is indented that the line is in.
+    // Indentation of the current test item.
     let mut test_item = None;
     for (at, line) in text.lines().enumerate() {
         let code = line.trim_start();
@@ -245,14 +244,14 @@ fn lines_outside_tests(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Number of lines that are neither empty nor a comment, without the code of tests.
+/// Number of lines that are neither empty nor a comment, without test code.
 fn code_lines(text: &str) -> usize {
     let lines = lines_outside_tests(text).into_iter();
     let lines = lines.map(|(_, line)| line.trim_start());
     lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
-/// True if a line is `#[cfg(test)]`, or the like with `all`.
+/// True if a line is `#[cfg(test)]` or similar, such as with `all`.
 fn is_kept_for_tests(code: &str) -> bool {
     code.starts_with("#[cfg(") && has_word(code, "test") && !code.contains("not(test")
 }
@@ -328,8 +327,8 @@ fn relative_links_and_anchors_exist() {
     findings.assert_none();
 }
 
-/// Seen: the pages asked for stable Rust, and a stable Rust that is too old cannot read the
-/// manifests. Cause: the oldest one stands in a manifest alone. Cure: the pages name it.
+/// Seen: the pages asked for stable Rust, but a stable Rust that is too old cannot read the
+/// manifests. Cause: only a manifest named the oldest version. Cure: the pages name it too.
 #[test]
 fn pages_for_newcomers_name_the_oldest_rust() {
     let manifest: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();
@@ -342,8 +341,8 @@ fn pages_for_newcomers_name_the_oldest_rust() {
     }
 }
 
-/// Seen: seven rows of the cache's manual were shown as a jumble, with their text cut off. Cause: a
-/// `|` ends a cell, in code as well, unless a backslash stands before it. Cure: one does.
+/// Seen: seven rows of the cache's manual were garbled, with their text cut off. Cause: a `|` ends
+/// a cell, even in code, unless a backslash precedes it. Cure: a backslash does.
 #[test]
 fn rows_of_a_table_have_as_many_cells_as_its_head() {
     let mut findings = Findings::default();
@@ -410,7 +409,7 @@ fn every_golden_file_is_used() {
         let Some((package, _)) = before.split_once("/tests") else {
             continue;
         };
-        // Sources name a transcript with its ending or, in a list, without; some list the folder.
+        // Sources name a transcript, in lists without its extension; some list the folder.
         let stem = format!("\"{}\"", within.trim_end_matches(".txt"));
         let package = rust.iter().filter(|file| file.name.starts_with(package));
         let mut loaders = package.filter(|file| file.text.contains("transcripts"));
@@ -436,7 +435,7 @@ fn source_files_stay_readable() {
 }
 
 /// Seen: the page gave an engine 240 lines, which had 277. Cause: a table by hand. Cure: each row
-/// names its files, and is within a tenth of them.
+/// names its files, and must be within a tenth of their length.
 #[test]
 fn drivers_weigh_what_their_page_says() {
     let mut findings = Findings::default();
@@ -490,7 +489,7 @@ fn lines_have_no_tabs_and_no_trailing_blanks() {
 
 #[test]
 fn nothing_is_left_undone() {
-    // Put together here, so that this file does not find itself.
+    // Put together here, so that this file does not match itself.
     let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["dbg", "!("], ["todo", "!("]];
     let marks = marks.map(|halves| halves.concat());
     let mut findings = Findings::default();
@@ -521,7 +520,7 @@ fn no_path_of_anybodys_machine() {
 
 #[test]
 fn one_word_for_one_idea() {
-    // A fiber is a fiber. The FAQ may say what it is not; code spans name other people's things.
+    // A fiber is called a fiber. The FAQ may say what it is not; code spans quote other projects.
     let banned = [["corou", "tine"], ["green ", "thread"], ["light", "weight thread"]];
     let banned = banned.map(|halves| halves.concat());
     let mut findings = Findings::default();
@@ -535,7 +534,7 @@ fn one_word_for_one_idea() {
             if let Some(word) = banned.iter().find(|word| prose.contains(*word)) {
                 findings.add_line(&file, at, format!("'{word}' means a fiber, so say fiber"));
             }
-            // Linux has tasks, and the ring has task work; a fiber is neither.
+            // Linux has tasks, and the ring has task work; neither is a fiber.
             let in_runtime = is_doc && file.name.starts_with("crates/fiber/");
             let prose = prose.replace("task-work", "").replace("task work", "");
             if in_runtime && (has_word(&prose, "task") || has_word(&prose, "tasks")) {
@@ -549,7 +548,7 @@ fn one_word_for_one_idea() {
 // ---- the workspace as files
 
 struct Source {
-    /// Relative to the workspace, with slashes.
+    /// Path relative to the workspace, with slashes.
     name: String,
     text: String,
 }
@@ -570,11 +569,11 @@ fn rust_files() -> Vec<Source> {
     files(&["rs"])
 }
 
-/// The text files with one of these extensions. Shell scripts without one count as "sh".
+/// The text files with one of these extensions. Shell scripts without an extension count as "sh".
 fn files(extensions: &[&str]) -> Vec<Source> {
     let wanted = |name: &String| {
-        // Programs for other people's runtimes, which the laboratory builds and measures, and for
-        // other people's libraries are written as their users would.
+        // Programs for other runtimes, which the laboratory builds and measures, and for other
+        // libraries follow the style of their users.
         if name.starts_with("crates/lab/peers/") || name.starts_with("examples/libraries/") {
             return false;
         }
@@ -585,7 +584,7 @@ fn files(extensions: &[&str]) -> Vec<Source> {
     all_files().into_iter().filter(wanted).map(source).collect()
 }
 
-/// Every file of the workspace that is not made by a build or a tool, in order.
+/// Every file of the workspace that no build or tool makes, in order.
 fn all_files() -> Vec<String> {
     const MADE: &[&str] = &["target", ".git", "__pycache__", "corpus", "artifacts", "coverage"];
     let (root, mut found, mut open) = (root(), Vec::new(), vec![root()]);
@@ -616,13 +615,13 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// True if a path in `line` begins with `start`: `a/home/b` is relative, and no one's home.
+/// True if a path in `line` begins with `start`. `a/home/b` is relative, so it is not in `/home`.
 fn has_path(line: &str, start: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || "._-}".contains(c);
     line.match_indices(start).any(|(at, _)| !line[..at].chars().next_back().is_some_and(is_inner))
 }
 
-/// True if `word` stands in `line` by itself, not inside a longer word.
+/// True if `line` contains `word` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {

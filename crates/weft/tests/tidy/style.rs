@@ -1,4 +1,4 @@
-//! Sentences and names: how comments begin, what predicates do, how long names of tests are.
+//! Sentences and names: beginnings of comments, effects of predicates, lengths of test names.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const CLAUSE_WORDS: &[&str] =
 /// Share of the doc comments of a crate that may begin with one of [`CLAUSE_WORDS`].
 const CLAUSE_PERCENT_MAX: usize = 5;
 
-/// Letters in the name of a test: a name that can be typed.
+/// Limit on the letters in the name of a test, so that it can be typed.
 const TEST_NAME_LEN_MAX: usize = 50;
 
 #[test]
@@ -110,7 +110,7 @@ fn each_let_defines_one_thing() {
     findings.assert_none();
 }
 
-/// True for `let (a, b) = (x, y);` where neither side takes anything apart.
+/// True for `let (a, b) = (x, y);` where neither side destructures anything.
 fn pairs_two_things(code: &str) -> bool {
     let Some((names, values)) =
         code.strip_prefix("let (").and_then(|rest| rest.split_once(") = ("))

@@ -1,4 +1,4 @@
-//! One word for one thing: type names, the glossary, and lines that fit on a page.
+//! One name for one idea: type names, the glossary, and the length of lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::{
     rust_files, without_code_spans,
 };
 
-/// Public type names that stand in more than one place, and why that is one idea.
+/// Public type names defined in more than one place, and the idea that they share.
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("Malformed", "bytes that break the rules of their protocol: cache's, netstack's"),
     ("Peer", "the other end, as web and cache name it in their logs"),
@@ -24,7 +24,7 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Work", "what a session hands out (session, web, cache); the work of an experiment (lab)"),
 ];
 
-/// Names of types that stand in more than one place of a crate, and why that is one idea.
+/// Type names defined in more than one place of a crate, and the idea that they share.
 const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ("event", "Entry", "a descriptor's row, in FDM and in LAP"),
     ("event", "Place", "where a descriptor is polled, in FDM and in LAP"),
@@ -44,7 +44,7 @@ const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ("weft", "Terminal", "standard error of either server"),
 ];
 
-/// Public types whose name is a term of the glossary, away from where that is at home, and why.
+/// Public types named by a term of the glossary outside of its home, and the reason.
 const NAMED_BY_A_TERM: &[(&str, &str, &str)] = &[
     ("cache", "Session", "it is one"),
     ("load", "Page", "of a web server, to request"),
@@ -90,7 +90,7 @@ fn a_crates_type_name_stands_for_one_thing() {
     assert_listed("stands in several places", &by_crate, SHARED_WITHIN);
 }
 
-/// Holds what was found, with its places, against a list: crate, name, reason.
+/// Compares findings and their places with a list: crate, name, reason.
 fn assert_listed(
     what: &str,
     found: &BTreeMap<(String, String), Vec<String>>,
@@ -114,7 +114,7 @@ fn assert_listed(
     findings.assert_none();
 }
 
-/// Places where types are defined whose line begins so, by name.
+/// Places of type definitions with one of these visibilities, by name.
 fn types(visibilities: &[&str]) -> BTreeMap<String, Vec<String>> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in rust_files() {
@@ -137,14 +137,14 @@ pub(super) fn package_of(place: &str) -> &str {
     place.split("/src/").next().unwrap_or_default()
 }
 
-/// The name of the type that a line defines, if it begins with one of these.
+/// The name of the type that a line defines with one of these visibilities.
 fn type_of<'a>(line: &'a str, visibilities: &[&str]) -> Option<&'a str> {
     let code = line.trim_start();
     let item = visibilities.iter().find_map(|start| code.strip_prefix(start))?;
     let kinds = ["struct ", "enum ", "trait ", "union ", "type "];
     let rest = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
     let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
-    // Associated types are their trait's, and the alias of a file names what another file defines.
+    // Associated types belong to their trait, and a file's alias names a type of another file.
     let is_seen_widely = code.starts_with("pub ") || code.starts_with("pub(crate) ");
     let is_alias = item.starts_with("type ") && (line.starts_with(' ') || !is_seen_widely);
     (!is_alias).then_some(name)
@@ -154,7 +154,7 @@ fn type_of<'a>(line: &'a str, visibilities: &[&str]) -> Option<&'a str> {
 fn the_glossary_defines_each_term_once() {
     let terms = terms();
     let names: BTreeSet<_> = terms.iter().map(|term| &term.name).collect();
-    // One screen: a word of a man page or an RFC needs no entry.
+    // One screen: words of a man page or an RFC need no entry.
     assert!((20..=60).contains(&names.len()), "{} terms", names.len());
     let times = |name: &str| terms.iter().filter(|term| term.name == name).count();
     let twice: Vec<_> = names.iter().filter(|name| times(name) > 1).collect();
@@ -185,7 +185,7 @@ fn a_term_names_public_types_only_at_home() {
 
 /// A row of the glossary, once for each name in it.
 struct Term {
-    /// In small letters.
+    /// In lower case.
     name: String,
     meaning: String,
     home: String,
@@ -231,13 +231,13 @@ fn things_are_it() {
             continue;
         }
         let is_page = file.name.ends_with(".md");
-        // Messages are in the sources; a test may have such words for its clients.
+        // Messages are in the sources; tests may use such words for their clients.
         let has_messages = file.name.contains("/src/") || file.name.ends_with("/crates.rs");
         for (at, line) in prose_lines(&file.text) {
             let prose = match is_page || line.trim_start().starts_with("//") {
-                // Code spans name accounts, commands and other people's things.
+                // Code spans quote accounts, commands and names of other projects.
                 true => without_code_spans(line).to_lowercase(),
-                // Variants begin with large letters, and one of the words is an account.
+                // Variants begin with capital letters, and one of the words is an account.
                 false if has_messages => line.replace("-u nobody", ""),
                 false => continue,
             };
@@ -251,7 +251,7 @@ fn things_are_it() {
 
 const COMMENT_COLUMNS_MAX: usize = 100;
 
-/// Inside of a fenced block.
+/// Limit inside a fenced block.
 const DRAWING_COLUMNS_MAX: usize = 120;
 
 /// Tables, drawings, pictures and HTML stay as they are; a line of one word, such as an address,
@@ -286,7 +286,7 @@ fn comments_fit_into_100_columns() {
             let comment = line.trim_start();
             let fence = comment.starts_with("//") && comment.contains("```");
             is_drawing = comment.starts_with("//") && (is_drawing ^ fence);
-            // A table's row cannot be broken.
+            // A table row cannot be broken.
             let is_row = ["//! |", "/// |"].iter().any(|start| comment.starts_with(start));
             let columns_max = if is_drawing { DRAWING_COLUMNS_MAX } else { COMMENT_COLUMNS_MAX };
             let columns = line.chars().count();

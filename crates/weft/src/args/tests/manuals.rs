@@ -1,8 +1,7 @@
-//! Every command line of the manuals, the packaging and the help: that its flags exist and its
-//! values can be read.
+//! Every command line in manuals, packaging and help: its flags must exist and its values must
+//! parse.
 //!
-//! Nothing is started. Whether the files and servers are there that a line names, the system suite
-//! tries.
+//! Nothing is started. The system suite checks that the named files and servers exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +14,11 @@ use crate::command::serve::ServeConfig;
 use crate::hints::sections;
 use crate::settings::layers::resolve;
 
-/// A command line, and where it stands.
+/// A command line, and its place.
 struct Line {
     place: String,
     words: Vec<String>,
-    /// True if it stands in a sentence.
+    /// True if it is part of a sentence.
     is_prose: bool,
 }
 
@@ -34,7 +33,7 @@ fn every_command_line_of_the_docs_is_right() {
     }
 }
 
-/// The test above would be quiet as well if it found no mistakes in anything.
+/// Checks the test above, which would also pass if it found no mistakes at all.
 #[test]
 fn an_unknown_flag_is_found_anywhere() {
     for text in [
@@ -54,8 +53,8 @@ fn an_unknown_flag_is_found_anywhere() {
 }
 
 /// Seen: `cargo run --release -- serve examples/site`, the first command of README.md, ended with
-/// "could not determine which binary to run". Cause: a second program had come beside weft. Cure:
-/// the manifest names the first.
+/// "could not determine which binary to run". Cause: a second program had been added beside weft.
+/// Cure: the manifest names the first as default.
 #[test]
 fn cargo_run_starts_weft() {
     let manifest: toml::Table = include_str!("../../../Cargo.toml").parse().unwrap();
@@ -64,7 +63,7 @@ fn cargo_run_starts_weft() {
     assert_eq!(started, Some("weft"));
 }
 
-/// Texts that people read, with their names.
+/// Texts for readers, with their names.
 fn texts() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
@@ -89,7 +88,7 @@ fn texts() -> Vec<(String, String)> {
     of_files.chain(of_help).collect()
 }
 
-/// The command lines of a text: in its blocks of shell commands, between backticks, and in units.
+/// The command lines of a text: in blocks of shell commands, between backticks, and in units.
 fn lines_of((name, text): &(String, String)) -> Vec<Line> {
     let (mut found, mut told) = (Vec::new(), Vec::new());
     let mut block: Option<bool> = None;
@@ -103,7 +102,7 @@ fn lines_of((name, text): &(String, String)) -> Vec<Line> {
             (None, Some(false)) => {}
             (None, None) if line.starts_with("Exec") => {
                 let (_, command) = line.split_once('=').unwrap_or_default();
-                // Of these systemd makes as many words as there are, none among them.
+                // systemd expands this to any number of words, here to none.
                 found.extend(commands_of(&command.replace("$OPTIONS", "")));
             }
             (None, None) => {
@@ -119,8 +118,8 @@ fn lines_of((name, text): &(String, String)) -> Vec<Line> {
     found.chain(told).filter(is_built).collect()
 }
 
-/// The commands of weft in a line of a shell, each beginning with `weft`. A line with an ellipsis
-/// is none.
+/// The commands of weft in a shell line, each beginning with `weft`. A line with an ellipsis has
+/// none.
 fn commands_of(line: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     if line.contains('…') || line.contains("...") {
@@ -130,7 +129,7 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
         let Some(begins) = beginning(&words) else {
             continue;
         };
-        // A shell puts something in for a variable; a number is right wherever there is one.
+        // A shell expands variables; a number is a valid value wherever one occurs.
         let typed = words[begins + 1..]
             .iter()
             .map(|word| if word.starts_with('$') { "1".to_owned() } else { word.clone() });
@@ -142,7 +141,7 @@ fn commands_of(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Position of `weft`, or of `--` in a line of `cargo run`, if the words run it and do not only
+/// Position of `weft`, or of `--` in a line of `cargo run`, if the line runs it and does not only
 /// name it.
 fn beginning(words: &[String]) -> Option<usize> {
     let at = |wanted: &str| words.iter().position(|word| word == wanted);
@@ -156,8 +155,7 @@ fn beginning(words: &[String]) -> Option<usize> {
     }
 }
 
-/// The words of a line, as a shell splits them, up to two spaces: behind them stands what the
-/// line does.
+/// The words of a line, split as by a shell, up to two spaces: these precede an explanation.
 fn simple_commands(line: &str) -> Vec<Vec<String>> {
     let line = line.trim().trim_start_matches("$ ");
     let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
@@ -200,7 +198,7 @@ fn mistake(line: &Line) -> Option<String> {
         Ok(_) => return None,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return None,
-            // In prose a command is often named without what it needs.
+            // In prose a command is often named without its required arguments.
             ErrorKind::MissingRequiredArgument
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
                 if line.is_prose =>

@@ -1,5 +1,5 @@
-//! Configuration of `weft cache`: what was typed, with its values checked against one another
-//! before anything is opened.
+//! Configuration of `weft cache`: the parsed flags, checked against one another before anything is
+//! opened.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -21,11 +21,11 @@ pub(crate) struct CacheConfig {
     pub(crate) store: cache::store::Config,
     /// Settings with a flag of their own; the rest follows from addresses and files at start.
     pub(crate) service: cache::Settings,
-    /// `None` is no TCP.
+    /// `None`: no TCP.
     pub(super) port: Option<u16>,
-    /// `None` is no UDP.
+    /// `None`: no UDP.
     pub(super) udp_port: Option<u16>,
-    /// Addresses of `-l`; empty is every interface.
+    /// Addresses of `-l`; empty means every interface.
     hosts: Vec<Host>,
     pub(super) unix_socket: Option<PathBuf>,
     pub(super) unix_mask: u32,
@@ -33,33 +33,33 @@ pub(crate) struct CacheConfig {
     pub(crate) listen_is_default: bool,
     pub(crate) connections_max: usize,
     pub(crate) connections_are_default: bool,
-    /// Bytes that all connections together may hold, if the machine's memory is known.
+    /// Most bytes held by all connections together, if the machine's memory is known.
     pub(crate) connection_memory_max: Option<usize>,
-    /// `None` is never.
+    /// `None`: never.
     pub(crate) idle_timeout: Option<Duration>,
 
     pub(crate) memory_file: Option<PathBuf>,
     pub(crate) has_sasl: bool,
     pub(crate) auth_file: Option<PathBuf>,
-    /// `None`: prefixes are not counted, and would end with a colon.
+    /// `None`: prefixes are not counted; the default delimiter is a colon.
     pub(crate) prefix_end: Option<char>,
 
-    /// The certificate and the clients' authorities stand below; see [`CacheConfig::tls`].
+    /// Certificate and authorities of clients are separate fields below; see [`CacheConfig::tls`].
     pub(super) tls: TlsOptions,
     pub(super) certificate: Certificate,
     pub(super) verify: Verify,
     pub(super) ca_cert: Option<PathBuf>,
-    /// An option about TLS that was given, to be named if there is no TLS.
+    /// Some TLS option that was given, for an error message if there is no TLS.
     pub(super) about_tls: Option<&'static str>,
 
     pub(crate) is_daemon: bool,
     pub(crate) locks_memory: bool,
     pub(crate) dumps_core: bool,
-    /// Options that were typed and change nothing, with the reason; -v prints them.
+    /// Options that were given but have no effect, with the reason; -v prints them.
     pub(crate) idle: Vec<String>,
 }
 
-/// A place to listen on, and whether TLS is spoken there.
+/// A listening address, and whether it uses TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listen {
     pub(crate) address: Address,
@@ -70,13 +70,13 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Host {
     address: Address,
-    /// True if it was typed with a port. Otherwise its port is 0 here, and `-p` supplies it.
+    /// True if it was given with a port. Otherwise its port is 0 here, and `-p` supplies it.
     has_port: bool,
-    /// An exception from TLS.
+    /// True if it is exempt from TLS.
     is_plain: bool,
 }
 
-/// Certificates of clients: not asked for, optional or required.
+/// Certificates of clients: not requested, optional or required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verify {
     #[default]
@@ -98,7 +98,7 @@ impl AsMut<EngineChoice> for CacheConfig {
 }
 
 impl CacheConfig {
-    /// Finds values that do not go together.
+    /// Finds conflicting values.
     pub(super) fn check(&self) -> Result<(), String> {
         self.common.engine.check()?;
         if self.common.engine.kind == EngineKind::Netstack && self.udp_port.is_some() {
@@ -125,7 +125,7 @@ impl CacheConfig {
     /// TLS options, if TLS is on.
     ///
     /// # Errors
-    /// A sentence with the option that is missing.
+    /// A sentence that names the missing option.
     pub(crate) fn tls(&self) -> Result<Option<TlsOptions>, String> {
         if !self.service.tls {
             return match self.about_tls {
@@ -137,8 +137,8 @@ impl CacheConfig {
             return Err("-Z needs a certificate: -o ssl_chain_cert=<file>,ssl_key=<file>".into());
         }
         let clients = match (self.verify, self.ca_cert.clone()) {
-            // As in memcached: without an authority to check it, a client's certificate is not
-            // asked for.
+            // As in memcached: without an authority to verify it, no client certificate is
+            // requested.
             (Verify::No, _) | (Verify::May, None) => Clients::Unknown,
             (Verify::May, Some(file)) => Clients::MayShow(file),
             (Verify::Must, Some(file)) => Clients::MustShow(file),
@@ -156,11 +156,11 @@ impl CacheConfig {
         }))
     }
 
-    /// Addresses of connections; empty if there is only UDP.
+    /// Listening addresses for connections; empty if there is only UDP.
     pub(crate) fn listen(&self) -> Vec<Listen> {
         if let Some(path) = self.unix_socket.clone() {
             let mode = self.unix_mask;
-            // As in memcached: TLS is for the network.
+            // As in memcached, a Unix socket is without TLS.
             return vec![Listen { address: Address::Unix { path, mode }, has_tls: false }];
         }
         let listen = |host: Host| {
@@ -174,8 +174,8 @@ impl CacheConfig {
         self.hosts().into_iter().filter_map(listen).collect()
     }
 
-    /// Addresses of datagrams. A port behind an address of -l is for TCP; UDP has the same
-    /// addresses and one port.
+    /// Addresses for datagrams. A port in an address of -l is for TCP; UDP has the same addresses
+    /// with a port of its own.
     pub(crate) fn listen_udp(&self) -> Vec<Address> {
         let mut unique = Vec::new();
         if let (Some(port), None) = (self.udp_port, &self.unix_socket) {
@@ -200,22 +200,22 @@ impl CacheConfig {
         }]
     }
 
-    /// Takes a list of `-l`.
+    /// Adds a list of `-l`.
     pub(super) fn add_hosts(&mut self, list: &str) -> Result<(), String> {
         let mut words = list.split(',').filter(|word| !word.is_empty()).peekable();
-        // An empty list would be every interface.
+        // An empty list would mean every interface.
         if words.peek().is_none() {
             return Err(names_no_address(list));
         }
         for word in words {
             self.hosts.push(host(word)?);
         }
-        // As it was typed, for `stats settings`.
+        // Unchanged, for `stats settings`.
         self.service.interface = Some(list.to_owned());
         Ok(())
     }
 
-    /// Takes a list of `--admin`.
+    /// Adds a list of `--admin`.
     pub(super) fn add_admin(&mut self, list: &str) -> Result<(), String> {
         for word in list.split(',') {
             self.common.admin.push(address(word)?);
@@ -224,7 +224,7 @@ impl CacheConfig {
     }
 }
 
-/// A warning for each `WEFT_` variable that is named as a flag: only `weft serve` reads them.
+/// A warning for each `WEFT_` variable named like a flag: only `weft serve` reads them.
 pub(super) fn unread(variables: impl Iterator<Item = OsString>) -> Vec<String> {
     let warning = |variable: OsString| {
         let row = flags::<CacheConfig>().find(|row| row.env().as_str() == variable)?;
@@ -326,9 +326,9 @@ mod tests {
         );
     }
 
-    /// Seen: `-l ''`, as `-l "$ADDRESS"` without an ADDRESS, and `-l ,` and `-l notls:` listened on
-    /// every interface (memcached listens nowhere). Cause: an empty list is what a line without -l
-    /// has. Cure: it is refused.
+    /// Seen: `-l ''` (for example `-l "$ADDRESS"` with an empty ADDRESS), `-l ,` and `-l notls:`
+    /// listened on every interface (memcached listens nowhere). Cause: an empty list means no -l.
+    /// Cure: it is refused.
     #[test]
     fn an_empty_address_is_not_every_interface() {
         for list in ["", ",", "notls:", "127.0.0.1,notls:"] {
@@ -389,7 +389,7 @@ mod tests {
         }
     }
 
-    /// Seen: `WEFT_ENGINE=event weft cache` ran on fibers and said nothing.
+    /// Seen: `WEFT_ENGINE=event weft cache` ran on fibers without a warning.
     #[test]
     fn variables_without_effect_are_warned_of() {
         let variables = ["WEFT_ENGINE", "WEFT_THREADS", "WEFT_ROOT", "HOME"];

@@ -1,5 +1,5 @@
-//! The libraries put together: a store behind a service, a server that brings connections and
-//! datagrams to it, housekeeping beside them, and an admin endpoint.
+//! Assembly of the libraries: a store behind a service, a server for connections and datagrams,
+//! housekeeping beside them, and an admin endpoint.
 
 use std::io;
 use std::net::UdpSocket;
@@ -40,10 +40,10 @@ pub(crate) struct Running {
 
 impl Running {
     /// Opens the store, with the items of an earlier run if there are any, and starts to serve.
-    /// `asked` receives what clients ask of the process.
+    /// `asked` receives requests of clients to the process.
     ///
     /// # Errors
-    /// What cannot be opened or started.
+    /// The store, listener or thread that could not be opened or started.
     pub(crate) fn start(
         config: &CacheConfig,
         prepared: Prepared,
@@ -76,7 +76,7 @@ impl Running {
         &self.service
     }
 
-    /// Reads the users again, if there are some.
+    /// Reloads the users, if there are any.
     pub(crate) fn reload_users(&self, config: &CacheConfig) -> Option<Part> {
         let (Some(file), Auth::Ascii(known) | Auth::Sasl(known)) =
             (&config.auth_file, &self.service.settings().auth)
@@ -87,8 +87,8 @@ impl Running {
         Some(("the users", read))
     }
 
-    /// Takes no more connections, lets the open ones finish within the drain time-out. Returns how
-    /// many were cut.
+    /// Stops accepting and lets open connections finish within the drain time-out. Returns the
+    /// number of connections cut.
     pub(crate) fn drain(&self) -> usize {
         self.service.end_watchers();
         self.hosted.drain()
@@ -97,7 +97,7 @@ impl Running {
     /// Saves the items, after the drain.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub(crate) fn save(&self, file: &Path) -> io::Result<Snapshot> {
         self.service.store().save(file, time(&self.service))
     }
@@ -108,7 +108,7 @@ fn time(service: &Service) -> SnapshotTime {
     SnapshotTime { now: service.seconds(now), unix: now.since_epoch.as_secs() }
 }
 
-/// The service, and the items that the last run left.
+/// The service, and the items of the previous run.
 fn open_service(
     config: &CacheConfig,
     addresses: &[Address],
@@ -197,7 +197,7 @@ fn auth(config: &CacheConfig) -> Result<Auth, String> {
     })
 }
 
-/// Eight users do not fill it.
+/// Longest file of users; eight users take less.
 const USERS_BYTES_MAX: u64 = 64 << 10;
 
 fn users(file: &Path) -> Result<Users, String> {
@@ -206,7 +206,7 @@ fn users(file: &Path) -> Result<Users, String> {
     Users::parse(&text).map_err(wrong)
 }
 
-/// Longer than any server runs: memcached waits for its clients for ever.
+/// Longer than any server runs: memcached waits for its clients forever.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 fn start_server(
@@ -273,10 +273,10 @@ fn serve_datagrams(
 
 /// Steps of housekeeping before it yields.
 const HOUSEKEEPING_STEPS: usize = 256;
-/// Pause of the housekeeping when there is nothing to do.
+/// Pause of the housekeeping when it is idle.
 const HOUSEKEEPING_REST: Duration = Duration::from_millis(100);
 
-/// Takes out what has expired and gives memory back, in small pieces, beside the connections.
+/// Removes expired items and returns memory, in small steps, beside the connections.
 fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
     let service = Arc::clone(service);
     let started = server.run_beside("housekeeping", move |is_over| {

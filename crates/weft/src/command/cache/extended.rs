@@ -1,5 +1,5 @@
-//! The command line with the list behind `-o`: names with or without a value, separated by commas,
-//! as getsubopt(3) reads them.
+//! The command line with the lists of `-o`: names with or without a value, separated by commas, as
+//! in getsubopt(3).
 
 use super::config::CacheConfig;
 use super::table::EXTENDED;
@@ -9,10 +9,10 @@ use crate::settings::layers::resolve;
 use crate::settings::{Config, Kind, Setting, flags};
 
 impl CacheConfig {
-    /// Reads what was typed.
+    /// Converts the parsed flags.
     ///
     /// # Errors
-    /// A sentence for each mistake that names the option, what is wrong with it and what to write.
+    /// One sentence per mistake: the option, its fault and the remedy.
     pub(crate) fn read(mut typed: Layer) -> Result<CacheConfig, String> {
         let (idle, mistakes) = expand(&mut typed);
         let mut config = resolve::<CacheConfig>(&[&typed], &[], mistakes)?.config;
@@ -22,9 +22,9 @@ impl CacheConfig {
     }
 }
 
-/// Adds the options in the lists of `-o` to what was typed. Returns a note for each that changes
-/// nothing, and a mistake for each that is unknown, refused, lacks its value, or has a value and
-/// takes none.
+/// Adds the options in the lists of `-o` to the flags. Returns a note for each option without
+/// effect, and a mistake for each that is unknown or refused, lacks its value, or has a superfluous
+/// one.
 fn expand(typed: &mut Layer) -> (Vec<String>, Vec<Mistake>) {
     let lists = typed.get("extended").cloned().unwrap_or_default();
     let words = lists.iter().flat_map(|list| list.text.split(','));
@@ -44,7 +44,7 @@ fn expand(typed: &mut Layer) -> (Vec<String>, Vec<Mistake>) {
     (idle, mistakes)
 }
 
-/// Reason for a name, with or without `no_`.
+/// The reason for a name, with or without `no_`.
 fn reason(reasons: Hints, typed: &str) -> Option<&'static str> {
     reasons.find(typed).or_else(|| reasons.find(typed.strip_prefix("no_")?))
 }
@@ -82,7 +82,7 @@ fn find(typed: &str) -> Option<(&'static Setting<CacheConfig>, bool)> {
     }
 }
 
-/// The flag of this name, as it is typed with this value.
+/// The flag of this name with this value, as it would be typed.
 fn flag(typed: &str, value: &str) -> Option<String> {
     let name = typed.replace('_', "-");
     if let Some(new) = MOVED.find(&name) {

@@ -1,4 +1,4 @@
-//! `-h`, `-V` and `-i`, in the form that memcached gives them.
+//! `-h`, `-V` and `-i`, in memcached's form.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ const COLUMN: usize = 26;
 const EXTENDED_COLUMN: usize = 28;
 const WIDTH: usize = 100;
 
-/// Writes `weft cache VERSION`, which is where memcached writes its own.
+/// Writes `weft cache VERSION`, where memcached writes its own version.
 pub(crate) fn version(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "weft cache {}", env!("CARGO_PKG_VERSION"))
 }
@@ -54,7 +54,7 @@ pub(crate) fn help(out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// `-p, --port=<num>`, as memcached's help writes it.
+/// `-p, --port=<num>`, as in memcached's help.
 fn usage(opt: &Setting<CacheConfig>) -> String {
     let long = format!("--{}", listed(opt));
     match opt.short {
@@ -80,8 +80,8 @@ fn describe(opt: &Setting<CacheConfig>) -> String {
     text
 }
 
-/// Options of external storage are not listed: some programs look for their names here, to know
-/// whether they are supported.
+/// True for options of external storage. They are not listed: some programs search for their names
+/// here, to find out whether they are supported.
 fn is_external(name: &str) -> bool {
     name.starts_with("ext_")
 }

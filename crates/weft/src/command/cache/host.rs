@@ -1,4 +1,4 @@
-//! The process as the protocols see it: figures, and requests such as `shutdown`.
+//! The process from the protocols' view: figures, and requests such as `shutdown`.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -12,10 +12,10 @@ use session::Phase;
 
 use crate::os::signals::Signal;
 
-/// Descriptors that are no connections.
+/// Descriptors that are not for connections.
 const DESCRIPTORS_RESERVED: u64 = 64;
 
-/// This process. A handle: clones are the same.
+/// This process. A handle: clones share the state.
 #[derive(Clone)]
 pub(crate) struct ProcessHost(Arc<Known>);
 
@@ -23,8 +23,8 @@ struct Known {
     /// Receives requests such as `shutdown`.
     asked: Mutex<Sender<Signal>>,
     tls: Option<Arc<Tls>>,
-    /// Set when the server runs. It is weak because the server's sessions hold the service, which
-    /// holds this.
+    /// Set when the server runs. Weak, because the server's sessions hold the service, which holds
+    /// this.
     server: OnceLock<Weak<Server>>,
 }
 
@@ -34,7 +34,7 @@ impl ProcessHost {
     }
 
     pub(crate) fn knows(&self, server: &Arc<Server>) {
-        // This is called once.
+        // Called once.
         let _ = self.0.server.set(Arc::downgrade(server));
     }
 }
@@ -64,9 +64,9 @@ impl Host for ProcessHost {
         }
     }
 
-    /// Drains, in both ways.
+    /// Drains the server, for both modes.
     fn shut_down(&self, _: StopMode) {
-        // The receiver is gone only while the process ends anyway.
+        // The receiver is only gone while the process is ending anyway.
         let _ = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).send(Signal::Stop);
     }
 
@@ -75,13 +75,13 @@ impl Host for ProcessHost {
     }
 }
 
-/// In user mode and in the kernel.
+/// Processor time in user mode and in the kernel.
 fn processor_time() -> (Duration, Duration) {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes one rusage to where the pointer says, or nothing. getrusage(2)
+    // SAFETY: the kernel writes one rusage through the pointer, or nothing. getrusage(2)
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        // SAFETY: it was zeroed, which is a value of this plain struct.
+        // SAFETY: it was zeroed, which is valid for this plain struct.
         usage.assume_init()
     };
     let duration =

@@ -1,26 +1,26 @@
-//! Shares of the memory that this process may use: items, connections, the server's own.
+//! Shares of the process's memory: items, connections, the server's own.
 
 use super::config::CacheConfig;
 use crate::os::machine::Machine;
 use crate::value::{show_count, show_counted, show_size};
 
-/// Memory for connections, as the machine or the memory cgroup leaves it.
+/// Memory for connections, within the machine or the memory cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) connections_max: usize,
-    /// Replies, input and handshakes of all connections. `None` if the machine does not say what
-    /// memory it has.
+    /// Limit on replies, input and handshakes of all connections. `None` if the machine's memory is
+    /// unknown.
     pub(super) held_max: Option<usize>,
-    /// Sentences about flags that do not fit, and about a limit that is lower than usual.
+    /// Sentences about flags that do not fit, and about a reduced limit.
     pub(super) warnings: Vec<String>,
 }
 
 // The program, its stacks and tables.
 const OWN_BYTES: u64 = 8 << 20;
-// Items never have all of the memory, whatever -m says.
+// Part of the memory that items never get, whatever -m says.
 const REST_PART: u64 = 3;
-// Of what is left by items: half for what a connection takes while it is idle, a quarter for
-// replies, input and handshakes.
+// Parts of the memory left by items: half for idle connections, a quarter for replies, input and
+// handshakes.
 const CONNECTIONS_PART: u64 = 2;
 const HELD_PART: u64 = 4;
 const HELD_BYTES_MIN: u64 = 1 << 20;

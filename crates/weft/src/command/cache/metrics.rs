@@ -1,6 +1,6 @@
 //! The cache's counters for Prometheus: under the names of memcached_exporter, which dashboards and
-//! alerts for memcached ask for, and our own. The former are tables over what `stats` says, as that
-//! exporter makes them; what it tells of external storage and of the proxy is not there.
+//! alerts for memcached use, and under weft's own. The former are tables over `stats`, as in that
+//! exporter; its metrics of external storage and of the proxy are absent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use cache::Service;
 use cache::store::Stats;
 use session::Now;
 
-/// Rows of a name, what it says, and a value.
+/// Rows of name, help text and value.
 macro_rules! rows {
     ($($name:literal $help:literal $value:expr;)*) => { [$(($name, $help, $value)),*] };
 }
@@ -23,7 +23,7 @@ pub(crate) fn write(
 ) {
     let now = Now::read();
     let mut figures = Figures::default();
-    // `total_malloced` is said by `stats slabs`.
+    // `total_malloced` is part of `stats slabs`.
     for group in ["", "settings", "slabs"] {
         service.figures(group, now, |name, value| figures.add(name, value));
     }
@@ -49,7 +49,7 @@ impl Figures {
         self.0.get(name).map_or("0", String::as_str)
     }
 
-    /// `yes` is 1, and what is no number is 0.
+    /// A value as a number: `yes` is 1, any other word 0.
     fn number(&self, name: &str) -> f64 {
         match self.text(name) {
             "yes" => 1.0,
@@ -61,13 +61,13 @@ impl Figures {
         self.number(name) as u64
     }
 
-    /// memcached counts a cas as a set, and the exporter takes it out again.
+    /// Number of sets without cas: memcached counts a cas as a set, and the exporter subtracts it.
     fn sets(&self) -> u64 {
         let cas = ["cas_hits", "cas_misses", "cas_badval"].map(|name| self.count(name));
         self.count("cmd_set").saturating_sub(cas.iter().sum())
     }
 
-    /// Writes the metric of a table's line.
+    /// Writes the metric of a table row.
     fn put(&self, row: &str, labels: &[(&str, &str)], out: &mut MetricsWriter) {
         let mut words = row.splitn(4, ' ');
         let [stat, name, kind, help] = [(); 4].map(|()| words.next().unwrap_or_default());
@@ -80,20 +80,20 @@ impl Figures {
     }
 }
 
-/// Metrics of the whole cache. A line of such a table is the name in `stats`, the exporter's
-/// without its prefix, the kind (`seconds` is a counter with a fraction), and what it says.
+/// Metrics of the whole cache. A row of such a table is the name in `stats`, the exporter's name
+/// without its prefix, the kind (`seconds` is a counter with a fraction), and the help text.
 ///
-/// A counter whose name does not end in `_total` is a gauge here: the name is what dashboards ask
-/// for, and promtool refuses it as a counter.
+/// A counter whose name does not end in `_total` is a gauge here: dashboards use the name, and
+/// promtool refuses it for a counter.
 const GENERAL: &str = include_str!("metrics/general.txt");
 
 /// Metrics of each slab class, from `stats items` and `stats slabs`.
 const CLASSES: &str = include_str!("metrics/classes.txt");
 
-/// Commands that hit or miss.
+/// Commands with hits and misses.
 const COMMANDS: [&str; 6] = ["get", "delete", "incr", "decr", "cas", "touch"];
 
-/// The list of memcached's segmented LRU that a hit was in. There are no such lists here.
+/// The list of memcached's segmented LRU that a hit was in. No such lists exist here.
 const LISTS: [&str; 4] = ["hot", "warm", "cold", "temporary"];
 
 fn write_general(figures: &Figures, out: &mut MetricsWriter) {
@@ -139,7 +139,7 @@ fn classes(service: &Service, now: Now) -> Vec<(String, Figures)> {
     classes
 }
 
-/// All samples of a metric stand together, so the rows are the outer loop.
+/// Writes class metrics. Samples of a metric must be adjacent, so rows are the outer loop.
 fn write_classes(classes: &[(String, Figures)], out: &mut MetricsWriter) {
     for row in CLASSES.lines() {
         for (id, figures) in classes {

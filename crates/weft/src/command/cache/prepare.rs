@@ -23,10 +23,10 @@ use crate::os::pid_file::PidFile;
 use crate::os::privileges::{self, Ids};
 use crate::os::sandbox::{Needs, Right};
 
-/// Sockets and files that were opened.
+/// Opened sockets and files.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
-    /// Netstack in place of sockets.
+    /// Netstack instead of sockets.
     pub(crate) netstack: Option<NetstackInterface>,
     pub(crate) datagrams: Vec<UdpSocket>,
     pub(crate) admin: Vec<Bound>,
@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Addresses that the server listens on, for people.
+    /// Listening addresses, for people.
     pub(crate) fn places(&self) -> Vec<String> {
         let of_kernel = self.listeners.iter();
         let of_kernel = of_kernel.map(|bound| (bound.address.to_string(), bound.tls.is_some()));
@@ -56,17 +56,17 @@ impl Prepared {
     }
 }
 
-/// Sets limits, binds, reads the certificate, writes the files, becomes another user: in this
-/// order, the last one giving up the rights that the others need.
+/// Sets limits, binds, reads the certificate, writes the files, and changes the user, in this
+/// order: the last step gives up the rights that the others need.
 ///
 /// # Errors
-/// A sentence with what is in the way and what to do.
+/// A sentence with the obstacle and the remedy.
 pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     let ids = account(config)?;
     set_limits(config)?;
     let tls = config.tls().map_err(Failure::Usage)?.map(Tls::open);
     let tls = tls.transpose().map_err(Failure::Usage)?.map(Arc::new);
-    // This comes before anything here takes their numbers. sd_listen_fds(3)
+    // This must come before anything else takes their descriptors. sd_listen_fds(3)
     let mut inherited = listen::inherited().map_err(running)?;
     for Inherited { bound, .. } in &mut inherited {
         let is_tcp = matches!(bound.address, Address::Tcp(_));
@@ -91,7 +91,7 @@ pub(crate) fn prepare(config: &CacheConfig) -> Result<Prepared, Failure> {
     Ok(Prepared { listeners, netstack, datagrams, admin, tls, pid_file })
 }
 
-/// What the sandbox grants: files that are opened after the start, by right.
+/// Needs of the sandbox: files that are opened after the start, by access right.
 pub(super) fn needs(config: &CacheConfig) -> Needs {
     let certificate = &config.certificate;
     let chain = config.service.tls.then_some(&certificate.chain);
@@ -103,7 +103,7 @@ pub(super) fn needs(config: &CacheConfig) -> Needs {
     Needs { files: read.chain(items).chain(sockets(&listen)).collect(), ..Needs::default() }
 }
 
-/// Addresses that a netstack listens on.
+/// Listening addresses of a netstack.
 fn netstack_addresses(config: &CacheConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
     let listen = config.listen().into_iter();
     let netstack_addresses =
@@ -111,7 +111,7 @@ fn netstack_addresses(config: &CacheConfig, tls: Option<&Arc<Tls>>) -> NetstackA
     netstack_addresses.collect()
 }
 
-/// The user to become. Only root can change its user, and as root `-u` is required, as in
+/// The user to change to. Only root can change its user, and as root `-u` is required, as in
 /// memcached: a cache does not need root's rights, and should not have them by mistake.
 fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
     let is_root = rustix::process::geteuid().is_root();
@@ -125,13 +125,13 @@ fn account(config: &CacheConfig) -> Result<Option<Ids>, Failure> {
             let ids = privileges::find(user);
             ids.map(Some).map_err(|why| Failure::Usage(format!("-u: {why}")))
         }
-        // As in memcached: a process that is not root keeps its user.
+        // As in memcached: a process without root's rights keeps its user.
         Some(_) => Ok(None),
     }
 }
 
-// Descriptors that are no connections: standard streams, rings, listeners, certificates, the admin
-// endpoint.
+// Descriptors that are not for connections: standard streams, rings, listeners, certificates, the
+// admin endpoint.
 const DESCRIPTORS_RESERVED: u64 = 64;
 
 fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
@@ -154,8 +154,8 @@ fn set_limits(config: &CacheConfig) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Pages are locked as they come into use: the store and the stacks reserve far more addresses than
-/// memory. mlockall(2)
+/// Locks memory. Pages are locked when first used: the store and the stacks reserve far more
+/// addresses than memory. mlockall(2)
 fn lock_memory() -> Result<(), Failure> {
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     mlockall(flags).map_err(|error| {
@@ -166,7 +166,7 @@ fn lock_memory() -> Result<(), Failure> {
     })
 }
 
-/// Listens at each address that no listener of `inherited` has: systemd may hold the port that -l
+/// Listens at each address without a listener in `inherited`: systemd may hold the port that -l
 /// names.
 fn bind_all(
     config: &CacheConfig,
@@ -192,7 +192,7 @@ fn bind_datagrams(config: &CacheConfig) -> Result<Vec<UdpSocket>, Failure> {
             Address::Tcp(address) => UdpSocket::bind(address).map(|one| vec![one]),
             Address::Name { host, port } if host.is_empty() => {
                 let six = UdpSocket::bind(SocketAddr::from(([0u16; 8], *port)));
-                // A kernel without IPv6 has IPv4.
+                // A kernel without IPv6 still has IPv4.
                 six.or_else(|_| UdpSocket::bind(("0.0.0.0", *port))).map(|one| vec![one])
             }
             Address::Name { host, port } => bind_name(host, *port),
@@ -221,7 +221,7 @@ fn bind_name(host: &str, port: u16) -> io::Result<Vec<UdpSocket>> {
     }
 }
 
-/// Writes the ports into a file, for a start with any free port. The variable and the lines are
+/// Writes the ports to a file, for starts on a free port. The variable and the format are
 /// memcached's.
 fn write_ports(
     listeners: &[Bound],
@@ -251,8 +251,7 @@ fn write_ports(
     })
 }
 
-/// A line for each family. A socket on every interface takes connections of both; ipv6(7),
-/// `IPV6_V6ONLY`
+/// One line per family. A socket on every interface serves both; ipv6(7), `IPV6_V6ONLY`
 fn port_lines(transport: &str, address: SocketAddr) -> String {
     let port = address.port();
     match address {
@@ -269,8 +268,8 @@ mod tests {
     use super::*;
 
     /// Seen: without `-l` the file of ports had no `TCP INET` line, which clients look for. Cause:
-    /// the one socket for both families is of IPv6. Cure: it gets the line of each family that it
-    /// serves.
+    /// the single socket for both families is an IPv6 socket. Cure: it gets a line for each family
+    /// that it serves.
     #[test]
     fn a_wildcard_socket_has_a_line_per_family() {
         let lines = |address: &str| port_lines("TCP", address.parse().unwrap());

@@ -1,7 +1,7 @@
-//! Keeping the items over a restart (`-e FILE`): what the store's snapshot means for an operator.
+//! Keeping the items across restarts (`-e FILE`): the store's snapshot from an operator's view.
 //!
-//! The file exists only between two runs: it is written at an orderly end and deleted when it has
-//! been read. So a server that dies without saving does not come back with old items. A file that
+//! The file exists only between two runs: it is written at an orderly end and deleted after it has
+//! been read. A server that dies without saving thus does not return with old items. A file that
 //! is damaged, or of another version, is renamed, and the cache begins empty. A file of any other
 //! kind is left alone, and the server does not start, because it would overwrite that file at its
 //! end.
@@ -19,16 +19,16 @@ use rustix::fs::{Access, AtFlags, CWD};
 pub(crate) enum Restored {
     /// There was no file.
     Nothing,
-    /// They are here.
+    /// The items were restored.
     Items(Snapshot),
-    /// The file could not be used; this is its new name.
+    /// The file was unusable; this is its new name.
     PutAside { why: String, aside: PathBuf },
 }
 
-/// Puts the items of a file into an empty store.
+/// Restores the items of a file into an empty store.
 ///
 /// # Errors
-/// Why the server must not start with this file.
+/// The reason why the server must not start with this file.
 pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<Restored, String> {
     check_kind(file)?;
     check_folder(file)?;
@@ -50,14 +50,13 @@ pub(crate) fn restore(store: &Store, file: &Path, time: SnapshotTime) -> Result<
     }
 }
 
-/// A folder that is missing or not writable is noticed now, and not at the end, when the items
-/// would be lost.
+/// Checks the directory now. If it is missing or not writable, the items would be lost at the end.
 fn check_folder(file: &Path) -> Result<(), String> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    // As the user that makes files, which is the effective one: faccessat(2).
+    // For the effective user, who will create the file: faccessat(2).
     let may_make = Access::WRITE_OK | Access::EXEC_OK;
     let may = rustix::fs::accessat(CWD, folder, may_make, AtFlags::EACCESS);
     may.map_err(|error| {
@@ -69,8 +68,8 @@ fn check_folder(file: &Path) -> Result<(), String> {
     })
 }
 
-/// Refuses what is no regular file, which the items would replace at the end, and the name of
-/// none, where they could not be saved.
+/// Refuses anything but a regular file, which the items would replace at the end, and a path
+/// without a file name, where they could not be saved.
 fn check_kind(file: &Path) -> Result<(), String> {
     let Ok(metadata) = fs::metadata(file) else {
         return match file.as_os_str().as_encoded_bytes() {
@@ -140,9 +139,9 @@ mod tests {
         assert!(matches!(restore(&empty(), &file, TIME), Ok(Restored::Nothing)));
     }
 
-    /// Seen: a folder that is not there was found at the stop, when the items were to be saved, and
-    /// they were lost. Cause: a missing file is the usual start of an empty cache. Cure: whether a
-    /// file can be made beside it is asked at the start.
+    /// Seen: a missing directory was noticed only at the stop, when the items were to be saved, and
+    /// they were lost. Cause: a missing file is the usual start of an empty cache. Cure: the start
+    /// checks that a file can be created there.
     #[test]
     fn a_folder_that_is_missing_is_found_at_the_start() {
         let (folder, _) = saved();
@@ -153,8 +152,8 @@ mod tests {
     }
 
     /// Seen: `-e items/` (and `-e ''`) served, and the items were lost at the stop: "cannot save
-    /// them to items/: No such file or directory". Cause: the folder of such a name is the one
-    /// above. Cure: what is no file's name is refused.
+    /// them to items/: No such file or directory". Cause: the parent of such a path is the
+    /// directory above. Cure: a path without a file name is refused.
     #[test]
     fn a_name_of_no_file_is_found_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
@@ -168,8 +167,8 @@ mod tests {
         assert!(why.contains("is a directory, not a file"), "{why}");
     }
 
-    /// Seen: `-e items` emptied and deleted the file items.probe, whatever that was. Cause: it was
-    /// made to see whether files can be. Cure: the kernel is asked.
+    /// Seen: `-e items` emptied and deleted any existing file items.probe. Cause: that file was
+    /// created to check that files can be. Cure: the kernel is asked.
     #[test]
     fn a_look_at_the_folder_leaves_all_files_alone() {
         let (folder, file) = saved();
@@ -180,8 +179,8 @@ mod tests {
         assert!(check_folder(Path::new("items")).is_ok());
     }
 
-    /// Seen (in review): a save wrote all items into a file that another user had put at the name
-    /// beside it, open to all, or to where a link there led. Cure: it makes a file of its own.
+    /// Seen (in review): a save wrote all items into a file that another user had created under the
+    /// temporary name, readable by all, or to a link there. Cure: it creates its own file.
     #[test]
     fn a_save_writes_into_a_file_of_its_own() {
         let (folder, file) = saved();
@@ -198,9 +197,9 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
     }
 
-    /// Seen: with `-e FIFO` the server listened and answered nothing, and SIGTERM did not end it.
-    /// Cause: an open waits for the writer of a FIFO. Cure: what is no file is refused, and no open
-    /// waits.
+    /// Seen: with `-e FIFO` the server listened but answered nothing, and SIGTERM did not end it.
+    /// Cause: opening a FIFO waits for its writer. Cure: anything but a file is refused, and no
+    /// open waits.
     #[test]
     fn what_is_no_file_is_refused_by_its_name() {
         let folder = tempfile::tempdir().unwrap();
@@ -222,7 +221,7 @@ mod tests {
                 format!("-e: {} is {kind}, not a file: give another name", file.display());
             assert_eq!(why, expected);
         }
-        // And in the crate, for what takes the file's place after the look at it.
+        // The crate checks too, since the file may be replaced after the first check.
         let error = empty().restore(&at("fifo"), TIME).unwrap_err();
         assert!(error.to_string().contains("not a regular file"), "{error}");
     }

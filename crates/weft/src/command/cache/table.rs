@@ -1,6 +1,6 @@
 //! Settings of `weft cache`: memcached's flags letter by letter, the options of its `-o`, and
 //! weft's own. The parser, `-h`, the manual page, the completions and the tables of `docs/cache.md`
-//! are made of these rows.
+//! are generated from these rows.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Config for CacheConfig {
     const LISTED: Rows = EXTENDED;
     const HAS_FILE: bool = false;
 
-    /// `-p` where there is a letter, else `--name`.
+    /// `-p` if there is a letter, else `--name`.
     fn flag(setting: &Setting<CacheConfig>) -> String {
         match setting.short {
             Some(short) => format!("-{short}"),
@@ -37,8 +37,8 @@ impl Config for CacheConfig {
     }
 }
 
-/// Spells out a word that begins one of memcached's long names, and no other of memcached's: some
-/// of ours begin alike.
+/// Completes a word that is a prefix of exactly one long name of memcached's, although some of
+/// weft's own names begin with it too.
 pub(crate) fn spell_out(word: &mut OsString) {
     let Some(typed) = word.to_str().and_then(|word| word.strip_prefix("--")) else {
         return;
@@ -66,7 +66,7 @@ const fn own(name: &'static str) -> Setting<CacheConfig> {
     Setting::new(name)
 }
 
-/// Numbers of 32 bits, as far as memcached's are.
+/// Largest 32-bit number, as in memcached.
 const U32_MAX: usize = u32::MAX as usize;
 const I32_MAX: usize = i32::MAX as usize;
 const MIB: usize = 1 << 20;
@@ -191,7 +191,7 @@ const OPTIONS: Rows = &[
     opt('Z', "enable-ssl")
         .does(|config| config.service.tls = true)
         .help("Speak TLS, with the certificate of -o ssl_chain_cert"),
-    // The options in the list are rows of their own.
+    // The options in the list have rows of their own.
     opt('o', "extended").adds("list", ignore).help("More options, separated by commas; see below"),
     opt('N', "napi_ids")
         .takes("num", |_, _| {
@@ -212,8 +212,8 @@ const OURS: Rows = &[
     Setting::SANDBOX,
     Setting::HANDSHAKE_TIMEOUT,
     own("drain-timeout")
-        // Long enough for requests under way on fast networks. A cache that stops should be gone
-        // soon, because its clients then go on without it.
+        // Long enough for requests in flight on fast networks. A cache should stop quickly, because
+        // its clients then continue without it.
         .takes("time", put!(common.drain_timeout = value::duration))
         .starts_as("2s")
         .help("Grace period for open connections after SIGTERM"),
@@ -280,7 +280,7 @@ fn ignore(_: &mut CacheConfig, _: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A port as it is bound; `None` is none. -1 is any that is free, which the kernel knows as 0.
+/// A port to bind; `None`: none. -1 means any free port, which is 0 for the kernel.
 fn port(text: &str) -> Result<Option<u16>, String> {
     match text.parse::<i32>() {
         Ok(-1) => Ok(Some(0)),
@@ -299,7 +299,7 @@ fn mask(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is not a mode in octal, such as 700 or 0660"))
 }
 
-/// A number of megabytes, as memcached has it, or a size with its unit.
+/// A number of megabytes, as in memcached, or a size with a unit.
 fn megabytes(text: &str) -> Result<u64, String> {
     let bytes = match text.parse::<u64>() {
         Ok(megabytes) => megabytes.checked_mul(MIB as u64),

@@ -1,4 +1,4 @@
-//! Requests that come as datagrams: a conversation each, of one request.
+//! Requests over UDP: each datagram is a conversation of one request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,9 +7,8 @@ use cache::udp::{self, MULTI_PACKET, Malformed, REPLY_LEN_MAX};
 use cache::{Peer, Service, Session};
 use session::{Chunk, Next, Now, Outbox, Session as _, work_here};
 
-/// A reply larger than this is not sent by datagrams: a request of a few bytes with a forged
-/// address must not send megabytes to that address. This is the longest value of the default
-/// configuration, with its line.
+/// Largest reply over UDP: a request of a few bytes with a forged address must not send megabytes
+/// to that address. It is the longest value of the default configuration, with its line.
 const ANSWER_LEN_MAX: usize = 1024 * 1024 + 512;
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR out of memory writing stats\r\n";
@@ -71,9 +70,9 @@ fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Seen (in review): one datagram whose sender's address was forged to be that of another
-    /// cache, or of the same, kept both busy for good. Cause: a reply is no command, and an error
-    /// was answered with an error. Cure: errors are not answered.
+    /// Seen (in review): one datagram with the forged address of another cache, or of the same one,
+    /// kept both busy forever. Cause: a reply is no command, and an error was answered with an
+    /// error. Cure: errors are not answered.
     #[test]
     fn what_caches_say_to_each_other_comes_to_an_end() {
         const ROUNDS: usize = 6;
@@ -85,7 +84,7 @@ mod tests {
             "no command\r\n",
             "version\r\n",
             "stats settings\r\n",
-            // A value that is a command.
+            // A value that looks like a command.
             "set k 0 0 7\r\nget k\r\n\r\nget k\r\n",
             "mg k v k s\r\n",
             "me k\r\n",

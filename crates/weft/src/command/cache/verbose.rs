@@ -1,8 +1,8 @@
 //! `-vv`: commands and replies on standard error, as memcached prints them.
 //!
-//! A session around the session looks at input and output. Every connection has it, because a
-//! client may turn it on while the server runs (`verbosity 2`). When it is off, it costs one load
-//! of an integer for each input.
+//! A wrapper around the session inspects input and output. Every connection has it, because a
+//! client may turn it on at run time (`verbosity 2`). While it is off, it costs one load of an
+//! integer per input.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,28 +11,28 @@ use ::serve::messages;
 use cache::{Peer, Service, Session, Work};
 use session::{Chunk, GiveUp, Next, Now, Outbox, Received};
 
-/// From this level on commands are printed.
+/// Level from which commands are printed.
 const COMMANDS: u32 = 2;
 
-/// A longer line is cut.
+/// Longest printed part of a line.
 const SHOWN_LEN_MAX: usize = 1024;
 
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A conversation that can be printed.
+/// A conversation with optional printing.
 #[derive(Debug)]
 pub(crate) struct Overheard {
     session: Session,
     service: Arc<Service>,
-    /// Number of the connection, where memcached prints the descriptor.
+    /// Number of the connection, in place of memcached's descriptor.
     id: u64,
     asked: Lines,
 }
 
-/// Finds the lines in a text conversation: what lies between them, values, is not shown.
+/// Finds the lines in a text conversation; values between them are not printed.
 #[derive(Debug, Default)]
 struct Lines {
-    /// Bytes of a value that are still to come.
+    /// Remaining bytes of a value.
     value_left: u64,
 }
 
@@ -140,8 +140,8 @@ impl Drop for Overheard {
 }
 
 impl Lines {
-    /// Calls `show` with each line of `bytes`. `value_len` says how many bytes of a value follow a
-    /// line.
+    /// Calls `show` with each line of `bytes`. `value_len` returns the length of the value that
+    /// follows a line.
     fn each(
         &mut self,
         mut bytes: &[u8],
@@ -168,12 +168,12 @@ impl Lines {
                 let shown = &line[..line.len().min(SHOWN_LEN_MAX)];
                 show(&shown.escape_ascii().to_string());
             }
-            // The value's own end of line is two bytes.
+            // Plus the two bytes of the value's line end.
             self.value_left = value_len(line).map_or(0, |len| len + 2);
         }
     }
 
-    /// Notes that bytes of a value went by elsewhere.
+    /// Notes that bytes of a value were received without passing through here.
     fn pass(&mut self, len: u64) {
         self.value_left = self.value_left.saturating_sub(len);
     }

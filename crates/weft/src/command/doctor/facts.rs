@@ -36,16 +36,16 @@ pub(crate) struct Facts {
 pub(crate) struct ConnectionTable {
     pub(crate) count: u64,
     pub(crate) max: u64,
-    /// Time for which a connection stays in it after its end.
+    /// Time for which a closed connection stays in the table.
     pub(crate) time_wait_s: u64,
-    /// Packets dropped since the start of the machine because it was full.
+    /// Packets dropped since boot because it was full.
     pub(crate) dropped: u64,
 }
 
 /// Features that the runtime can use, and whether this kernel has them.
 pub(crate) type Features = Vec<(&'static str, bool)>;
 
-/// Reason that no io_uring can be created, and the remedy.
+/// Reason why no io_uring can be created, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) cause: String,
@@ -86,7 +86,7 @@ impl Facts {
     }
 }
 
-/// `None` where no rule uses it.
+/// `None` if no rule uses it.
 fn connection_table(machine: &Machine) -> Option<ConnectionTable> {
     let number = |name| machine.number(&format!("proc/sys/net/netfilter/nf_conntrack_{name}"));
     Some(ConnectionTable {

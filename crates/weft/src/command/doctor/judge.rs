@@ -42,7 +42,7 @@ fn sysctl(advice: &str, setting: &str) -> String {
     )
 }
 
-// openat2(2) is 5.6; the ring's flags DEFER_TASKRUN and SINGLE_ISSUER are 6.1. io_uring_setup(2)
+// openat2(2) needs 5.6, the ring flags DEFER_TASKRUN and SINGLE_ISSUER 6.1. io_uring_setup(2)
 const KERNEL_MIN: (u32, u32) = (5, 6);
 const KERNEL_FOR_RING: (u32, u32) = (6, 1);
 
@@ -69,8 +69,8 @@ fn kernel(facts: &Facts) -> Vec<Finding> {
     let guards = match (facts.guard_install, facts.map_count_max) {
         (true, _) => ok("stack guards", "MADV_GUARD_INSTALL: no mapping per fiber"),
         (false, mappings) => {
-            // Before 6.13 a guard splits its mapping in two, and the fiber crate uses half of
-            // vm.max_map_count: a quarter of it in fibers.
+            // Before 6.13 a guard splits its mapping in two, and the fiber crate uses at most half
+            // of vm.max_map_count: that allows a quarter as many fibers.
             let fibers = show_count(mappings.unwrap_or(65_530) / 4);
             let advice = format!(
                 "This kernel (before 6.13) needs two mappings for each fiber's stack, enough for \
@@ -170,10 +170,10 @@ fn chosen(choices: &str) -> &str {
     inside.map_or(choices, |(inside, _)| inside)
 }
 
-// One descriptor per connection and per open file of the site, and some spare.
+// One descriptor per connection and per open file of the site, plus some spare.
 const NOFILE_MIN: u64 = 1024;
 const NOFILE_GOOD: u64 = 65_536;
-// Each connection's thread counts; below this number `--engine thread` is of little use.
+// Each connection counts as a thread; below this number `--engine thread` is of little use.
 const THREADS_GOOD: u64 = 10_000;
 
 fn limits(facts: &Facts) -> Vec<Finding> {
@@ -197,7 +197,7 @@ fn memlock(facts: &Facts) -> Finding {
     const NEEDED_BYTES: u64 = 8 << 20;
     let limit = facts.memlock.soft;
     let value = limit.map_or("unlimited".to_owned(), show_size);
-    // From 5.12 on a ring's memory counts for the memory cgroup, and since 6.14 for this limit too.
+    // Since 5.12 a ring's memory counts for the memory cgroup; from 6.14 on for this limit too.
     let counts_rings =
         release_number(&facts.kernel).is_some_and(|number| !((5, 12)..(6, 14)).contains(&number));
     match limit {
@@ -301,17 +301,17 @@ fn connection_table(facts: &Facts) -> Finding {
     if dropped == 0 && !is_filling {
         return ok(NAME, value);
     }
-    // The drops may have been before the table had this size.
+    // The drops may date from before the current table size.
     let verdict = if is_filling { Verdict::Warn } else { Verdict::Ok };
     Finding { verdict, ..warn(NAME, value, sysctl(&advice, &more)) }
 }
 
-/// Bytes that the kernel may hold unsent, from which on the order of replies is settled too early.
+/// Unsent bytes that the kernel may hold, from which the order of replies is fixed too early.
 const UNSENT_MANY: u64 = 1 << 20;
 
 fn unsent(facts: &Facts) -> Finding {
     match facts.unsent_max {
-        // No fault: the kernel's default, and as good where there is no HTTP/2.
+        // No fault: it is the kernel's default, and irrelevant without HTTP/2.
         Some(UNSENT_MANY..) => Finding {
             advice: Some(sysctl(
                 "Over HTTP/2, urgent replies stand behind all that a socket's buffer holds.",
@@ -352,8 +352,8 @@ fn ports(facts: &Facts) -> Finding {
 
 fn congestion(facts: &Facts) -> Finding {
     match facts.congestion_control.as_deref() {
-        // bbr paces by timers, which over loopback makes the same server twice as fast or slow from
-        // one run to the next.
+        // bbr paces by timers, which over loopback makes the same server vary by a factor of two
+        // from one run to the next.
         Some("bbr") => Finding {
             advice: Some(
                 "A good choice for the internet. Over loopback its pacing makes measurements vary; \

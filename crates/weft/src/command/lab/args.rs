@@ -11,7 +11,7 @@ use ::lab::catalog::CATALOG;
 
 use crate::value;
 
-/// The subcommand, as clap sees it; `None` in a build without it.
+/// The subcommand, for clap; `None` in a build without it.
 pub(crate) fn command() -> Option<Command> {
     let command = Command::new("lab")
         .about("Experiments: servers and threading runtimes beside each other, with figures")
@@ -20,10 +20,10 @@ pub(crate) fn command() -> Option<Command> {
     Some(LabCommand::augment_subcommands(command))
 }
 
-/// Reads what was typed.
+/// Parses its arguments.
 ///
 /// # Errors
-/// clap's.
+/// Those of clap.
 pub(crate) fn typed(matches: &ArgMatches) -> Result<LabCommand, clap::Error> {
     LabCommand::from_arg_matches(matches)
 }

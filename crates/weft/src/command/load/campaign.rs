@@ -1,5 +1,5 @@
-//! Execution of a command: one run, a sweep, or the search for the knee; alone, or as one of many
-//! agents.
+//! Execution of a command: one run, a sweep, or the search for the knee; alone, or as one of
+//! several agents.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use ::load::report::Heading;
 use ::load::sweep::{Rates, Runner, Step, Sweep, SweepOptions, planned};
 use ::load::{Outcome, Plan, Progress};
 
-/// Maximum wait of agents for each other: machines start at different times.
+/// Longest wait of agents for each other: machines start at different times.
 const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time that the others may take longer than this agent.
+/// Longest wait for agents that finish later than this one.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(30);
-/// Precision of the knee at which the search ends, as a share of its rate.
+/// Precision of the knee at which the search ends, relative to its rate.
 const KNEE_PRECISION: f64 = 0.02;
 
 /// Membership of this agent; `None` if it is alone.
 ///
 /// # Errors
-/// When flags or environment contradict each other.
+/// If flags or environment contradict each other.
 pub(super) fn place(common: &CommonArgs) -> Result<Option<Membership>, Failure> {
     let agents = &common.agents;
     let place = match (agents.agents, agents.rank, agents.rendezvous.clone()) {
@@ -42,10 +42,10 @@ pub(super) fn place(common: &CommonArgs) -> Result<Option<Membership>, Failure> 
     place.map_err(Failure::Usage)
 }
 
-/// Runs the command with this plan, and shows the outcome. The plan is that of the whole group.
+/// Runs the command with the plan of the whole group, and shows the outcome.
 ///
 /// # Errors
-/// When a run could not be made, an agent was lost, or a condition holds.
+/// If a run failed, an agent was lost, or a condition holds.
 pub(super) fn carry_out(
     common: &CommonArgs,
     plan: &Plan,
@@ -83,7 +83,7 @@ pub(super) fn carry_out(
     };
     let stop = Stop::default();
     if leader.is_none() {
-        // With agents a signal ends the process, and so the whole group, with an error.
+        // With agents a signal ends the process with an error, and thus the whole group.
         stop.listen()?;
     }
     let progress = progress_line(common.quiet, &run_kind, &sweep_options, plan);
@@ -116,7 +116,7 @@ pub(super) fn carry_out(
         }
     };
     match (stop.code(), result) {
-        // The outcome until then has been shown and written, as far as possible.
+        // The outcome so far has been shown and written, as far as possible.
         (Some(code), _) if !matches!(finished, Err(Failure::Running(_))) => {
             Err(Failure::Shown(code))
         }
@@ -160,7 +160,7 @@ fn progress_line(
     plan: &Plan,
 ) -> ProgressLine {
     let run = plan.warm_up + plan.duration;
-    // The number of runs in a search for the knee is not known; a dozen is usual.
+    // The number of runs in a search for the knee is unknown; a dozen is usual.
     let whole = match run_kind {
         RunKind::Run => run,
         RunKind::Sweep(rates) => planned(rates, sweep_options, run),
@@ -178,13 +178,13 @@ struct AgentGroup {
     live: Option<LiveMetrics>,
     stop: Arc<AtomicBool>,
     has_rows: bool,
-    /// The outcome of the last run, until it is written.
+    /// The outcome of the last run, until written.
     last: Option<Outcome>,
     output: Output,
 }
 
 impl AgentGroup {
-    /// A sweep that ends with an error keeps the steps that were made.
+    /// Carries out all runs. A sweep that fails keeps the completed steps.
     fn carry_out(
         &mut self,
         run_kind: &RunKind,
@@ -239,7 +239,7 @@ impl Runner for AgentGroup {
             return Err("stopped".to_owned());
         }
         let outcome = self.round(RoundOrder { rate_per_s: Some(rate_per_s) })?;
-        // What was cut off is no run at this rate.
+        // A run that was cut short does not count for this rate.
         if outcome.stopped_early && self.stop.load(Ordering::Acquire) {
             return Err("stopped".to_owned());
         }
@@ -267,7 +267,7 @@ impl Runner for AgentGroup {
     }
 }
 
-/// Runs one agent's part of an order that is for the whole group.
+/// Runs one agent's part of an order for the whole group.
 fn run_part(
     part: &Plan,
     place: &Membership,
@@ -282,7 +282,7 @@ fn run_part(
     ::load::run(&plan, stop, observer).map_err(|error| error.to_string())
 }
 
-/// One agent's part of a plan: its share of rate and connections, and random choices of its own.
+/// One agent's part of a plan: its share of rate and connections, with its own random choices.
 fn part_of(whole: &Plan, place: &Membership) -> Plan {
     let agents = f64::from(place.size);
     let mut part = whole.clone();
@@ -310,7 +310,7 @@ fn part_of(whole: &Plan, place: &Membership) -> Plan {
     part
 }
 
-/// The plan with another rate; a closed loop becomes an open one with equal distances.
+/// The plan with another rate; a closed loop becomes an open one with equal intervals.
 fn at_rate(plan: &Plan, rate_per_s: f64) -> Plan {
     let poisson =
         matches!(plan.arrivals, Arrivals::Poisson { .. } | Arrivals::Course { poisson: true, .. });

@@ -61,7 +61,7 @@ pub(crate) struct TracesArgs {
     think: f64,
 }
 
-/// More is a typing error.
+/// Limit on numbers; a larger one is a typing error.
 const COUNT_MAX: i64 = 100_000_000;
 
 pub(super) fn run(args: &FileSetArgs) -> Result<(), Failure> {
@@ -103,10 +103,10 @@ pub(super) fn run(args: &FileSetArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the logs and prints what is in them.
+/// Makes the logs and prints a summary.
 ///
 /// # Errors
-/// When the set cannot be read or the logs cannot be written.
+/// If the set cannot be read or the logs cannot be written.
 pub(super) fn run_traces(args: &TracesArgs) -> Result<(), Failure> {
     let users = UserModel { single_share: args.single, think_scale: args.think };
     if !(0.0..=1.0).contains(&users.single_share) || !(0.0..=1e3).contains(&users.think_scale) {

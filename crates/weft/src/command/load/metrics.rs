@@ -11,13 +11,13 @@ use ::load::{Plan, Progress, Tally};
 use crate::failure::Failure;
 use crate::operate::{Admin, Route, bind_all};
 
-/// Upper bounds of the buckets of times, in seconds.
+/// Upper bounds of the buckets of durations, in seconds.
 const BOUNDS_S: [f64; 16] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
 ];
 
-/// Counts of all runs until now, and the endpoint that shows them.
+/// Counts of all runs so far, and the endpoint that serves them.
 pub(super) struct LiveMetrics {
     counts: Arc<Mutex<Tally>>,
     _admin: Admin,
@@ -27,7 +27,7 @@ impl LiveMetrics {
     /// Serves the metrics at `address` until it is dropped.
     ///
     /// # Errors
-    /// If nothing can listen there.
+    /// If it cannot listen there.
     pub(super) fn start(address: &Address, plan: &Plan) -> Result<LiveMetrics, Failure> {
         LiveMetrics::at(bind_all(std::slice::from_ref(address), &[])?, plan)
     }
@@ -43,7 +43,7 @@ impl LiveMetrics {
         Ok(LiveMetrics { counts, _admin: admin })
     }
 
-    /// Adds the interval that has ended. Those of a warm-up are left out, as in the report.
+    /// Adds an ended interval. Those of a warm-up are left out, as in the report.
     pub(super) fn tick(&self, progress: &Progress<'_>) {
         if !progress.is_warm_up {
             let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ fn write(tally: &Tally, out: &mut MetricsWriter) {
     }
 }
 
-/// Count of each bucket and of those beyond, and the sum in seconds.
+/// Count of each bucket and of values above all bounds, and the sum in seconds.
 fn buckets(times_ns: &Histogram<u64>) -> ([u64; BOUNDS_S.len() + 1], f64) {
     let mut counts = [0; BOUNDS_S.len() + 1];
     let mut sum_ns = 0.0;

@@ -21,10 +21,10 @@ use rustls::pki_types::pem::PemObject;
 use super::args::{CacheArgs, CommonArgs, HttpArgs, IdleArgs, NetworkArgs, TlsArgs, WhenArgs};
 use super::values::Keys;
 
-/// Default maximum length of a run with a number of requests.
+/// Default maximum length of a run with a limited number of requests.
 pub(super) const REQUESTS_LAST_MAX: Duration = Duration::from_secs(3600);
 
-/// A load: what is sent to whom, in which words it is told, and how.
+/// A load: requests, targets, descriptions, and their timing.
 pub(super) struct Load<'a> {
     pub(super) targets: Vec<LoadTarget>,
     pub(super) workload: Workload,
@@ -79,22 +79,22 @@ pub(super) fn plan(load: Load<'_>) -> Result<Plan, String> {
     })
 }
 
-/// Length of a run if none is given: that of its course, or 10 s.
+/// Default length of a run: that of its course, or 10 s.
 fn usual_duration(when: &WhenArgs) -> Duration {
     if when.requests.is_some() {
         return REQUESTS_LAST_MAX;
     }
     let stages = when.course.as_deref().unwrap_or_default().iter();
     let course = stages.fold(Duration::ZERO, |sum, stage| sum.saturating_add(stage.lasts));
-    // It begins with the warm-up.
+    // The course begins with the warm-up.
     let measured = course.saturating_sub(when.warm_up);
     if measured.is_zero() { Duration::from_secs(10) } else { measured }
 }
 
-/// The load of `weft load http`. `rank` is that of this agent.
+/// The load of `weft load http`. `rank` is the rank of this agent.
 pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let parsed = args.urls.iter().map(|url| split(url)).collect::<Result<Vec<_>, _>>()?;
-    // The rate of hey and oha is -q, which is --quiet here.
+    // -q is the rate in hey and oha, but --quiet here.
     let is_number = |url: &&Url| url.authority.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(Url { authority: number, .. }) = parsed.iter().find(is_number) {
         return Err(format!(
@@ -153,7 +153,7 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     let workload = match &args.sessions {
         None => Workload::Http(http),
         Some(path) => {
-            // Each of many agents has a log of its own.
+            // Each of several agents has its own log.
             let path = path.replace("{rank}", &format!("{rank:02}"));
             let (pages, scripts) = sessions(Path::new(&path), args.think)?;
             http.pages = below(folder, pages).into();
@@ -161,7 +161,7 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
             Workload::Sessions(Sessions { http, scripts })
         }
     };
-    // With --verify, a redirection is not the expected body.
+    // With --verify, a redirect is not the expected body.
     let expect = match &args.expect {
         Some(statuses) => statuses.clone(),
         None if args.common.how.verify => Statuses::content(),
@@ -170,7 +170,7 @@ pub(super) fn http(args: &HttpArgs, rank: u32) -> Result<Load<'_>, String> {
     Ok(Load { targets, workload, name, tls, http2: args.http2, expect, common: &args.common })
 }
 
-/// TLS to the host of `authority`; `asked_by` is the word that asks for it.
+/// TLS to the host of `authority`; `asked_by` is the flag or scheme that requires it.
 fn tls(
     args: &TlsArgs,
     is_asked: bool,
@@ -198,7 +198,7 @@ fn tls(
         }
     };
     let host = split_port(authority).map_or(authority, |(host, _)| host);
-    // A zone is no part of a name.
+    // The zone is not part of a name.
     let host = host.trim_matches(['[', ']']).split('%').next().unwrap_or_default();
     Ok(Some(Tls {
         server_name: host.to_owned(),
@@ -225,7 +225,7 @@ fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, String> {
     Ok(found)
 }
 
-/// The folder in which a list's paths lie, without the slash at its end: the URL's path.
+/// The folder of a list's paths, without its trailing slash: the URL's path.
 fn folder<'a>(args: &HttpArgs, urls: &'a [Url]) -> Result<&'a str, String> {
     let lists = [
         ("paths", args.paths.is_some()),
@@ -256,8 +256,8 @@ fn below(folder: &str, mut pages: Vec<Page>) -> Vec<Page> {
     pages
 }
 
-/// A URL (RFC 3986). Authority and path are as they are sent: an IPv6 address is in brackets and
-/// without its zone, and a fragment is not sent.
+/// A URL (RFC 3986). Authority and path are in the form sent: an IPv6 address in brackets and
+/// without zone, and no fragment.
 struct Url {
     is_tls: bool,
     authority: String,
@@ -268,7 +268,7 @@ struct Url {
 
 fn split(url: &str) -> Result<Url, String> {
     let wrong = |why: &str| Err(format!("'{url}' {why}; write http://HOST:PORT/PATH"));
-    // What comes behind the authority may have a URL in it.
+    // The part after the authority may contain another URL.
     let scheme = url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?', '#']));
     let (is_tls, rest) = match scheme {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
@@ -288,7 +288,7 @@ fn split(url: &str) -> Result<Url, String> {
     }
     let mut server = authority.to_owned();
     let authority = if let Some((address, rest)) = zone_of(authority) {
-        // As RFC 6874 has it; "%25" alone is the zone of that number.
+        // As in RFC 6874; a lone "%25" is the zone with that number.
         if !authority.contains("%25]") {
             server = authority.replacen("%25", "%", 1);
         }
@@ -310,18 +310,18 @@ fn split(url: &str) -> Result<Url, String> {
     Ok(Url { is_tls, authority, server, path: format!("{slash}{path}") })
 }
 
-/// An authority with a zone, `[fe80::1%eth0]:80`: the part before the zone, and the part behind.
+/// Splits an authority with a zone, `[fe80::1%eth0]:80`, around the zone.
 fn zone_of(authority: &str) -> Option<(&str, &str)> {
     let (address, rest) = authority.split_once('%')?;
     let bracket = rest.find(']')?;
     address.starts_with('[').then(|| (address, &rest[bracket..]))
 }
 
-/// Most paths that one `{FIRST..LAST}` stands for, and most lines of bodies.
+/// Most paths from one `{FIRST..LAST}`, and most lines of bodies.
 const PAGES_MAX: u64 = 1_000_000;
 
-/// A path for each number of its `{FIRST..LAST}`, as in `/item/{1..100000}`; the path itself if it
-/// has none.
+/// One path per number of its `{FIRST..LAST}`, as in `/item/{1..100000}`; the path itself without
+/// one.
 fn expand(path: &str) -> Result<Vec<String>, String> {
     Ok(match Template::parse(path, PAGES_MAX)? {
         Some(template) => (0..template.count()).map(|index| template.text(index)).collect(),
@@ -329,8 +329,8 @@ fn expand(path: &str) -> Result<Vec<String>, String> {
     })
 }
 
-/// The pages with the bodies of a file's lines: each body comes with the next path, until every
-/// body and every path was there.
+/// Combines pages with the bodies in a file's lines: each body is used with the next path, until
+/// every body and every path has been used.
 fn with_bodies(pages: &[Page], path: &Path) -> Result<Vec<Page>, String> {
     let text = input_file::read(path).map_err(|error| cannot_read(path, &error))?;
     let lines =
@@ -353,8 +353,8 @@ fn cannot_read(path: &Path, error: &dyn Display) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-/// Mean number of requests per connection. A request with `Connection: close` is the last (RFC 9112
-/// 9.6).
+/// Mean number of requests per connection. A request with `Connection: close` is the last one
+/// (RFC 9112 9.6).
 fn closes_after(args: &HttpArgs) -> Result<Option<u32>, String> {
     let is_close = |(name, value): &(String, String)| {
         let mut options = value.split(',').map(str::trim);
@@ -383,8 +383,8 @@ fn tries_addresses(network: &NetworkArgs) -> bool {
     network.network == "kernel"
 }
 
-/// Host and port of an authority, if it has a port. A host with colons and without brackets is an
-/// IPv6 address, which has none.
+/// Host and port of an authority, if it has a port. An unbracketed host with colons is an IPv6
+/// address, without port.
 fn split_port(authority: &str) -> Option<(&str, &str)> {
     let typed = authority.rsplit_once(':');
     typed.filter(|(host, _)| !host.contains(':') || host.ends_with(']'))
@@ -410,9 +410,9 @@ fn resolve(authority: &str, port: u16, tries: bool) -> Result<SocketAddr, String
         .ok_or_else(|| format!("'{authority}' has no address"))
 }
 
-/// One address of a host, so that the choice among several is not measured: the first that takes a
-/// connection, or the first if none does. `localhost` often has two, and many servers listen on
-/// one.
+/// Selects one address of a host, so that the choice is not measured: the first that accepts a
+/// connection, or the first if none does. `localhost` often has two addresses, and many servers
+/// listen on one of them.
 fn one_that_answers(found: &[SocketAddr], tries: bool) -> Option<SocketAddr> {
     let answers =
         |address: &&SocketAddr| TcpStream::connect_timeout(address, ADDRESS_PATIENCE).is_ok();
@@ -431,7 +431,7 @@ fn addresses(
     }
     let tries = tries_addresses(network);
     let address = |name: &String| {
-        // A URL, as `weft load http` takes one.
+        // A URL, as for `weft load http`.
         if name.contains('/') {
             return Err(format!("'{name}': write HOST:PORT, without http:// and path"));
         }
@@ -463,7 +463,7 @@ fn fileset(path: &Path) -> Result<Vec<Page>, String> {
     Ok(pages.collect())
 }
 
-/// Pages that the sessions of a log request, each once, and the sessions in order.
+/// Distinct pages requested by the sessions of a log, and the sessions in order.
 fn sessions(path: &Path, think: Duration) -> Result<(Vec<Page>, Vec<SessionPlan>), String> {
     let sessions = ::load::workload::session_log::read(path).map_err(say)?;
     let mut numbers = std::collections::HashMap::new();
@@ -501,7 +501,7 @@ fn body(args: &HttpArgs) -> Result<Vec<u8>, String> {
 
 /// The load of `weft load cache`.
 pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
-    // Several servers share the first one's name; that of a Unix socket's server is not known.
+    // Several servers share the first one's name; the name of a server on a Unix socket is unknown.
     let name = args.servers.first().map_or("localhost", String::as_str);
     let tls = tls(&args.tls, args.speaks_tls, name, "--tls")?;
     let (keys, template) = match &args.keys {
@@ -541,7 +541,7 @@ pub(super) fn cache(args: &CacheArgs) -> Result<Load<'_>, String> {
     })
 }
 
-/// Servers as they were named, for people.
+/// Servers as typed, for people.
 fn shown(servers: &[String], network: &NetworkArgs) -> String {
     match &network.unix_socket {
         Some(path) => path.display().to_string(),
@@ -570,7 +570,7 @@ fn arrivals(common: &CommonArgs) -> Arrivals {
         let stages = stages.to_vec();
         return Arrivals::Course { stages, poisson };
     }
-    // A sweep sets the rate of each run itself; the kind of arrivals it takes from here.
+    // A sweep sets the rate of each run itself; this gives only the kind of arrivals.
     let many = common.many.sweep.is_some() || common.many.knee;
     let rate = when.rate.or(many.then_some(1e3));
     rate.map_or(Arrivals::Closed, |rate_per_s| at_rate(rate_per_s, poisson))
@@ -612,7 +612,7 @@ fn network(common: &CommonArgs) -> Result<Network, String> {
     }))
 }
 
-/// The addresses from which the targets can be reached: those of their family.
+/// Source addresses for the targets: those of the same family.
 fn sources_of(interface: &InterfaceConfig, targets: &[LoadTarget]) -> Vec<IpAddr> {
     let addresses = interface.addresses.iter().map(|prefix| prefix.address);
     let reaches = |own: &IpAddr| {
@@ -666,7 +666,7 @@ mod tests {
         }
     }
 
-    /// Reported of oha (#166, #181): no address with a zone, and IPv6 in --connect-to by chance.
+    /// Reported of oha (#166, #181): zones failed, and IPv6 in --connect-to worked only by chance.
     #[test]
     fn zones_of_addresses_are_kept() {
         for (server, found) in [
@@ -711,13 +711,13 @@ mod tests {
         assert!(both("\n\n", &["/a"]).unwrap_err().contains("1 to 1000000 lines"));
     }
 
-    /// Seen: `http://localhost` was refused where a server listened on 127.0.0.1 alone. Cause: the
+    /// Seen: `http://localhost` was refused if a server listened only on 127.0.0.1. Cause: the
     /// first address of a name was taken, which is ::1. Cure: they are tried in order.
     #[test]
     fn first_answering_address_is_used() {
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let open = server.local_addr().unwrap();
-        // Bound, and not listening: nothing else gets this port meanwhile.
+        // Bound but not listening: no other socket gets this port meanwhile.
         let holds = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         bind(&holds, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let closed = SocketAddr::try_from(getsockname(&holds).unwrap()).unwrap();
@@ -737,8 +737,8 @@ mod tests {
         http(&args, 0).map(then)
     }
 
-    /// Seen: `--course '0..10k:30s,10k:1m,20k:10s'`, which --help shows, ended after ten seconds,
-    /// in the midst of its first stage, and "the server kept up".
+    /// Seen: `--course '0..10k:30s,10k:1m,20k:10s'`, an example in --help, ended after ten seconds,
+    /// in the middle of its first stage, with "the server kept up".
     #[test]
     fn a_course_is_run_to_its_end() {
         let lasts_s = |flags: &str| {

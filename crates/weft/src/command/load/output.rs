@@ -17,7 +17,7 @@ use ::load::verdict::VerdictRow;
 /// Outputs of a result.
 pub(super) struct Output {
     args: OutputArgs,
-    /// Runs of a sweep so far, and their failures.
+    /// Number of runs of a sweep so far, and their failures.
     runs: usize,
     failed: Vec<String>,
     unwritten: Option<Failure>,
@@ -27,7 +27,7 @@ impl Output {
     /// Opens the outputs of the command line.
     ///
     /// # Errors
-    /// When a file cannot be written, or two outputs go to standard output.
+    /// If a file cannot be written, or two outputs go to standard output.
     pub(super) fn of(args: &OutputArgs, is_sweep: bool) -> Result<Output, Failure> {
         let args = args.clone();
         let output = Output { args, runs: 0, failed: Vec::new(), unwritten: None };
@@ -37,7 +37,7 @@ impl Output {
             let path = path.display();
             return Err(Failure::Usage(format!("two outputs cannot go to one file, {path}")));
         }
-        // Files are opened before the run, so a missing folder does not cost a measurement.
+        // Files are opened before the run, so that a missing folder does not waste a measurement.
         output.files().try_for_each(|path| can_be_written(path))?;
         let OutputArgs { hgrm, interval_log, .. } = &output.args;
         if is_sweep && [hgrm, interval_log].into_iter().flatten().any(|p| is_standard(p)) {
@@ -66,11 +66,11 @@ impl Output {
         !self.files().any(|path| is_standard(path))
     }
 
-    /// Writes everything, and fails if no reply came or a condition holds. What cannot be written
-    /// does not keep the rest from being written.
+    /// Writes all outputs, and fails if no reply was received or a condition holds. One failed
+    /// output does not prevent the others.
     ///
     /// # Errors
-    /// When a file cannot be written, no reply came, or a condition holds.
+    /// If a file cannot be written, no reply was received, or a condition holds.
     pub(super) fn finish(mut self, outcome: &Outcome, heading: &Heading) -> Result<(), Failure> {
         if self.has_screen() {
             let colored = paint::decide(Color::from_name(&self.args.color), &io::stdout()).is_on();
@@ -90,8 +90,8 @@ impl Output {
         self.judge()
     }
 
-    /// A run of a sweep is over: its histograms are written, each run's to files of its own, and
-    /// the conditions are looked at.
+    /// Adds a finished run of a sweep: writes its histograms to files of its own, and checks the
+    /// conditions.
     pub(super) fn add_run(&mut self, step: &Step, outcome: &Outcome) {
         self.runs += 1;
         let run = self.runs;
@@ -108,10 +108,10 @@ impl Output {
         }
     }
 
-    /// Writes what is about all runs of a sweep, whose table has been shown line by line.
+    /// Writes the outputs about the whole sweep, whose table has been shown line by line.
     ///
     /// # Errors
-    /// When a file cannot be written, or in a run no reply came or a condition held.
+    /// If a file cannot be written, or in some run no reply was received or a condition held.
     pub(super) fn finish_sweep(mut self, sweep: &Sweep) -> Result<(), Failure> {
         self.note(write_to(self.args.json.as_deref(), |out| {
             serde_json::to_writer_pretty(&mut *out, sweep)?;
@@ -125,7 +125,7 @@ impl Output {
         self.judge()
     }
 
-    /// Failures apart from conditions. A condition of the user on errors replaces the built-in one.
+    /// Failures other than conditions. A user's condition on errors replaces the built-in one.
     fn faults(&self, outcome: &Outcome, counts: impl Fn(VerdictRow) -> bool) -> Vec<String> {
         let has_own = self.args.fail_if.iter().any(Threshold::is_about_errors);
         let is_about_errors = |row| matches!(row, VerdictRow::WrongReplies | VerdictRow::Failing);
@@ -143,7 +143,7 @@ impl Output {
         self.note(write_to(hlog.as_deref(), |mut out| report::interval_log(outcome, &mut out)));
     }
 
-    /// Keeps the first failure to write.
+    /// Keeps the first write failure.
     pub(super) fn note(&mut self, written: Result<(), Failure>) {
         if let Err(failure) = written {
             self.unwritten.get_or_insert(failure);
@@ -163,7 +163,7 @@ impl Output {
     }
 }
 
-/// Columns of the terminal; of something else, what is read well.
+/// Columns of the terminal; otherwise a readable default.
 pub(super) fn width() -> usize {
     const USUAL: usize = 100;
     if io::stdout().is_terminal() {
@@ -191,12 +191,12 @@ fn can_be_written(path: &Path) -> Result<(), Failure> {
     if is_standard(path) {
         return Ok(());
     }
-    // A link to nothing is something: deleting the file would delete the link.
+    // A dangling link exists too: deleting the file would delete the link.
     let was_there = path.symlink_metadata().is_ok();
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| Failure::Usage(format!("cannot write {}: {error}", path.display())))?;
     if !was_there {
-        // If the run fails, no empty file is left.
+        // A failed run leaves no empty file.
         let _ = fs::remove_file(path);
     }
     Ok(())

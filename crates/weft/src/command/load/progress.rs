@@ -26,12 +26,12 @@ fn bar(length: u64, template: &str) -> ProgressBar {
 /// Progress of one run or of several: a bar, and the figures of the last interval.
 pub(super) struct ProgressLine {
     bar: ProgressBar,
-    /// Planned time of the runs that are over.
+    /// Planned time of finished runs.
     before: Duration,
 }
 
 impl ProgressLine {
-    /// A line for runs that take `planned` together; hidden if `quiet`.
+    /// A line for runs that take `planned` in total; hidden if `quiet`.
     pub(super) fn new(planned: Duration, quiet: bool) -> ProgressLine {
         let bar = bar(planned.as_millis() as u64, "  {bar:30} {msg}");
         if quiet {
@@ -40,7 +40,7 @@ impl ProgressLine {
         ProgressLine { bar, before: Duration::ZERO }
     }
 
-    /// Shows the interval that has ended.
+    /// Shows an ended interval.
     pub(super) fn tick(&mut self, progress: &Progress<'_>) {
         let at = self.before + progress.elapsed;
         self.bar.set_position(at.as_millis() as u64);

@@ -1,4 +1,4 @@
-//! Values of the command line of `weft load`: how their texts are read.
+//! Parsing of values in the command line of `weft load`.
 
 use std::net::IpAddr;
 
@@ -10,18 +10,18 @@ use netstack::ip::Prefix;
 
 use crate::value;
 
-/// Stages of a changing rate. Not a `Vec`, which clap would read as a flag that is repeated.
+/// Stages of a changing rate. Not a `Vec`, which clap would take for a repeatable flag.
 pub(super) type Stages = Box<[Stage]>;
 /// A range of addresses.
 pub(super) type Prefixes = Box<[Prefix]>;
 
-/// Maximum number of repetitions; more is a typing error.
+/// Maximum number of repetitions; a larger one is a typing error.
 pub(super) const REPETITIONS_MAX: u64 = 10_000;
 
-/// More is not told apart in 64 bits of a floating-point number.
+/// Largest count; above it a 64-bit floating-point number is too coarse.
 pub(super) const REQUESTS_MAX: u64 = 1_000_000_000_000_000;
 
-/// More are a typing error: each has tens of thousands of ports.
+/// Most addresses; more are a typing error, since each has tens of thousands of ports.
 const ADDRESSES_MAX: u128 = 4096;
 
 /// A percentage.
@@ -50,7 +50,7 @@ pub(super) fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
 /// Keys of a cache.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Keys {
-    /// So many, with names of ours.
+    /// This many, with generated names.
     Count(u32),
     /// With these names.
     Named(Template),

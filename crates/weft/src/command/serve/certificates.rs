@@ -1,4 +1,4 @@
-//! Certificates that the server gets by itself: whose, and from where.
+//! Certificates that the server obtains itself: names, authority and state.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use ::serve::listen::Address;
 use super::ServeConfig;
 use crate::acme::{self, Settings, State, Validation};
 
-/// Settings of ACME, if a host has it.
+/// Settings of ACME, if a host uses it.
 ///
 /// # Errors
-/// A sentence about names that can have no certificate, or a file that cannot be read.
+/// A sentence about names that cannot have a certificate, or about an unreadable file.
 pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String> {
     let Some(mail) = config.all().find_map(|host| host.acme.clone()) else {
         return Ok(None);
@@ -37,10 +37,10 @@ pub(super) fn settings(config: &ServeConfig) -> Result<Option<Settings>, String>
     }))
 }
 
-/// Checks that there is something to get certificates for.
+/// Checks that there are names to get certificates for.
 ///
 /// # Errors
-/// A sentence with what to write.
+/// A sentence with the setting to add.
 pub(super) fn check_names(whole: &ServeConfig) -> Result<(), String> {
     let has_names = whole.names_for_acme().len() + whole.hosts.len() > 0;
     if whole.acme.is_some() && !has_names {
@@ -52,8 +52,7 @@ pub(super) fn check_names(whole: &ServeConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// The state directory: that of the configuration, or that of systemd (systemd.exec(5)), or the
-/// usual one.
+/// The state directory: the configured one, else systemd's (systemd.exec(5)), else the default.
 pub(super) fn state_dir(config: &ServeConfig) -> PathBuf {
     let of_systemd = || {
         let dirs = env::var_os("STATE_DIRECTORY")?;

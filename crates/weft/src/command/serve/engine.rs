@@ -1,5 +1,5 @@
-//! The libraries put together: a site behind a handle, a server that brings connections to it, an
-//! access log, and an admin endpoint that tells about all of them.
+//! Assembly of the libraries: a site behind a handle, a server for connections, an access log, and
+//! an admin endpoint for all of them.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal};
@@ -49,15 +49,15 @@ pub(crate) struct Running {
     pub(crate) hosted: Hosted,
 }
 
-/// The site of the first host, beside which those of the others are checked.
+/// The site of the first host. Those of other hosts are checked beside it.
 pub(crate) fn first_site(whole: &ServeConfig) -> Option<Site> {
     Site::open(checked_config(whole.sites().next()?)).ok()
 }
 
-/// Finds what is wrong with a configuration, as far as the site can tell.
+/// Finds mistakes in a configuration that the site can detect.
 ///
 /// # Errors
-/// A sentence about it.
+/// A sentence about the mistake.
 pub(crate) fn check(config: &ServeConfig, first: Option<&Site>) -> Result<(), String> {
     service_config(config).check().map_err(|error| error.to_string())?;
     if config.only_named_hosts {
@@ -70,7 +70,7 @@ pub(crate) fn check(config: &ServeConfig, first: Option<&Site>) -> Result<(), St
     site.map(drop).map_err(|error| error.to_string())
 }
 
-/// The budgets do not matter for a look.
+/// Configuration for a check only, for which budgets do not matter.
 fn checked_config(config: &ServeConfig) -> SiteConfig {
     SiteConfig { page_cache_budget: Some(0), memory_budget: 0, ..site_config(config) }
 }
@@ -79,7 +79,7 @@ impl Running {
     /// Opens the site and the log, and starts to serve.
     ///
     /// # Errors
-    /// What cannot be opened or started.
+    /// The file, listener or thread that could not be opened or started.
     pub(crate) fn start(
         config: &ServeConfig,
         limits: &Limits,
@@ -138,7 +138,7 @@ impl Running {
         })
     }
 
-    /// Opens the log anew, after it was renamed, if there is one; else it goes on in the old file.
+    /// Reopens the log after a rename, if there is one; on failure the old file stays in use.
     pub(crate) fn reopen_log(&self) -> Option<Part> {
         let log = self.log.as_ref()?;
         let target = log.target();
@@ -147,10 +147,10 @@ impl Running {
         Some(("the log", opened))
     }
 
-    /// Serves by a new configuration from the next request and the next connection on.
+    /// Applies a new configuration from the next request and the next connection on.
     ///
     /// # Errors
-    /// What is wrong; the old configuration goes on then.
+    /// The mistake; the old configuration then stays.
     pub(crate) fn reload(&self, config: &ServeConfig, limits: &Limits) -> Result<(), String> {
         let tls = match (&self.hosted.tls, tls_options(config, None)?) {
             (Some(tls), Some(options)) => Some((tls, tls.plan(options)?)),
@@ -158,7 +158,7 @@ impl Running {
         };
         let warnings = print_warnings(config, &self.terminal)?;
         let hosts = open_hosts(config, limits, Some(&self.handle.site()), warnings)?;
-        // The driver knows the proxies from the start on.
+        // The driver's proxies are fixed at start.
         let service = ServiceConfig { proxies: self.proxies.clone(), ..service_config(config) };
         let reloaded = self.handle.reload(hosts, service);
         reloaded.map_err(|error| error.to_string())?;
@@ -168,12 +168,12 @@ impl Running {
         Ok(())
     }
 
-    /// True if ACME runs, until a restart.
+    /// True if ACME runs; once started, it runs until a restart.
     pub(crate) fn has_acme(&self) -> bool {
         self.acme.is_some()
     }
 
-    /// Goes on with other settings of ACME. Returns a warning if that needs a restart.
+    /// Applies new settings of ACME. Returns a warning if that needs a restart.
     pub(crate) fn reload_acme(&self, settings: Option<acme::Settings>) -> Option<&'static str> {
         match (&self.acme, settings) {
             (Some(acme), Some(settings)) => acme.reload(settings),
@@ -183,8 +183,8 @@ impl Running {
         None
     }
 
-    /// Takes no more connections, lets the open ones finish within the drain time-out, and writes
-    /// the log out. Returns how many connections were cut.
+    /// Stops accepting, lets open connections finish within the drain time-out, and writes the rest
+    /// of the log. Returns the number of connections cut.
     pub(crate) fn drain(&self) -> usize {
         let cut = self.hosted.drain();
         if let Some(log) = &self.log {
@@ -223,7 +223,7 @@ fn start_server(
         limits: limits.connections.clone(),
         fibers: config.common.engine.fibers.map(usize::from),
         log,
-        // A reload may bring a limit.
+        // A reload may add a limit.
         names_peers: config.limit_requests.is_some()
             || proxies(config).is_some()
             || config.config.is_some(),
@@ -255,7 +255,7 @@ fn start_server(
         .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
 }
 
-/// Port to which plain requests are redirected: by the setting, else of the first address with TLS.
+/// Port to which plain requests are redirected: from the setting, else of the first TLS address.
 pub(super) fn https_port(config: &ServeConfig, listeners: &[Bound]) -> Option<u16> {
     if config.https_redirect.is_empty() {
         return None;
@@ -268,7 +268,7 @@ pub(super) fn https_port(config: &ServeConfig, listeners: &[Bound]) -> Option<u1
     addresses.find_map(Address::port)
 }
 
-/// Time for the log to be written out at the end.
+/// Time to write the rest of the log at the end.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 fn open_log(config: &ServeConfig, terminal: Arc<Terminal>) -> Result<Option<AccessLog>, Failure> {
@@ -302,13 +302,13 @@ fn shows_requests(config: &ServeConfig) -> bool {
     config.access_log_is_default && !config.quiet && io::stderr().is_terminal()
 }
 
-/// Options of the log on a terminal: some hundred lines a second, as many as can be read, and so
-/// few that a benchmark does not measure the terminal. Further lines are dropped and counted.
+/// Options of the log on a terminal: some hundred lines a second, few enough to read, and to keep a
+/// benchmark from measuring the terminal. Further lines are dropped and counted.
 fn shown() -> Options {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     Options {
         flush_interval: Duration::from_millis(200),
-        // Each thread that serves has a part of it.
+        // Each serving thread has a part of it.
         queued_len_max: 4096 * (threads + 1).next_power_of_two(),
         is_paced: true,
     }
@@ -324,7 +324,7 @@ fn remedy_for_log(config: &ServeConfig, kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Opens the sites of all hosts, in the place of those with `old`.
+/// Opens the sites of all hosts, replacing those of `old`.
 pub(super) fn open_hosts(
     config: &ServeConfig,
     limits: &Limits,
@@ -353,10 +353,10 @@ pub(super) fn open_hosts(
         };
         let mut site = opened.map_err(|error| error.to_string())?;
         if let Some(warnings) = warnings.clone() {
-            // It is full, or the thread has ended with the process.
+            // The queue is full, or the thread has ended with the process.
             site.on_warning(move |text| _ = warnings.try_send(text.to_owned()));
         }
-        // What hosts inherit is held once.
+        // Inherited values are held once.
         let is_inherited = host.redirects == config.redirects && host.pages() == config.pages();
         let redirects = if is_inherited { Arc::clone(&redirects) } else { Arc::new(read(host)?) };
         hosts.push(VirtualHost {
@@ -379,12 +379,12 @@ pub(super) fn open_hosts(
     Ok(Hosts { default: hosts.pop(), named })
 }
 
-/// Warnings of a site that may wait to be printed. Further ones are dropped; the metrics count
+/// Most warnings of a site that wait to be printed. Further ones are dropped; the metrics count
 /// them.
 const WARNINGS_MAX: usize = 16;
 
-/// Prints what sites say of lost error pages and wrong password files, as long as they live. On a
-/// thread of its own, since standard error may block.
+/// Prints warnings of sites about lost error pages and wrong password files, while the sites exist.
+/// On a thread of its own, since standard error may block.
 fn print_warnings(
     config: &ServeConfig,
     terminal: &Arc<Terminal>,
@@ -413,11 +413,11 @@ pub(super) fn site_config(config: &ServeConfig) -> SiteConfig {
     }
 }
 
-/// The error pages; among them the site's own 404.html, if nothing is said of 404: other hosts of
-/// sites take it without being told, so sites have one.
+/// The error pages. Without a setting for 404 they include the site's own 404.html: static hosting
+/// services use it by default, so many sites have one.
 fn error_pages(config: &ServeConfig) -> Vec<(u16, PathBuf)> {
     let mut pages = config.site.error_pages.clone();
-    // It was not asked for, so one that cannot be a page is no mistake.
+    // It is not configured, so an unusable one is no mistake.
     let has_own = || {
         let path = config.site.root.join(OWN_404);
         let is_page = |meta: Metadata| meta.is_file() && meta.len() <= OWN_404_LEN_MAX;
@@ -434,8 +434,8 @@ const OWN_404: &str = "404.html";
 /// Longest error page.
 const OWN_404_LEN_MAX: u64 = 1 << 20;
 
-/// Beyond 64 KiB the kernel sends a file from its page cache for less than a copy costs. Under TLS
-/// and the netstack it cannot.
+/// Default longest file held in memory. Above 64 KiB the kernel sends a file from its page cache
+/// with less CPU than a copy takes. Under TLS and the netstack it cannot.
 fn memory_file_max_bytes(config: &ServeConfig) -> u64 {
     let is_copied = config.has_tls() || config.common.engine.kind == EngineKind::Netstack;
     let default = if is_copied { 256 << 10 } else { 64 << 10 };
@@ -500,7 +500,7 @@ fn paths(handle: &Handle) -> serde_json::Value {
     serde_json::json!({ "paths": paths })
 }
 
-/// `status="200"` as name and value.
+/// Splits `status="200"` into name and value.
 fn label(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once('=')?;
     Some((name, value.trim_matches('"')))
@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(label(""), None);
     }
 
-    /// Seen: the example site's page for what is not there was not shown by the README's command.
+    /// Seen: the example site's 404 page was not shown with the README's command.
     #[test]
     fn own_404_html_is_the_default_page_for_404() {
         let root = tempfile::tempdir().unwrap();
@@ -532,8 +532,8 @@ mod tests {
         assert_eq!(error_pages(&config), config.site.error_pages);
     }
 
-    /// Seen: a log in root's folder gave "Permission denied" and nothing else, although root had
-    /// typed it. Cause: the user of `--user` opens it. Cure: the message says so.
+    /// Seen: a log in root's directory failed with just "Permission denied", although root had
+    /// typed the command. Cause: the user of `--user` opens it. Cure: the message says so.
     #[test]
     fn an_unwritable_log_names_the_user() {
         let mut config = ServeConfig::default();
@@ -543,8 +543,8 @@ mod tests {
         assert!(denied(&config).contains("the user of --user opens it"));
     }
 
-    /// Seen: 500 front pages, half of them above 64 KiB, cost 1.22 times what they cost nginx.
-    /// Cause: files up to 256 KiB were copied out of memory. Cure: the kernel sends the longer ones
+    /// Seen: 500 front pages, half of them above 64 KiB, took 1.22 times the CPU time of nginx.
+    /// Cause: files up to 256 KiB were copied from memory. Cure: the kernel sends the longer ones
     /// from its page cache, where it can.
     #[test]
     fn long_files_are_cached_only_if_copied() {

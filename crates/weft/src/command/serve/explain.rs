@@ -1,4 +1,4 @@
-//! `weft check-config --explain URL`: the reply that a request would get, and why.
+//! `weft check-config --explain URL`: the reply that a request would get, with the reasons.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::settings::layers::Resolved;
 const NOFILE: u64 = 1024;
 
 /// Explains the reply to a GET of `url`, without starting a server: the host, the file, the header,
-/// and the settings behind them, with their places.
+/// and the settings that determine them, with their places.
 ///
 /// # Errors
-/// A sentence if the URL is none, or a site cannot be opened.
+/// A sentence if the URL is invalid, or a site cannot be opened.
 pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<String, String> {
     let config = &resolved.config;
     let wrong = || format!("--explain: '{url}' is not a URL such as https://example.org/page");
@@ -52,7 +52,7 @@ pub(crate) fn explain(resolved: &Resolved<ServeConfig>, url: &str) -> Result<Str
         return Ok(text);
     };
     row("host", host.names.first().map_or("the default", |name| name.as_str()));
-    // Sites are those of named hosts alone if there is no default.
+    // Without a default host, all sites are those of named hosts.
     let layer = match number + usize::from(config.only_named_hosts) {
         0 => resolved.top().clone(),
         nth => resolved.host(nth - 1),
@@ -88,7 +88,7 @@ fn rows_of_head(row: &mut impl FnMut(&str, &str), explained: &Explanation) {
     }
 }
 
-/// The setting that a list of rules comes from.
+/// The setting that defines a list of rules.
 fn setting(list: RuleList) -> &'static str {
     match list {
         RuleList::Names => "names",

@@ -1,4 +1,4 @@
-//! What the sandbox of a server grants: files that it opens after its start, by right.
+//! Needs of a server's sandbox: files that it opens after its start, by access right.
 
 use std::env;
 use std::fs::File;
@@ -9,8 +9,8 @@ use super::table::ServeConfig;
 use crate::common::sockets;
 use crate::os::sandbox::{Needs, Right};
 
-/// The files of a configuration. A new setting that names one has it here; what `common` names is
-/// known already.
+/// The files of a configuration. A new setting that names a file must be added here; those of
+/// `common` are included already.
 pub(super) fn needs(config: &ServeConfig) -> Needs {
     let listen = [&config.listen[..], &config.https_redirect].concat();
     let log = config.log_file().cloned();
@@ -28,13 +28,13 @@ pub(super) fn needs(config: &ServeConfig) -> Needs {
     }
 }
 
-/// Its state, and what says where and whom to ask: the DNS, and lists of authorities.
+/// Files of ACME: its state, the DNS configuration, and lists of authorities.
 fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
     let state = certificates::state_dir(config).join("acme");
     let external = config.acme_external.clone();
     let trusted = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(env::var_os);
     let trusted = trusted.into_iter().flatten().map(PathBuf::from);
-    // The files of the DNS lie beside each other, and any may be replaced.
+    // The files of the DNS are in one directory, and any may be replaced.
     let dns = PathBuf::from("/etc/resolv.conf");
     let files = external.into_iter().chain([dns]).map(|file| (Right::File, file));
     let lists = ["/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share"];
@@ -43,8 +43,8 @@ fn of_acme(config: &ServeConfig) -> Vec<(Right, PathBuf)> {
     [(Right::State, state)].into_iter().chain(files).chain(lists).collect()
 }
 
-/// A warning about a file of TLS that was read as root, and that the user of `--user` cannot read
-/// when it changes.
+/// A warning about a TLS file that root has read, but the user of `--user` cannot read when it
+/// changes.
 pub(super) fn unreadable(config: &ServeConfig) -> Option<String> {
     let user = &config.common.user.as_ref()?.user;
     let mut files = of_tls(config);
@@ -62,10 +62,10 @@ fn of_tls(config: &ServeConfig) -> impl Iterator<Item = PathBuf> {
 }
 
 fn of_site(host: &ServeConfig) -> Vec<(Right, PathBuf)> {
-    // Links that are followed may lead anywhere.
+    // Followed links may lead anywhere.
     let anywhere = host.site.follow_links_out.then(|| PathBuf::from("/"));
     let trees = [host.site.root.clone()].into_iter().chain(anywhere);
-    // They lie in the root otherwise.
+    // Relative ones are in the root.
     let error_pages = host.site.error_pages.iter().filter(|(_, page)| page.is_absolute());
     let error_pages = error_pages.map(|(_, page)| page);
     let passwords = host.site.basic_auth.iter().map(|(_, file)| file);
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
     use crate::value::{self, RedirectSource};
 
-    /// Seen: certbot's keys are root's; the server started without a word, each SIGHUP of logrotate
-    /// was "not reloaded", and the certificate expired.
+    /// Seen: certbot's keys belong to root; the server started without a warning, each SIGHUP of
+    /// logrotate was "not reloaded", and the certificate expired.
     #[test]
     fn files_that_a_user_cannot_read_are_told() {
         let user = value::account("www-data").unwrap();
@@ -98,8 +98,8 @@ mod tests {
         assert_eq!(unreadable(&config), None);
     }
 
-    /// Seen: a file of ticket keys was read at the start, and not after it had changed. Cause: the
-    /// setting was newer than this list.
+    /// Seen: a file of ticket keys was read at the start, but not after a change. Cause: the
+    /// setting was missing in this list.
     #[test]
     fn each_file_of_a_configuration_is_granted() {
         let path = |name: &str| PathBuf::from(format!("/a/{name}"));

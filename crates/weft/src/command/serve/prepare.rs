@@ -1,4 +1,4 @@
-//! Steps before the server starts: limits, sockets, pid file, giving up rights.
+//! Steps before the server starts: limits, sockets, pid file, drop of privileges.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::os::pid_file::PidFile;
 use crate::os::privileges::{self, Ids};
 use crate::value::{show_count, show_counted, show_size};
 
-/// Sockets and files that were opened, and limits of the machine.
+/// Opened sockets and files, and limits of the machine.
 pub(crate) struct Prepared {
     pub(crate) listeners: Vec<Bound>,
-    /// In the place of listeners, if it is asked for.
+    /// Instead of listeners, if requested.
     pub(crate) netstack: Option<NetstackInterface>,
     pub(crate) admin: Vec<Bound>,
     /// For HTTPS.
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) acme: Option<acme::Kept>,
     pub(crate) limits: Limits,
-    /// Taken away when the server ends.
+    /// Removed when the server ends.
     pub(crate) pid_file: Option<PidFile>,
 }
 
@@ -42,18 +42,18 @@ pub(crate) struct Limits {
     pub(crate) workers: usize,
     pub(crate) open_files_max: usize,
     pub(crate) memory_budget_bytes: u64,
-    /// The memory that this process may use, if that is what limits connections.
+    /// The memory that this process may use, if it limits the connections.
     pub(crate) connections_fit: Option<u64>,
-    /// True if a flag asks for more connections than fit.
+    /// True if a flag requests more connections than fit.
     pub(crate) is_crowded: bool,
     pub(crate) connections: ::serve::limits::Limits,
 }
 
-/// Reads the certificate, binds, writes the pid file, becomes another user: in this order, each
-/// step needing rights that the last one gives up.
+/// Reads the certificate, binds, writes the pid file, and changes the user, in this order: each
+/// step needs rights that the last one gives up.
 ///
 /// # Errors
-/// A sentence with what is in the way and what to do.
+/// A sentence with the obstacle and the remedy.
 pub(crate) fn prepare(
     config: &ServeConfig,
     inherited: Vec<Inherited>,
@@ -165,9 +165,9 @@ pub(super) fn few_connections(
     })
 }
 
-/// Addresses that a netstack listens on.
+/// Listening addresses of a netstack.
 fn netstack_addresses(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> NetstackAddresses {
-    // The default is this machine only, which a host on a link is not.
+    // The default is this machine only, which makes no sense for a host on a link.
     let everywhere = [Address::Name { host: String::new(), port: PORT }];
     let listen = if config.listen_is_default { &everywhere[..] } else { &config.listen };
     let listen = listen.iter().map(|address| (address.clone(), tls.cloned()));
@@ -175,13 +175,13 @@ fn netstack_addresses(config: &ServeConfig, tls: Option<&Arc<Tls>>) -> NetstackA
     listen.chain(plain.map(|address| (address.clone(), None))).collect()
 }
 
-/// The port if no flag names one.
+/// Default port.
 const PORT: u16 = 8080;
 
-/// Reads certificates and keys, if HTTPS is asked for.
+/// Reads certificates and keys, if HTTPS is configured.
 ///
 /// # Errors
-/// A sentence that names the file and says what is wrong with it.
+/// A sentence that names the file and its fault.
 pub(super) fn open_tls(
     config: &ServeConfig,
     managed: Option<&Arc<Managed>>,
@@ -190,7 +190,7 @@ pub(super) fn open_tls(
     options.map(Tls::open).transpose()
 }
 
-/// Options of HTTPS, if it is asked for.
+/// Options of HTTPS, if configured.
 ///
 /// # Errors
 /// A sentence about keys without certificates.
@@ -226,7 +226,7 @@ pub(super) fn tls_options(
     }))
 }
 
-/// What may be spoken inside of TLS, the preferred one first. RFC 7301
+/// Protocols inside TLS, the preferred one first. RFC 7301
 fn protocols(config: &ServeConfig) -> Vec<Vec<u8>> {
     let http2 = config.http2.then(|| HTTP2.to_vec());
     http2.into_iter().chain([b"http/1.1".to_vec()]).collect()
@@ -235,7 +235,7 @@ fn protocols(config: &ServeConfig) -> Vec<Vec<u8>> {
 /// HTTP/2 in ALPN. RFC 9113 3.1
 pub(super) const HTTP2: &[u8] = b"h2";
 
-/// Names of a host, and those that are redirected to it.
+/// Names of a host, and its aliases.
 fn names(host: &ServeConfig) -> impl Iterator<Item = HostName> {
     host.names.iter().chain(&host.aliases).cloned()
 }
@@ -265,10 +265,10 @@ fn certificates_of(config: &ServeConfig) -> Result<Vec<Certificate>, String> {
     Ok(chains.iter().enumerate().map(certificate).collect())
 }
 
-/// The numbers of the account to become, if one is named.
+/// The ids of the account to change to, if one is named.
 ///
 /// # Errors
-/// A sentence that says what does not exist.
+/// A sentence that names the missing user or group.
 pub(super) fn account(config: &ServeConfig) -> Result<Option<Ids>, String> {
     let ids = config.common.user.as_ref().map(privileges::find);
     ids.transpose().map_err(|why| format!("{why}; name an existing account"))
@@ -280,23 +280,23 @@ const DESCRIPTORS_RESERVED: u64 = 32;
 // A ring or an epoll instance, and an eventfd.
 const DESCRIPTORS_PER_WORKER: u64 = 2;
 const OPEN_FILES_MIN: u64 = 16;
-// A page with its pictures takes a browser six.
+// A browser opens six for a page with its pictures.
 const CONNECTIONS_FEW: usize = 100;
 const RAISE_NOFILE: &str = "raise it (ulimit -n 1024 or more, LimitNOFILE= in a systemd unit)";
 
 fn descriptors_for_others(config: &ServeConfig) -> u64 {
-    // Each host holds its root open.
+    // Each host keeps its root open.
     let hosts = config.hosts.len() as u64;
     DESCRIPTORS_RESERVED + config.common.workers() as u64 * DESCRIPTORS_PER_WORKER + hosts
 }
 const MEMORY_BUDGET_MAX_BYTES: u64 = 256 << 20;
-// When the machine does not say how much memory it has.
+// For a machine whose memory is unknown.
 const MEMORY_BUDGET_UNKNOWN_BYTES: u64 = 32 << 20;
-// For files on their way from the disk to clients, some of which are slow.
+// For files between disk and clients, some of which are slow.
 const FILE_BUFFERS_MAX_BYTES: u64 = 64 << 20;
 const FILE_BUFFERS_UNKNOWN_BYTES: u64 = 16 << 20;
-// A third of the memory for what a connection takes while it is idle, an eighth for replies, input
-// and handshakes.
+// Parts of the memory: a third for idle connections, an eighth for replies, input and
+// handshakes.
 const CONNECTIONS_PART: u64 = 3;
 const CONNECTION_MEMORY_PART: u64 = 8;
 const CONNECTION_MEMORY_UNKNOWN_BYTES: u64 = 64 << 20;
@@ -319,7 +319,7 @@ impl Limits {
             .min(fitting);
         let connections_max = config.max_connections.map_or(derived, usize::from);
         let connections_max = connections_max.min(config.common.engine.fixed_max());
-        // A driver that reads past the page cache opens a file a second time, hence the half.
+        // A driver that uses O_DIRECT opens a file a second time, hence the half.
         let taken = config.common.engine.descriptors_of(connections_max) as u64;
         let open_files = for_files_and_connections.saturating_sub(taken) / 2;
         let part = |of, max_bytes: u64| memory_bytes.map(|bytes| max_bytes.min(bytes / of));
@@ -362,7 +362,7 @@ fn proxy_protocol(config: &ServeConfig) -> Option<ProxyProtocol> {
     Some(ProxyProtocol { from: config.proxies.clone(), is_required })
 }
 
-// Each open file is an inode in memory as well.
+// Each open file also needs an inode in memory.
 const FILES_MAX: u64 = 8192;
 
 #[cfg(test)]
@@ -372,9 +372,9 @@ mod tests {
     use crate::engine::choice;
     use crate::os::machine::tests::machine;
 
-    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` neither spoke
-    /// TLS, and the first address was redirected to itself. Cause: the ports were compared. Cure:
-    /// the addresses are.
+    /// Seen: with `listen = "127.0.0.1:443"` and `https_redirect = "127.0.0.2:443"` neither used
+    /// TLS, and the first address was redirected to itself. Cause: only the ports were compared.
+    /// Cure: the addresses are.
     #[test]
     fn an_address_is_redirected_by_more_than_its_port() {
         let Ok(bound) = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]) else {
@@ -415,8 +415,8 @@ mod tests {
         assert!(connections + 2 * limits.open_files_max + 32 <= 20_000, "{limits:?}");
     }
 
-    /// Seen: a limit of 1,000 connections with 64 descriptors was taken, clients had all of them,
-    /// and files got a 503.
+    /// Seen: a limit of 1,000 connections with 64 descriptors was accepted, clients used all of
+    /// them, and files got a 503.
     #[test]
     fn descriptors_for_files_are_never_for_connections() {
         for nofile in [128, 256, 1024, 20_000, 1 << 30] {
@@ -440,8 +440,8 @@ mod tests {
         assert_eq!(few_connections(&config, &many, &machine), None);
     }
 
-    /// Seen: with `ulimit -u 100` and a thread for each connection, the limit on open files was to
-    /// be raised. Cause: it was named whatever the limit was. Cure: the lowest one is named.
+    /// Seen: with `ulimit -u 100` and a thread per connection, the advice was to raise the limit on
+    /// open files. Cause: it was named for any low limit. Cure: the lowest one is named.
     #[test]
     fn the_limit_that_leaves_little_room_is_named() {
         let config = of_thread();
@@ -478,7 +478,7 @@ mod tests {
     }
 
     /// Seen: with `fiber:fibers=2` the banner said "17,500 connections", and the third client got
-    /// no reply. Cause: the limit did not know of the fixed number. Cure: it is at most that.
+    /// no reply. Cause: the limit ignored the fixed number. Cure: it is at most that.
     #[test]
     fn a_fixed_number_of_fibers_limits_connections() {
         for (text, flag) in [("fiber:fibers=2", None), ("thread:threads=2", Some(7))] {
@@ -489,7 +489,7 @@ mod tests {
             };
             let limits = limits(&config, &[], 20_000);
             assert_eq!(limits.connections.connections_max, 2);
-            // It was asked for.
+            // The low limit was requested.
             assert_eq!(few_connections(&config, &limits, &machine(&[]).1), None);
         }
     }

@@ -1,5 +1,5 @@
-//! Files that requests can reach, to find among them those that none should: keys, passwords,
-//! settings. Every host counts: its root may lie above the files of another one.
+//! Files that requests can reach, to detect secrets among them: keys, passwords, settings. Every
+//! host counts: its root may be above the files of another one.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::engine::site_config;
 
 /// Files that requests can reach.
 pub(super) struct Published {
-    /// By where their roots lead.
+    /// By the resolved paths of their roots.
     sites: HashMap<PathBuf, Vec<SiteConfig>>,
     error_pages: HashSet<PathBuf>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Published {
 /// A kind and a path: a private key, a password file, or the directory of ACME's keys.
 pub(super) type Secret = (&'static str, PathBuf);
 
-/// The one kind that the server makes itself, also later.
+/// The one kind that the server creates itself, possibly later.
 const STATE: &str = "directory of ACME's keys";
 
 /// The secrets of a host.
@@ -29,7 +29,7 @@ pub(super) fn secrets(config: &ServeConfig) -> Vec<Secret> {
     tls_secrets(config).into_iter().chain(passwords).chain(acme_secrets(config)).collect()
 }
 
-/// The secrets of its TLS.
+/// The secrets of a host's TLS.
 pub(super) fn tls_secrets(config: &ServeConfig) -> Vec<Secret> {
     let (what, keys) = match &config.tls_key[..] {
         [] => ("certificate with its key", &config.tls_cert),
@@ -40,7 +40,7 @@ pub(super) fn tls_secrets(config: &ServeConfig) -> Vec<Secret> {
     keys.chain(of_tickets).map(|(what, path)| (what, path.clone())).collect()
 }
 
-/// The secrets of its ACME.
+/// The secrets of a host's ACME.
 pub(super) fn acme_secrets(config: &ServeConfig) -> Vec<Secret> {
     let external = config.acme_external.iter().map(|path| ("key of the account", path.clone()));
     external.chain(config.acme.is_some().then(|| (STATE, state_dir(config)))).collect()
@@ -61,7 +61,7 @@ impl Published {
         published
     }
 
-    /// Finds a secret of a host that a request would reach.
+    /// Finds a secret of a host that a request could reach.
     ///
     /// # Errors
     /// A sentence that names it.
@@ -69,7 +69,7 @@ impl Published {
         self.check_each(&secrets(config))
     }
 
-    /// The same of secrets that are known, as far as they are there.
+    /// The same for given secrets, as far as they exist.
     ///
     /// # Errors
     /// A sentence that names the first.
@@ -85,7 +85,7 @@ impl Published {
         found.map_or(Ok(()), Err)
     }
 
-    /// A sentence for each other file of the configuration that requests reach.
+    /// A sentence for each other file of the configuration that requests can reach.
     pub(super) fn warnings(&self, whole: &ServeConfig) -> Vec<String> {
         let log = whole.log_file().map(|path| ("access log", path));
         let settings = whole.config.as_ref().map(|path| ("settings file", path));
@@ -101,13 +101,13 @@ impl Published {
         warnings.collect()
     }
 
-    /// Words for how a request reaches a file, and for what to do; `None` if none does.
+    /// Text about how a request reaches a file, with the remedy; `None` if none does.
     fn reach(&self, file: &Path) -> Option<String> {
-        // A link beneath a root may lead out of it.
+        // A link below a root may lead out of it.
         let absolute = std::path::absolute(file).ok()?;
         let link = absolute.parent()?.canonicalize().ok()?;
         let link = link.join(absolute.file_name()?);
-        // What is not there yet may be made there.
+        // A missing file may be created there later.
         let target = file.canonicalize().unwrap_or_else(|_| link.clone());
         if self.error_pages.contains(&target) {
             return Some(": it is an error page".to_owned());

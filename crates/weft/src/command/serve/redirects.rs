@@ -1,4 +1,4 @@
-//! Rules for redirects: single ones, and files of thousands of lines.
+//! Rules for redirects: single ones, and files with thousands of lines.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,17 +8,17 @@ use web::{RedirectRule, Redirects};
 use crate::os::files;
 use crate::value::RedirectSource;
 
-/// Longest file of rules: some 200,000 of them.
+/// Longest file of rules: some 200,000 rules.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Most mistakes of a file that are reported.
 const MISTAKES_MAX: usize = 20;
 
-/// Reads the files of rules, and makes an index of all rules. `pages`, with clean URLs: the names
-/// of index files.
+/// Reads the files of rules, and indexes all rules. `pages`, with clean URLs: the names of index
+/// files.
 ///
 /// # Errors
-/// A line for each mistake; those in a file begin with its name and the line.
+/// One line per mistake; mistakes in a file begin with its name and the line number.
 pub(super) fn read(
     sources: &[RedirectSource],
     pages: Option<&[String]>,
@@ -66,7 +66,7 @@ fn text_of(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("'{name}' is not UTF-8"))
 }
 
-/// The source of the rule of this number, and if that is a file the line of it.
+/// The source of the rule with this number, with the line if it is a file.
 ///
 /// # Errors
 /// Those of [`read`].
@@ -98,7 +98,7 @@ fn line_of(path: &Path, line: usize) -> String {
     format!("{}:{line}: ", path.display())
 }
 
-/// The first mistakes, a line each, and the number of the others.
+/// The first mistakes, one per line, and the number of the others.
 fn told(mut mistakes: impl Iterator<Item = String>) -> String {
     let first: Vec<_> = mistakes.by_ref().take(MISTAKES_MAX).collect();
     let mut text = first.join("\n");

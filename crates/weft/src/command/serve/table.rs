@@ -16,8 +16,8 @@ use crate::settings::layer::{HOST, Layer};
 use crate::settings::{Config, Group, Setting, put};
 use crate::value::{self, Rate, RedirectSource};
 
-/// Configuration of `weft serve`. `None` is derived from the machine at start, unless it says
-/// something else.
+/// Configuration of `weft serve`. `None` means derived from the machine at start, unless stated
+/// otherwise.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServeConfig {
     pub(crate) common: Common,
@@ -29,30 +29,30 @@ pub(crate) struct ServeConfig {
     pub(crate) aliases: Vec<HostName>,
     /// Hosts with names, each with all of its settings.
     pub(crate) hosts: Vec<ServeConfig>,
-    /// True if requests for unknown names are refused: there are hosts, and nothing sets a root.
+    /// True if requests for unknown names are refused: there are hosts, and no root is set.
     pub(crate) only_named_hosts: bool,
     pub(crate) listen: Vec<Address>,
     /// True if `listen` is only the default, which sockets from systemd replace.
     pub(crate) listen_is_default: bool,
-    /// Peers that name their clients, and how.
+    /// Peers that name their clients, and the protocol for it.
     pub(crate) proxies: Networks,
     pub(crate) proxy_header: ProxyHeader,
     /// Addresses whose requests are redirected to HTTPS.
     pub(crate) https_redirect: Vec<Address>,
-    /// Port of HTTPS for clients, if it is not that of `listen`.
+    /// HTTPS port for clients, if it is not that of `listen`.
     pub(crate) https_port: Option<u16>,
     /// Value of `Strict-Transport-Security`.
     pub(crate) hsts: Option<String>,
     pub(crate) http2: bool,
     pub(crate) redirects: Vec<RedirectSource>,
-    /// Mail address of the account of ACME; `None` is off.
+    /// Mail address of the ACME account; `None`: off.
     pub(crate) acme: Option<String>,
     /// Names of the server's certificate by ACME.
     pub(crate) acme_names: Vec<HostName>,
     /// Address of the authority.
     pub(crate) acme_directory: String,
     pub(crate) acme_state: Option<PathBuf>,
-    /// File of an account that the authority has given beside ACME.
+    /// File of an account that the authority issued outside of ACME.
     pub(crate) acme_external: Option<PathBuf>,
     pub(crate) tls_cert: Vec<PathBuf>,
     /// Keys of the certificates, in the same order; none if they share their files.
@@ -60,9 +60,9 @@ pub(crate) struct ServeConfig {
     pub(crate) tls_ticket_keys: Vec<PathBuf>,
     /// Authorities of the clients' certificates.
     pub(crate) tls_client_ca: Option<PathBuf>,
-    /// True if clients without a certificate are served as well.
+    /// True if clients without a certificate are also served.
     pub(crate) tls_client_is_optional: bool,
-    /// True if it was said which of both it is.
+    /// True if that was set explicitly.
     pub(crate) names_client_auth: bool,
     pub(crate) index: Vec<String>,
     /// `None` sends no `Server` field.
@@ -75,9 +75,9 @@ pub(crate) struct ServeConfig {
     pub(crate) limit_connections: Option<NonZeroUsize>,
     pub(crate) limit_prefix: PrefixLen,
     pub(crate) limit_exempt: Networks,
-    /// Time-outs of connections and their least rate; the rest is derived at start.
+    /// Time-outs and minimum rate of connections; the rest is derived at start.
     pub(crate) connection_limits: ::serve::limits::Limits,
-    /// `None` is off.
+    /// `None`: off.
     pub(crate) access_log: Option<Target>,
     pub(crate) access_log_is_default: bool,
     pub(crate) log_format: LogFormat,
@@ -141,7 +141,7 @@ impl ServeConfig {
         self.all().any(|host| !host.tls_cert.is_empty() || !host.names_for_acme().is_empty())
     }
 
-    /// The names for which this host, or the top level, gets a certificate by ACME.
+    /// Names for which this host, or the top level, gets an ACME certificate.
     pub(crate) fn names_for_acme(&self) -> Vec<&HostName> {
         let is_host = !self.names.is_empty();
         if self.acme.is_none() || is_host && !self.tls_cert.is_empty() {
@@ -153,12 +153,12 @@ impl ServeConfig {
         }
     }
 
-    /// The top level, and then the hosts.
+    /// The top level, followed by the hosts.
     pub(crate) fn all(&self) -> impl Iterator<Item = &ServeConfig> {
         [self].into_iter().chain(&self.hosts)
     }
 
-    /// The file of the access log, if that is one.
+    /// The file of the access log, if its target is a file.
     pub(crate) fn log_file(&self) -> Option<&PathBuf> {
         match &self.access_log {
             Some(Target::File(path)) => Some(path),
@@ -179,14 +179,14 @@ impl ServeConfig {
         })
     }
 
-    /// The configurations that have a site: the default host's, if there is one, and those of named
+    /// The configurations with a site: the default host's, if there is one, and those of named
     /// hosts.
     pub(crate) fn sites(&self) -> impl Iterator<Item = &ServeConfig> {
         let default = (!self.only_named_hosts).then_some(self);
         default.into_iter().chain(&self.hosts)
     }
 
-    /// Networks without limits: those that a setting names, and the proxies, each of which has the
+    /// Networks without limits: the configured ones, and the proxies, each of which carries the
     /// connections of many clients.
     pub(crate) fn without_limits(&self) -> Networks {
         let lists = [&self.limit_exempt.list[..], &self.proxies.list];
@@ -304,7 +304,7 @@ const LISTEN: Rows = &[
         ),
 ];
 
-/// Rows of the file and the environment that are no flags, and those of a `[[host]]` alone.
+/// Rows of the file and the environment without flags, and those for `[[host]]` only.
 const FILE: Rows = &[
     set("names")
         .adds("NAME", put!(names += value::host_name))
@@ -451,7 +451,7 @@ const PROXY_HEADERS: crate::settings::Choices = &[
     ("proxy-protocol-if-present", "PROXY protocol, or the proxy itself"),
 ];
 
-/// Reads an address whose clients can be sent to HTTPS: those of a Unix socket are proxies.
+/// Parses an address whose clients can be sent to HTTPS: those of a Unix socket are proxies.
 fn address_of_network(text: &str) -> Result<Address, String> {
     match address(text)? {
         Address::Unix { .. } => Err(format!(
@@ -798,7 +798,7 @@ const ENGINE: Rows = &[
     Setting::ENGINE,
 ];
 
-// A head lies in one buffer per connection, so it has to have a sane end.
+// A head must fit into one buffer per connection, so the limit must be reasonable.
 const HEAD_LEN_MAX: u64 = 1 << 20;
 
 fn length(text: &str) -> Result<usize, String> {

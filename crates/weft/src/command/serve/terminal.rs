@@ -19,7 +19,7 @@ impl Terminal {
         Terminal { paint: paint::decide(color, &io::stderr()), quiet }
     }
 
-    /// The start-up message: what is served, then a line for each of `lines`.
+    /// Prints the start-up message: the site, then each of `lines`.
     pub(crate) fn banner(&self, config: &ServeConfig, lines: &[(&str, String)]) {
         let root = || {
             let root = config.site.root.canonicalize();
@@ -45,19 +45,19 @@ impl Terminal {
         self.say(&text);
     }
 
-    /// Something that went as it should.
+    /// Reports a success.
     pub(crate) fn say(&self, text: &str) {
         if !self.quiet {
             self.answer(text);
         }
     }
 
-    /// Something that a signal asks for.
+    /// Prints the answer to a signal.
     pub(crate) fn answer(&self, text: &str) {
         messages::write(&format!("{text}\n"));
     }
 
-    /// Something that went wrong and was survived.
+    /// Reports a failure that the server survived.
     pub(crate) fn warn(&self, text: &str) {
         messages::write(&format!("{} {text}\n", self.paint.yellow("warning:")));
     }

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::scrape::{Interval, Scrape};
 
-/// Counters that grow when a limit is reached: `NAME = WORDS`, or `NAME LABEL VALUE = WORDS` where
-/// only one value of a label is about a limit.
+/// Counters that grow when a limit is reached: `NAME = WORDS`, or `NAME LABEL VALUE = WORDS` if
+/// only one value of a label concerns a limit.
 const LIMITS: &str = include_str!("limits.txt");
 
-/// Gauges with a gauge for their limit, and the words for each.
+/// Gauges with a gauge for their limit, and a description of each.
 const BUDGETS: &[(&str, &str, &str)] = &[
     ("items", "memcached_current_bytes", "memcached_limit_bytes"),
     ("connections", "weft_connection_memory_bytes", "weft_connection_memory_max_bytes"),
@@ -33,9 +33,9 @@ pub(super) struct Overview {
     pub(super) requests_per_s: f64,
     pub(super) received_bytes_per_s: f64,
     pub(super) sent_bytes_per_s: f64,
-    /// `None` for a cache, and if nothing was replied to.
+    /// `None` for a cache, and if there were no replies.
     pub(super) latency: Option<LatencyBounds>,
-    /// By class of status (`2xx`), or by command and result (`get hit`).
+    /// By status class (`2xx`), or by command and result (`get hit`).
     pub(super) results_per_s: BTreeMap<String, f64>,
     pub(super) hit_ratio: Option<f64>,
     pub(super) connections_open: u64,
@@ -43,19 +43,19 @@ pub(super) struct Overview {
     pub(super) accepted_per_s: f64,
     /// By reason.
     pub(super) closed_per_s: BTreeMap<String, f64>,
-    /// Fibers by state and wait.
+    /// Number of fibers by state and wait.
     pub(super) fibers: BTreeMap<String, u64>,
-    /// Requests that wait, by queue: stages of a pipeline, jobs.
+    /// Waiting requests by queue: stages of a pipeline, jobs.
     pub(super) queues: BTreeMap<String, u64>,
     /// Processors in use.
     pub(super) cpu: f64,
-    /// The same by name of thread.
+    /// The same by thread name.
     pub(super) cpu_by_thread: BTreeMap<String, f64>,
     pub(super) resident_bytes: u64,
     pub(super) budgets: Vec<MemoryBudget>,
     pub(super) descriptors_open: u64,
     pub(super) descriptors_max: u64,
-    /// Times that a limit was reached in the interval, by limit.
+    /// Number of times that a limit was reached in the interval, by limit.
     pub(super) limits_reached: BTreeMap<String, u64>,
     /// Seconds until a certificate expires, by file.
     pub(super) certificates_expire_s: BTreeMap<String, f64>,
@@ -64,7 +64,7 @@ pub(super) struct Overview {
     pub(super) paths: Vec<PathRate>,
 }
 
-/// Upper bounds of the buckets that have these quantiles, and the mean, in seconds.
+/// Upper bounds of the buckets with these quantiles, and the mean, in seconds.
 #[derive(Debug, Serialize)]
 pub(super) struct LatencyBounds {
     pub(super) mean_s: f64,
@@ -160,7 +160,7 @@ impl Overview {
     }
 }
 
-/// Values that are not 0.
+/// Values other than 0.
 fn seen(mut values: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     values.retain(|_, value| *value > 0.0);
     values
@@ -266,7 +266,7 @@ fn certificates(now: &Reading) -> BTreeMap<String, f64> {
     expire.into_iter().map(left).collect()
 }
 
-/// Growth of each path. One that is new, or has less than before, came into the table since.
+/// Growth of each path. A path that is new, or has a lower count, has entered the table since.
 fn paths(before: Option<&Reading>, now: &Reading, lasts_s: f64) -> Vec<PathRate> {
     let before: BTreeMap<_, _> = before
         .into_iter()

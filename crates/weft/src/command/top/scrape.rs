@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 pub(super) struct Scrape {
     /// Time of the reading in seconds, on the monotonic clock.
     pub(super) at_s: f64,
-    /// By series, as it is printed: `name{label="value"}`.
+    /// By series in printed form: `name{label="value"}`.
     samples: BTreeMap<String, f64>,
 }
 
 impl Scrape {
-    /// Reads the text; `None` if a line is not of the format.
+    /// Parses the text; `None` if a line is malformed.
     pub(super) fn parse(text: &str, at_s: f64) -> Option<Scrape> {
         let lines = text.lines().map(str::trim);
         let samples = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         Some(Scrape { at_s, samples: samples.map(parse_sample).collect::<Option<_>>()? })
     }
 
-    /// True if a server of ours says so.
+    /// True if the text is from a server of weft.
     pub(super) fn is_of_weft(&self) -> bool {
         self.family("weft_build_info").next().is_some()
     }
@@ -50,14 +50,14 @@ impl Scrape {
     }
 }
 
-/// Series and value. A timestamp may follow, which is ignored.
+/// Parses series and value. A timestamp may follow, and is ignored.
 fn parse_sample(line: &str) -> Option<(String, f64)> {
     let end_of_series = match line.find('{') {
         Some(open) => open + end_of_labels(&line[open..])?,
         None => line.find(' ')?,
     };
     let (series, rest) = line.split_at(end_of_series);
-    // f64::from_str reads `+Inf` and `NaN` as well.
+    // f64::from_str also parses `+Inf` and `NaN`.
     let value = rest.split_whitespace().next()?.parse().ok()?;
     Some((series.to_owned(), value))
 }
@@ -78,7 +78,7 @@ fn end_of_labels(text: &str) -> Option<usize> {
     None
 }
 
-/// Value of one label of `a="x",b="y"`; empty if it is not there.
+/// Value of one label of `a="x",b="y"`; empty if it is missing.
 fn label_of(labels: &str, name: &str) -> String {
     let mut rest = labels;
     while let Some((label, after)) = rest.split_once("=\"") {
@@ -104,7 +104,7 @@ fn label_of(labels: &str, name: &str) -> String {
     String::new()
 }
 
-/// Growth between two readings; since the server's start, if there is no reading before.
+/// Growth between two readings, or since the server's start without an earlier reading.
 pub(super) struct Interval<'a> {
     before: Option<&'a Scrape>,
     pub(super) now: &'a Scrape,
@@ -115,14 +115,14 @@ const STARTED: &str = "process_start_time_seconds";
 
 impl<'a> Interval<'a> {
     /// The interval between two readings, or since the start of a server that has been running for
-    /// `uptime_s`. A reading of an earlier process counts for none.
+    /// `uptime_s`. A reading of an earlier process is ignored.
     pub(super) fn new(before: Option<&'a Scrape>, now: &'a Scrape, uptime_s: f64) -> Interval<'a> {
         let before = before.filter(|before| before.value(STARTED) == now.value(STARTED));
         let lasts_s = before.map_or(uptime_s, |before| now.at_s - before.at_s);
         Interval { before, now, lasts_s: lasts_s.max(1e-3) }
     }
 
-    /// Growth of a counter; all of it, if it was reset or is new.
+    /// Growth of a counter; its whole value if it is new or was reset.
     pub(super) fn growth(&self, series: &str) -> Option<f64> {
         let now = self.now.value(series)?;
         let before = self.before.and_then(|before| before.value(series));
@@ -145,8 +145,8 @@ impl<'a> Interval<'a> {
         rates
     }
 
-    /// Upper bound of the bucket of a histogram that has this quantile of the growth; `None` if
-    /// nothing was counted.
+    /// Upper bound of the histogram bucket with this quantile of the growth; `None` if nothing was
+    /// counted.
     pub(super) fn quantile(&self, histogram: &str, quantile: f64) -> Option<f64> {
         let name = format!("{histogram}_bucket");
         let mut buckets: Vec<(f64, f64)> = Vec::new();

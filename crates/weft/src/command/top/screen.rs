@@ -9,16 +9,16 @@ use super::terminal::KeyPress;
 use crate::paint::Paint;
 use crate::value::show_size;
 
-/// Columns of the names at the left.
+/// Width of the names at the left, in columns.
 const LABEL: usize = 13;
 
-/// From this width on, two tables stand side by side.
+/// Width from which two tables are shown side by side.
 const WIDE: usize = 110;
 
 /// Number of tables.
 const TABLES: usize = 4;
 
-/// Certificates are shown when they have less than this.
+/// Remaining validity below which certificates are shown.
 const EXPIRES_SOON_S: f64 = 30.0 * 86_400.0;
 
 /// Choices of the user, and the error of the last reading.
@@ -33,7 +33,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Does what a key means.
+    /// Performs the action of a key.
     pub(super) fn press(&mut self, key: KeyPress) {
         match key {
             KeyPress::Letter(digit @ b'1'..=b'4') => self.section = usize::from(digit - b'1'),
@@ -68,7 +68,7 @@ const HELP: &[&str] = &[
     "The first figures are averages since the server's start.",
 ];
 
-/// The whole picture: `height` lines, none of them longer than `width`.
+/// The whole picture: `height` lines of at most `width` columns.
 pub(super) fn frame(
     overview: &Overview,
     view: &View,
@@ -104,7 +104,7 @@ pub(super) fn frame(
     lines
 }
 
-/// All of it, for a pipe.
+/// All tables, for a pipe.
 pub(super) fn whole(overview: &Overview, width: usize, paint: Paint) -> Vec<String> {
     let mut lines = head(overview, &View::default(), width, paint);
     let tables = tables(overview);
@@ -211,7 +211,7 @@ fn put_warnings(overview: &Overview, lines: &mut ScreenLines) {
     }
 }
 
-/// Lines of a label and a text, which is cut.
+/// Lines of a label and a text, which is truncated.
 struct ScreenLines {
     width: usize,
     paint: Paint,
@@ -309,7 +309,7 @@ fn titles(tables: &[TopTable], view: &View, width: usize, paint: Paint) -> Strin
 }
 
 impl TopTable {
-    /// Heading and rows; a word if there are none.
+    /// Heading and rows; a placeholder if there are none.
     fn lines(&self, width: usize, paint: Paint) -> Vec<String> {
         if self.rows.is_empty() {
             return vec![paint.dim(cut("  none", width))];
@@ -339,7 +339,7 @@ fn beside(left: Vec<String>, right: Vec<String>, column: usize) -> Vec<String> {
     (0..count).map(line).collect()
 }
 
-/// Joined with commas, in lines of this width; none if there are no parts.
+/// Parts joined with commas, in lines of this width; none if there are no parts.
 fn joined(parts: impl Iterator<Item = String>, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
@@ -357,7 +357,7 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take(width).collect()
 }
 
-/// Text of a client or a file without what a terminal would obey, or show wider than a column.
+/// Text of a client or a file with everything but printable ASCII replaced by `?`.
 fn plain(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() || letter == ' ';
     let replaced = text.chars().map(|letter| if is_plain(letter) { letter } else { '?' });

@@ -1,4 +1,4 @@
-//! Admin listener of the server to watch: its address as typed, or found by the process; and
+//! Admin listener of the server to watch: its address as typed, or found from the process; and
 //! requests to it.
 
 use std::ffi::OsString;
@@ -28,7 +28,7 @@ pub(crate) enum ServerFlags {
     Cache(Layer),
 }
 
-/// Reads a command line; `None` if it is no server's.
+/// Parses a command line; `None` if it is not a server's.
 pub(crate) type ReadServerFlags = fn(Vec<OsString>) -> Option<ServerFlags>;
 
 /// A server's admin listener.
@@ -40,11 +40,11 @@ pub(super) struct AdminTarget {
 }
 
 impl AdminTarget {
-    /// Finds the listener: of a process, if a number was typed, else at this address. `/metrics`
-    /// and `http://` may be part of it, as the server prints it.
+    /// Finds the listener: of a process, if a number was typed, else at this address. The address
+    /// may include `http://` and `/metrics`, as printed by the server.
     ///
     /// # Errors
-    /// A sentence with what to do.
+    /// A sentence with the remedy.
     pub(super) fn find(typed: &str, read: ReadServerFlags) -> Result<AdminTarget, String> {
         if typed.bytes().all(|byte| byte.is_ascii_digit()) {
             let admin = of_process(typed, read)?;
@@ -58,7 +58,7 @@ impl AdminTarget {
     }
 
     fn at(address: Address) -> AdminTarget {
-        // A server that listens at every interface is asked at this machine's own.
+        // A wildcard address is replaced by the loopback address.
         let address = match address {
             Address::Name { host, port } if host.is_empty() => {
                 Address::Name { host: "localhost".to_owned(), port }
@@ -68,7 +68,7 @@ impl AdminTarget {
         AdminTarget { name: address.to_string(), address }
     }
 
-    /// Asks for a path; returns the body of a 200.
+    /// Requests a path; returns the body of a 200.
     ///
     /// # Errors
     /// A sentence.
@@ -119,13 +119,13 @@ fn converse(mut stream: impl Read + Write, request: &str) -> io::Result<String> 
     Ok(String::from_utf8_lossy(&reply).into_owned())
 }
 
-/// First admin address that a process was given: by its command line, environment or file.
+/// First admin address of a process, from its command line, environment or file.
 fn of_process(pid: &str, read: ReadServerFlags) -> Result<Address, String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     let name = name.map_err(|_| format!("there is no process {pid}; a port is written :{pid}"))?;
     let words = words_of(&format!("/proc/{pid}/cmdline"))
         .map_err(|error| format!("cannot read the command line of process {pid}: {error}"))?;
-    // Files that it names are relative to its directory, which only its user may see.
+    // Relative paths in it refer to its directory, which only its user may read.
     let _ = std::env::set_current_dir(format!("/proc/{pid}/cwd"));
     let admin = match read(words) {
         Some(ServerFlags::Serve(flags)) if name.starts_with("weft") => {
@@ -158,7 +158,7 @@ fn of_process(pid: &str, read: ReadServerFlags) -> Result<Address, String> {
     }
 }
 
-/// The words of a file whose words end with a zero byte. proc(5)
+/// The words of a file with zero-terminated words. proc(5)
 fn words_of(path: &str) -> io::Result<Vec<OsString>> {
     let text = fs::read(path)?;
     let words = text.split_inclusive(|byte| *byte == 0);

@@ -10,21 +10,21 @@ use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
-/// A key that was pressed, or another reason to go on.
+/// A pressed key, or another reason to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyPress {
     Letter(u8),
     Left,
     Right,
-    /// The window has another size.
+    /// The window has a new size.
     Resized,
     /// A signal, Ctrl-C, or the end of the terminal.
     End,
 }
 
-/// The alternate screen. Dropping it brings back the terminal as it was.
+/// The alternate screen. Dropping it restores the terminal.
 pub(super) struct AlternateScreen {
-    /// Modes of standard input; `None` if that is no terminal, and there are no keys.
+    /// Modes of standard input; `None` if it is no terminal, so that there are no keys.
     modes: Option<Termios>,
     is_resized: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl AlternateScreen {
     /// Switches to it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub(super) fn enter() -> io::Result<AlternateScreen> {
         let screen = AlternateScreen {
             modes: tcgetattr(io::stdin()).ok(),
@@ -64,7 +64,7 @@ impl AlternateScreen {
         }
     }
 
-    /// Shows these lines, in one write, without an empty screen between.
+    /// Shows these lines in one write, without an empty screen in between.
     ///
     /// # Errors
     /// Those of standard output.
@@ -95,7 +95,7 @@ impl AlternateScreen {
         }
     }
 
-    /// Waits for input for so long at most. A signal ends the wait: poll(2) is not restarted.
+    /// Waits for input, at most for `patience`. A signal ends the wait: poll(2) is not restarted.
     fn has_input(&self, patience: Duration) -> bool {
         let patience = Timespec::try_from(patience).expect("an interval is short");
         let stdin = io::stdin();
@@ -119,7 +119,7 @@ impl Drop for AlternateScreen {
     }
 }
 
-/// True if there is a terminal that understands escape sequences.
+/// True if there is a terminal that supports escape sequences.
 pub(super) fn is_there() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
@@ -132,7 +132,7 @@ fn put(text: &str) -> io::Result<()> {
 
 fn key_of(bytes: &[u8]) -> KeyPress {
     match bytes {
-        // Ctrl-C and Ctrl-D, which mean nothing to the kernel now.
+        // Ctrl-C and Ctrl-D, which have no meaning to the kernel in raw mode.
         [3 | 4, ..] => KeyPress::End,
         b"\x1b[D" | b"\x1bOD" => KeyPress::Left,
         b"\x1b[C" | b"\x1bOC" | b"\t" => KeyPress::Right,

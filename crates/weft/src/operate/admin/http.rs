@@ -1,4 +1,4 @@
-//! One request and its reply: as much HTTP as an admin endpoint needs.
+//! One request and its reply: the small part of HTTP that an admin endpoint needs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use super::{Reply, Route};
 /// Time limit for receiving a request, and again for sending the reply, on a thread of its own.
 pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A longer request head is answered with 431.
+/// Longest request head; a longer one is answered with 431.
 pub(super) const HEAD_LEN_MAX: usize = 8 * 1024;
 
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
@@ -34,7 +34,7 @@ pub(super) fn serve(stream: &OwnedFd, routes: &[Route], patience: Duration) {
         .and_then(|()| drain(stream, deadline));
 }
 
-/// Reads until the empty line; `false` if it does not come within [`HEAD_LEN_MAX`].
+/// Reads until the empty line; `false` if it does not arrive within [`HEAD_LEN_MAX`].
 pub(super) fn receive_head(
     stream: &OwnedFd,
     head: &mut Vec<u8>,
@@ -113,7 +113,7 @@ fn answer(head: &[u8], routes: &[Route]) -> Vec<u8> {
     };
     match catch_unwind(AssertUnwindSafe(|| (route.handler)(query))) {
         Ok(reply) => render(route.content_type, &reply, is_head),
-        // The panic was printed with its place; the server goes on.
+        // The panic was printed with its location; the server continues.
         Err(_) => render(PLAIN, &status_only(500), is_head),
     }
 }

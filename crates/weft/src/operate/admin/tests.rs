@@ -120,7 +120,7 @@ fn silent_peers_take_at_most_eight_slots() {
     let running = start("127.0.0.1:0");
     let silent: Vec<_> =
         (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(running.tcp()).unwrap()).collect();
-    // They are accepted in order, so no slot is left for the ninth.
+    // Connections are accepted in order, so no slot is left for the ninth.
     let ninth = read_all(TcpStream::connect(running.tcp()).unwrap());
     check(&ninth, "503 Service Unavailable", "too many requests at once\n");
     drop(silent);
@@ -131,7 +131,7 @@ fn silent_peers_take_at_most_eight_slots() {
     }
 }
 
-/// A peer whose request crosses the 503 sees a reset.
+/// True if a request is served. A peer whose request crosses the 503 gets a reset.
 fn is_served(address: SocketAddr) -> bool {
     let mut stream = TcpStream::connect(address).unwrap();
     let mut reply = String::new();
@@ -140,8 +140,8 @@ fn is_served(address: SocketAddr) -> bool {
 }
 
 /// Seen: when no more threads could be started, `/healthz` and `/metrics` closed the connection
-/// without a reply, and a load balancer took a running server for dead. Cause: each reply needed a
-/// thread of its own. Cure: the accepting thread replies if no other can be started.
+/// without a reply, and a load balancer considered a running server dead. Cause: each reply needed
+/// a thread of its own. Cure: the accepting thread replies if no other can be started.
 #[test]
 fn replies_without_a_new_thread() {
     let running = start_with("127.0.0.1:0", |_| Err(io::ErrorKind::WouldBlock.into()));
@@ -188,7 +188,7 @@ fn unix_socket() {
 
 #[test]
 fn drop_closes_the_socket() {
-    // No other test binds a port of this address after it is free.
+    // No other test binds a port of this address after it is freed.
     let running = start("127.0.2.1:0");
     let address = running.tcp();
     drop(running);

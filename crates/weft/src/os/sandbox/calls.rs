@@ -1,7 +1,7 @@
 //! seccomp: the system calls that servers make. seccomp(2)
 //!
-//! Any other fails with `ENOSYS`, as on an older kernel: the C library and ours then do without,
-//! and no server dies of a call that a new C library makes for the first time after a year.
+//! Any other call fails with `ENOSYS`, as on an older kernel: libraries then do without it, and no
+//! server dies of a call that a newer C library makes for the first time after a year.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,15 +15,15 @@ use seccompiler::{
 
 use super::Needs;
 
-// `libc` has none of these. cachestat(2), tcp(7), PR_GET_AUXV(2const)
+// Missing in `libc`. cachestat(2), tcp(7), PR_GET_AUXV(2const)
 const SYS_CACHESTAT: c_long = 451;
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 const PR_GET_AUXV: libc::c_int = 0x4155_5856;
 
-/// Calls without conditions.
+/// Calls allowed without conditions.
 #[rustfmt::skip]
 const PLAIN: &[c_long] = &[
-    // Connections and what is sent over them.
+    // Connections and data sent over them.
     libc::SYS_accept, libc::SYS_accept4, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg,
     libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_sendmmsg, libc::SYS_sendfile,
     libc::SYS_shutdown, libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_getsockopt,
@@ -49,14 +49,14 @@ const PLAIN: &[c_long] = &[
     libc::SYS_rt_sigreturn, libc::SYS_rt_sigtimedwait, libc::SYS_gettid, libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity, libc::SYS_getcpu,
     libc::SYS_getpriority, libc::SYS_setpriority, libc::SYS_exit, libc::SYS_exit_group,
-    // Figures. The C library and ours take those without an error in their manual for granted.
+    // Figures. Libraries rely on those whose manual pages list no errors.
     libc::SYS_clock_gettime, libc::SYS_clock_getres, libc::SYS_gettimeofday, libc::SYS_getrandom,
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_umask, libc::SYS_times, libc::SYS_getuid,
     libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid, libc::SYS_getrusage, libc::SYS_sysinfo,
     libc::SYS_uname,
 ];
 
-/// Older forms, which the C library still uses where there are any.
+/// Older forms, which the C library still uses on some architectures.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OLDER: &[c_long] = &[
@@ -83,7 +83,7 @@ const DEVICE: &[libc::Ioctl] = &[libc::SIOCGIFMTU, libc::SIOCGIFHWADDR];
 /// Forbids the other calls. Returns the number of those allowed.
 ///
 /// # Errors
-/// What the kernel does not have.
+/// The feature that the kernel lacks.
 pub(super) fn restrict(needs: &Needs) -> Result<usize, String> {
     let rules = rules(needs);
     let count = rules.len();
@@ -99,8 +99,8 @@ pub(super) fn restrict(needs: &Needs) -> Result<usize, String> {
 }
 
 /// Installs a filter, with a flag that `seccompiler::apply_filter` lacks: without it kernels before
-/// 5.16 turn on costly mitigations of Spectre for each thread under a filter, which are for
-/// programs that run the code of others.
+/// 5.16 turn on costly Spectre mitigations for each thread under a filter, which are meant for
+/// programs that run untrusted code.
 fn install(filter: &BpfProgram) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     let program =
@@ -119,11 +119,11 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
     let plain = PLAIN.iter().chain(OLDER).chain(rings);
     let mut rules: BTreeMap<_, _> = plain.map(|call| (*call, Vec::new())).collect();
     let mut only = |call: c_long, allowed: Vec<SeccompRule>| rules.insert(call, allowed);
-    // Threads, and neither processes nor namespaces. The flags of clone3(2) cannot be seen: the C
+    // Only threads, no processes or namespaces. The flags of clone3(2) cannot be inspected: the C
     // library does without it.
     let thread = libc::CLONE_THREAD as u64;
     only(libc::SYS_clone, vec![rule(&[masked(0, thread, thread)])]);
-    // No code comes into memory, but for plug-ins of the DNS. nss(5)
+    // No code is mapped, except plug-ins of the DNS. nss(5)
     let no_code = || rule(&[masked(2, libc::PROT_EXEC as u64, 0)]);
     let mut mapped = vec![no_code()];
     if needs.is_client {
@@ -133,7 +133,7 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
     only(libc::SYS_mprotect, vec![no_code()]);
     let own = std::process::id();
     only(libc::SYS_tgkill, vec![rule(&[is(0, own.into())])]);
-    // Limits are read.
+    // Limits may only be read.
     let none = condition(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0);
     only(libc::SYS_prlimit64, vec![rule(&[none])]);
     let options = [libc::PR_SET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
@@ -143,7 +143,7 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
         libc::SYS_ioctl,
         IOCTLS.iter().chain(device).map(|request| rule(&[is(1, *request)])).collect(),
     );
-    // A drain asks for handshakes: sock_diag(7).
+    // A drain queries handshakes: sock_diag(7).
     let mut sockets =
         vec![rule(&[is(0, libc::AF_NETLINK as u64), is(2, libc::NETLINK_SOCK_DIAG as u64)])];
     if needs.has_device {

@@ -15,7 +15,7 @@ use landlock::{
 
 use super::{Needs, Right};
 
-/// The newest version that was tried. An older kernel holds what it knows of it.
+/// The newest version that was tested. An older kernel applies the parts that it supports.
 const TRIED: ABI = ABI::V7;
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::ReadFile);
@@ -25,7 +25,7 @@ const REPLACE: BitFlags<AccessFs> = make_bitflags!(
     AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile}
 );
 
-/// What any server reads: its own figures and the machine's.
+/// Paths read by every server: its own figures and the machine's.
 const OWN: &[(&str, BitFlags<AccessFs>)] = &[
     ("/proc/self", LIST),
     ("/proc/meminfo", READ),
@@ -43,20 +43,20 @@ const OWN: &[(&str, BitFlags<AccessFs>)] = &[
     ("/dev/null", make_bitflags!(AccessFs::{ReadFile | WriteFile})),
 ];
 
-/// Rights that hold.
+/// Granted rights.
 #[derive(Debug)]
 pub(super) struct Granted {
     version: i32,
     is_client: bool,
     rules: Vec<(PathBuf, BitFlags<AccessFs>)>,
-    /// Rules are tied to inodes, and /proc makes a new one for a name that is not held open.
+    /// Rules are tied to inodes, and /proc creates a new one for a name that is not held open.
     _pinned: Vec<PathFd>,
 }
 
-/// Gives up all rights but these.
+/// Gives up all other rights.
 ///
 /// # Errors
-/// What the kernel does not have.
+/// The feature that the kernel lacks.
 pub(super) fn restrict(needs: &Needs) -> Result<Granted, String> {
     let own = OWN.iter().map(|(path, access)| (PathBuf::from(path), *access));
     let rules: Vec<_> = needs.files.iter().flat_map(|(right, path)| rules(*right, path)).collect();
@@ -93,7 +93,7 @@ fn enforce(
         .create()?;
     let mut pinned = Vec::new();
     for (path, access) in rules {
-        // A path that is missing has no rule.
+        // A missing path gets no rule.
         let Ok(opened) = PathFd::new(path) else {
             continue;
         };
@@ -102,21 +102,21 @@ fn enforce(
             pinned.push(opened);
         }
     }
-    // Terminals are opened again, to be written to without waiting.
+    // Terminals are opened again, for non-blocking writes.
     ruleset = granted(ruleset, &io::stdout(), WRITE)?;
     ruleset = granted(ruleset, &io::stderr(), WRITE)?;
     Ok((ruleset.restrict_self()?, pinned))
 }
 
-/// True for a FIFO of mkfifo(3): pipes are in a file system of their own, for which Landlock takes
-/// no rule.
+/// True for a FIFO of mkfifo(3): pipes are in a file system of their own, for which Landlock
+/// accepts no rule.
 fn has_name(fifo: &impl AsFd) -> bool {
     // PIPEFS_MAGIC of statfs(2)
     rustix::fs::fstatfs(fifo).is_ok_and(|system| system.f_type != 0x5049_5045)
 }
 
-/// Adds a rule for what is open at `file`, if that is a file: a pipe or a socket has no place in a
-/// tree, and needs no right.
+/// Adds a rule for an open `file`, if it is in a directory tree: a pipe or a socket is not, and
+/// needs no right.
 fn granted(
     ruleset: RulesetCreated,
     file: &impl AsFd,
@@ -135,7 +135,7 @@ fn granted(
     ruleset.add_rule(PathBeneath::new(file, access))
 }
 
-/// What no message may reach: all outside, but for the socket of systemd, which may be abstract.
+/// Targets that no message may reach: all outside, except systemd's socket, which may be abstract.
 fn scopes() -> BitFlags<Scope> {
     let mut scopes = Scope::from_all(TRIED);
     let notified = env::var_os("NOTIFY_SOCKET");
@@ -156,7 +156,7 @@ impl Granted {
         format!("{held} (Landlock {})", self.version)
     }
 
-    /// True if the rights that `right` means for `path` now are among those given.
+    /// True if the rights that `right` requires for `path` now were granted.
     pub(super) fn covers(&self, right: Right, path: &Path) -> bool {
         let is_covered = |(path, access): &(PathBuf, BitFlags<AccessFs>)| {
             let mut rules = self.rules.iter();
@@ -166,7 +166,7 @@ impl Granted {
     }
 }
 
-/// Places that a right to a path opens; the first is the one that is needed now.
+/// Places covered by a right to a path; the first is needed immediately.
 fn rules(right: Right, path: &Path) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let real = path.canonicalize();
@@ -181,7 +181,7 @@ fn rules(right: Right, path: &Path) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
         Right::Tree => around(LIST),
         Right::File => around(READ),
         Right::Log if is_broad(&folder) || real.as_deref().is_ok_and(|file| !file.is_file()) => {
-            // It is the only file there that may be written, so it has to exist now.
+            // It is the only writable file there, so it must exist now.
             // No open waits for the reader of a FIFO. fifo(7)
             let mut options = OpenOptions::new();
             options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
@@ -196,9 +196,9 @@ fn rules(right: Right, path: &Path) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     }
 }
 
-/// The directory of a path, and those of the targets of links on the way to it: a deploy puts
-/// another directory or link there, as `current -> releases/42`, a renewed certificate another
-/// file. Links in `/` are the system's.
+/// The directory of a path, and those of the targets of links on the way to it: a deployment puts
+/// another directory or link there, as `current -> releases/42`, and a renewed certificate another
+/// file. Links in `/` belong to the system.
 fn folders_around(path: &Path) -> Vec<PathBuf> {
     let links = path.ancestors().filter(|at| at.is_symlink() && at.components().count() > 2);
     let targets = links.filter_map(|link| link.canonicalize().ok());
@@ -207,8 +207,8 @@ fn folders_around(path: &Path) -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// True if too much lies beneath a directory to be granted for the sake of one file in it: in `/`
-/// and in the home of a person. That of a service, such as /var/www, has its site. login.defs(5),
+/// True if a directory contains too much to be granted for the sake of one file in it: `/` and the
+/// home of a person. The home of a service, such as /var/www, contains its site. login.defs(5),
 /// `UID_MIN`
 fn is_broad(folder: &Path) -> bool {
     let is_person = matches!(rustix::process::geteuid().as_raw(), 0 | 1000..);

@@ -1,5 +1,5 @@
-//! What was confined tries to break out: a process of its own for each engine, whose sessions try
-//! each way, on the threads of the engine and on those that wait for disks.
+//! A confined process tries to break out: one process per engine, whose sessions try each way, on
+//! the threads of the engine and on those for blocking work.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// What a server does.
+    /// Actions of a normal server.
     fn go_on(&self) -> Vec<(&'static str, io::Result<()>)> {
         let read = |path: &Path| fs::read(path).map(drop);
         let append = |name| File::options().append(true).create(true).open(self.at(name));
@@ -79,7 +79,7 @@ impl World {
         ]
     }
 
-    /// What no server does.
+    /// Actions that no server takes.
     fn break_out(&self) -> Vec<(&'static str, io::Result<()>)> {
         let read = |path: &Path| File::open(path).map(drop);
         let write = |name| File::options().write(true).open(self.at(name)).map(drop);
@@ -95,7 +95,7 @@ impl World {
         let limit = [0_u64; 2].as_ptr();
         macro_rules! call {
             ($call:ident $(, $argument:expr)*) => {
-                // SAFETY: they fail before they touch memory; the strings and numbers that some of
+                // SAFETY: they fail before they access memory; the strings and numbers that some of
                 // them read outlive the call.
                 called(unsafe { libc::syscall(libc::$call, $($argument),*) })
             };
@@ -142,7 +142,7 @@ impl World {
         ]
     }
 
-    /// Tries everything; a line for each result that is wrong.
+    /// Tries everything; one line per wrong result.
     fn report(&self, place: &str) -> String {
         let mut lines = String::new();
         for (what, result) in self.go_on() {
@@ -171,7 +171,7 @@ fn called(returned: libc::c_long) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers input with two reports: of where it may wait, and of where it is received.
+/// Answers input with two reports: from where blocking is allowed, and from where it is received.
 struct Prisoner(World, String);
 
 struct Report(World, String);
@@ -240,7 +240,7 @@ fn the_child() {
     let needs = world.needs(name.contains("uring"));
     Sandbox::enter(SandboxMode::Require, &needs).unwrap();
     if name == "fiber:io=uring" {
-        // What a ring does is no system call of its own.
+        // Operations of a ring are not separate system calls.
         let ways = [world.at("secret/key"), world.at("sites/root/page")];
         let by_ring = fiber::run(move || {
             let [secret, page] = ways;

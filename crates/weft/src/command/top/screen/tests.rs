@@ -70,7 +70,7 @@ fn shown(overview: &Overview, view: &View, size: (usize, usize)) -> String {
     let painted = |color| frame(overview, view, size, decide(color, &io::stdout()));
     let plain = painted(Color::Never);
     assert_eq!(plain.len(), size.1);
-    // Colours change no column.
+    // Colours do not change columns.
     for (plain, painted) in plain.iter().zip(painted(Color::Always)) {
         assert!(plain.chars().count() <= size.0, "{plain}");
         assert_eq!(columns_of(&painted), plain.chars().count(), "{painted:?}");

@@ -95,7 +95,7 @@ fn main() {
     measure("wrk, limit", &ruled(of_site(), limited()), WRK, 1);
     let all = ruled(hosts(10_000, &redirects), limited());
     measure("wrk, all of them", &all, &named, 1);
-    std::fs::remove_dir_all(&dir).expect("the directory goes");
+    std::fs::remove_dir_all(&dir).expect("the directory can be removed");
 }
 
 fn measure(name: &str, handle: &Arc<Handle>, request: &str, depth: usize) {

@@ -398,7 +398,7 @@ fn answer_without_file(
             let why = "the site wants to block where it may, and does not";
             fail(replier, asked, rules, 500, why);
         }
-        Found::Entry(_) | Found::Fallback(_) => unreachable!("it is served"),
+        Found::Entry(_) | Found::Fallback(_) => unreachable!("a found entry is served"),
     }
 }
 

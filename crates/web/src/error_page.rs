@@ -82,7 +82,7 @@ mod tests {
         let page = Page::built_in(Status::NotFound);
         let body = String::from_utf8(page.body.to_vec()).unwrap();
         assert!(body.contains("<b>404</b>Not Found") && body.contains("nothing at this address"));
-        assert!(body.contains("<a href=\"/\">Home</a>"), "it leads nowhere: {body}");
+        assert!(body.contains("<a href=\"/\">Home</a>"), "the page has no link: {body}");
         let head = String::from_utf8(page.head).unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
     }

@@ -16,12 +16,12 @@ pub(crate) fn check(page: &str) -> Html {
     }
     let ids: Vec<_> = select(&html, "[id]").filter_map(|element| element.attr("id")).collect();
     let distinct: HashSet<_> = ids.iter().collect();
-    assert_eq!(distinct.len(), ids.len(), "an id stands twice: {ids:?}");
+    assert_eq!(distinct.len(), ids.len(), "an id occurs twice: {ids:?}");
     for link in select(&html, "[href]").filter_map(|element| element.attr("href")) {
         let is_known = link.strip_prefix('#').is_none_or(|id| ids.contains(&id));
         assert!(is_known && !link.contains("://"), "{link} in {page}");
     }
-    assert_eq!(select(&html, "[src]").count(), 0, "it needs something from elsewhere: {page}");
+    assert_eq!(select(&html, "[src]").count(), 0, "the page loads another resource: {page}");
     html
 }
 

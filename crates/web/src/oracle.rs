@@ -120,7 +120,7 @@ fn discard(input: &[u8], step: usize) -> Result<(usize, BodyProgress), Refusal> 
         if progress == BodyProgress::Whole {
             return Ok((used, BodyProgress::Whole));
         }
-        assert_eq!(len, piece.len(), "a body that is not over takes everything");
+        assert_eq!(len, piece.len(), "an unfinished body consumes all input");
     }
     Ok((used, BodyProgress::More))
 }

@@ -628,7 +628,7 @@ mod tests {
         std::fs::write(&path, "robert:plain\n").unwrap();
         let why = passwords.refresh(later()).unwrap_err();
         assert!(why.contains("line 1") && why.contains("the old one stays"), "{why}");
-        assert!(passwords.refresh(later()).is_ok(), "said once");
+        assert!(passwords.refresh(later()).is_ok(), "the problem is reported once");
         assert!(opens(&passwords, "robert"));
 
         std::fs::remove_file(&path).unwrap();
@@ -637,7 +637,7 @@ mod tests {
 
         // A file written just now may be incomplete.
         std::fs::write(&path, format!("ann:{ARGON2}\n")).unwrap();
-        let (Some(changed), ..) = state(&path) else { panic!("it is there") };
+        let (Some(changed), ..) = state(&path) else { panic!("the file exists") };
         let since_epoch = changed + QUIET_PERIOD / 2;
         passwords.refresh(Now { since_epoch, ..later() }).unwrap();
         assert!(opens(&passwords, "robert"));

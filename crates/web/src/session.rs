@@ -767,7 +767,7 @@ fn kept_head(bytes: &[u8], is_http2: bool) -> Head<'_> {
     };
     match parsed {
         Ok(Some(head)) => head,
-        other => unreachable!("{other:?} for a head that was kept because it was good"),
+        other => unreachable!("{other:?} for a head that was valid before"),
     }
 }
 

@@ -417,7 +417,7 @@ fn boundary_is_not_in_the_file() {
     let one = World::new();
     let other = World::new();
     assert_eq!(boundary(&one), boundary(&one), "a resumed download");
-    assert_ne!(boundary(&one), boundary(&other), "it can be foreseen");
+    assert_ne!(boundary(&one), boundary(&other), "the boundary is predictable");
     let text = boundary(&one);
     assert_ne!(text[..16], text[16..], "128 bits");
 }

@@ -43,8 +43,8 @@ fn listing_is_whole_or_refused() {
         assert!(is_whole || is_refused, "{free} descriptors free: {reply}");
         assert_eq!(is_refused, wants() > wanted_before, "{free} descriptors free: {reply}");
         assert_eq!(is_refused, reply.contains("\r\nRetry-After: "), "{reply}");
-        assert!(free > 0 || is_refused, "it needs none?");
-        assert!(free < 7 || is_whole, "it needs more than seven?");
+        assert!(free > 0 || is_refused, "the request needs no descriptor?");
+        assert!(free < 7 || is_whole, "the request needs more than seven descriptors?");
         taken.pop();
     }
 }

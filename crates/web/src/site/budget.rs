@@ -106,7 +106,7 @@ impl Budget {
     /// Admits an item in place of the victims that [`consider`](Budget::consider) named. Refuses it
     /// if changes since then leave too little space.
     pub(super) fn admit(&mut self, id: Id, weight: u64, victims: &[Id]) -> bool {
-        debug_assert!(!self.contains(id), "a newcomer is not in");
+        debug_assert!(!self.contains(id), "the item is already admitted");
         let freed = victims.iter().filter_map(|&victim| self.ring.weight_of(victim));
         let (freed, gone) = freed.fold((0, 0), |(sum, count), weight| (sum + weight, count + 1));
         let after = self.ring.weight() - freed + weight;
@@ -328,7 +328,7 @@ mod tests {
         cache.budget = Budget::new(1000, 2);
         let id = |path| Id { path, encoding: None };
         assert!(cache.budget.admit(id(1), 1, &[]) && cache.budget.admit(id(2), 1, &[]));
-        assert!(!cache.budget.admit(id(3), 1, &[]), "a third file of two");
+        assert!(!cache.budget.admit(id(3), 1, &[]), "a third file, but the limit is two");
         // Victims that have left already free no space.
         assert!(!cache.budget.admit(id(3), 1, &[id(4), id(5)]));
         assert!(cache.budget.admit(id(3), 1, &[id(4), id(1)]));

@@ -564,7 +564,7 @@ mod tests {
             TREE.with(|(_dir, roots)| {
                 let path = path.trim_start_matches('/');
                 let found: Vec<_> = roots.iter().map(|root| look(root, path)).collect();
-                assert_eq!(found[0], found[1], "the kernel and we disagree about {path:?}");
+                assert_eq!(found[0], found[1], "the kernel resolves {path:?} differently");
                 if let Ok(Kind::File) = found[0] {
                     for root in roots {
                         let stamp = root.open_file(path, Blocking::Allowed).unwrap().stamp();

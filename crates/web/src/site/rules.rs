@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(rules.content_type("game.js.gz"), "text/javascript; charset=utf-8");
         assert_eq!(rules.coding("raw/game.js.gz"), None);
         assert_eq!(rules.content_type("raw/game.js.gz"), "application/gzip");
-        assert_eq!(rules.lines("game.data.gz"), "", "it is no line of every reply");
+        assert_eq!(rules.lines("game.data.gz"), "", "not every reply has this line");
         for (glob, value) in [("**", "gzip"), ("*.z", "deflate"), ("*.z", "")] {
             assert!(Rules::new(&[rule(glob, value)], &[], &[]).is_err(), "{glob} {value}");
         }

@@ -229,7 +229,7 @@ impl Replies {
                 self.unopened.push((id, payload.len() as u32));
             }
             1 => {
-                assert_eq!(flags & 4, 4, "no reply is so long");
+                assert_eq!(flags & 4, 4, "the reply is too long");
                 self.list.clear();
                 self.decoder.decode(payload, &mut self.list).unwrap();
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

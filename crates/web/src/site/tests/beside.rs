@@ -78,7 +78,7 @@ fn a_switched_root_is_of_one_site() {
     write(&dir, "1/new.txt", "new");
     let listings: Vec<_> = sites.iter().map(|site| text_after(site, "/", 30).unwrap()).collect();
     assert!(listings[0].contains("index.html") && listings[1].contains("new.txt"));
-    assert_eq!(count(&sites[0], "site_paths"), 1, "the other site's stays");
+    assert_eq!(count(&sites[0], "site_paths"), 1, "the other site's path stays");
     assert_eq!(text_after(&sites[0], "/index.html", 30).unwrap(), format!("{:0100}", 0));
     assert!(matches!(text_after(&sites[1], "/index.html", 30), Err(Found::NotFound)));
     assert_eq!(text_after(&sites[1], "/new.txt", 30).unwrap(), "new");
@@ -109,7 +109,7 @@ fn equal_rules_are_shared() {
     assert!(Arc::ptr_eq(&first.error_pages[0], &second.error_pages[0]));
     assert!(third.denies("own") && !third.denies("shared") && second.denies("shared"));
     assert!(third.rules.lines("a").contains("own"));
-    assert!(!Arc::ptr_eq(&first.error_pages[0], &third.error_pages[0]), "its type is another");
+    assert!(!Arc::ptr_eq(&first.error_pages[0], &third.error_pages[0]), "the content type differs");
 }
 
 /// Seen: a reload of 10,000 hosts needed 10,000 descriptors more.
@@ -120,7 +120,7 @@ fn one_directory_is_open_once() {
     let after = Site::open_after(&sites[0], sites[1].config.clone()).unwrap();
     assert!(root(&after).is_open_as(&root(&sites[1])));
     assert!(!root(&after).is_open_as(&root(&sites[0])));
-    assert!(!Arc::ptr_eq(&after.cache, &sites[0].cache), "its budgets are its own");
+    assert!(!Arc::ptr_eq(&after.cache, &sites[0].cache), "the budgets are separate");
     fs::rename(&after.config.root, after.config.root.with_extension("old")).unwrap();
     fs::create_dir(&after.config.root).unwrap();
     let later = Site::open_after(&after, after.config.clone()).unwrap();

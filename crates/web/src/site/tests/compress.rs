@@ -98,7 +98,7 @@ fn best_that_is_made_is_sent() {
     let world = world(&[("a.js", &page())]);
     coding(&world, "/a.js", &[Encoding::Gzip]);
     compress(&world);
-    assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Gzip), "and br is asked for");
+    assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Gzip), "gzip is sent, br requested");
     assert_eq!(compress(&world), 1);
     assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Br));
     assert_eq!(coding(&world, "/a.js", &[Encoding::Gzip]), Some(Encoding::Gzip));
@@ -303,7 +303,7 @@ fn evicted_variant_is_made_again() {
     compress(&world);
     assert_eq!(coding(&world, "/a.js", &ALL), Some(Encoding::Br));
     (0..14).for_each(|_| _ = world.entry("/b.js"));
-    assert!(is_in_memory(&world.entry("/b.js")), "it has the memory");
+    assert!(is_in_memory(&world.entry("/b.js")), "the most popular file is in memory");
     assert_eq!(coding(&world, "/a.js", &ALL), None, "evicted");
     let refused = world.count("site_compressions_refused_total");
     assert!(refused > 0 && compress(&world) == 0, "others are more popular");

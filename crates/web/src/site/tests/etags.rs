@@ -114,7 +114,7 @@ fn shared_date_is_not_sent() {
     world.write("a.txt", "two");
     set_mtime(&world, 1_700_000_000);
     world.at_s += 5.0;
-    assert!(!is_told(&world), "a client would take it for the first");
+    assert!(!is_told(&world), "a client would mistake it for the first version");
     world.at_s += 5.0;
     assert!(!is_told(&world), "and later as well");
     set_mtime(&world, 1_700_000_001);

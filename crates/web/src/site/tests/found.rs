@@ -159,7 +159,7 @@ fn fallback_answers_for_missing_paths() {
             config.spa_fallback = Some("/app.html".into());
         });
     assert_eq!(world.text("/users/7"), "app");
-    assert_eq!(world.text("/.env"), "app", "what is hidden looks like what does not exist");
+    assert_eq!(world.text("/.env"), "app", "hidden and absent paths look alike");
     assert_eq!(world.text("/real.txt"), "real");
     let paths = world.count("site_paths");
     (0..100).for_each(|n| assert_eq!(world.text(&format!("/users/{n}")), "app"));

@@ -407,7 +407,7 @@ fn unread_listings_are_bounded() {
     let page = String::from_utf8(vec![0; len]).unwrap();
     let on_its_way = world.site.cache.listings.hold(page);
     let Found::Failed { status, why } = world.ask("/folder/", &[]) else {
-        panic!("it was made");
+        panic!("the listing was made");
     };
     assert_eq!(status, 503, "{why}");
     assert_eq!(world.text("/folder/a"), "a", "files are served");

@@ -29,7 +29,7 @@ fn empty_old_file_is_checked_twice() {
     truncate(&world, "a.bin");
     assert!(matches!(world.find("/a.bin", &[]), Found::WouldBlock));
     let before = waits(&world);
-    assert_eq!(world.text("/a.bin"), "", "it is meant to be empty");
+    assert_eq!(world.text("/a.bin"), "", "the file is meant to be empty");
     assert_eq!(waits(&world), before + 1);
     assert_eq!(world.text("/a.bin"), "");
     world.at_s += 5.0;
@@ -62,7 +62,7 @@ fn truncation_shows_in_time() {
     world.at_s += 0.06;
     let empty = world.entry("/a.txt");
     assert!(text_of(&empty).is_empty() && empty.etag.starts_with('"'));
-    assert_eq!(waits(&world), 0, "it was seen empty before");
+    assert_eq!(waits(&world), 0, "the file was seen empty before");
 }
 
 /// The known state is served for the promised time at most.

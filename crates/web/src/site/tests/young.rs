@@ -13,7 +13,7 @@ fn large_file_waits_to_be_quiet() {
     });
     world.set_age("a.bin", Duration::ZERO);
     assert!(matches!(world.find("/a.bin", &[]), Found::WouldBlock));
-    assert_eq!(world.count("site_changed_total"), 0, "it only has to be quiet");
+    assert_eq!(world.count("site_changed_total"), 0, "the file only has to be left alone");
     let is_settled = |entry: &Entry| match entry.body {
         Body::File { settled, .. } => settled,
         Body::Memory(_) => panic!("in memory"),
@@ -45,8 +45,8 @@ fn never_quiet_large_file_is_served() {
         panic!("in memory");
     };
     assert!(!settled, "the page cache's own pages would change");
-    assert!(file.is_unchanged().unwrap(), "not a reason to cut it");
-    assert_eq!(entry.len, 5, "as it was when it was opened");
+    assert!(file.is_unchanged().unwrap(), "no reason to cut the reply");
+    assert_eq!(entry.len, 5, "the length at its opening");
     assert_eq!(world.site.cache.waiting.load(Relaxed), 0);
 }
 
@@ -83,7 +83,7 @@ fn truncated_file_is_doubted() {
     let mut world = World::new(&[("a.txt", "")]);
     world.set_age("a.txt", Duration::ZERO);
     assert!(matches!(world.find("/a.txt", &[]), Found::WouldBlock));
-    assert_eq!(world.text("/a.txt"), "", "it may be meant to be empty");
+    assert_eq!(world.text("/a.txt"), "", "the file may be meant to be empty");
 }
 
 #[test]
@@ -99,5 +99,5 @@ fn young_file_is_rechecked_sooner() {
     assert_eq!(world.text("/a.txt"), "whole");
     world.write("a.txt", "other");
     world.at_s = 100.0;
-    assert_eq!(world.text("/a.txt"), "whole", "it is settled now");
+    assert_eq!(world.text("/a.txt"), "whole", "the file has settled");
 }

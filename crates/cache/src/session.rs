@@ -428,7 +428,7 @@ mod tests {
             String::from_utf8(queued(&out)).unwrap()
         };
         assert_eq!(crawl(), "OK\r\n");
-        let other = Crawl::begin(&service).expect("it is the only one");
+        let other = Crawl::begin(&service).expect("no other crawl runs");
         assert!(crawl().starts_with("BUSY"));
         drop(other);
         assert_eq!(crawl(), "OK\r\n");

@@ -53,7 +53,7 @@ fn empty_listing_yields() {
         calls += 1;
         let before = checked();
         let received = session.receive(input, test_now(), &mut out);
-        assert_eq!(checked(), before, "it walked where others wait");
+        assert_eq!(checked(), before, "the walk ran outside of its job");
         input = &input[received.used..];
         match received.next {
             Next::Work => drop(work_here(&mut session, test_now(), &mut out)),

@@ -63,7 +63,7 @@ fn restore_keeps_flags_cas_and_time() {
     let Ok(StoreOutcome::Stored { cas }) = guard.store(b"new", b"", 0, 0, Rule::default()) else {
         panic!("a set is stored");
     };
-    assert_eq!(cas, 2_001, "a cas that was given out is not given out again");
+    assert_eq!(cas, 2_001, "a cas was given out twice");
 }
 
 #[test]

@@ -327,7 +327,7 @@ fn touch_during_a_flush() {
         done.send(()).unwrap();
     });
     let bound = std::time::Duration::from_secs(60);
-    assert!(is_done.recv_timeout(bound).is_ok(), "it waits for itself");
+    assert!(is_done.recv_timeout(bound).is_ok(), "the store waits for itself");
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl Buckets {
     #[inline]
     fn get(&self, number: u64) -> &Bucket {
         let segment = self.segments[(number >> SEGMENT_BITS) as usize].get();
-        let segment = segment.expect("a bucket is made before its number is known");
+        let segment = segment.expect("a bucket exists before its number is known");
         &segment[number as usize & (SEGMENT_LEN - 1)]
     }
 
@@ -676,7 +676,7 @@ mod models {
                 let index = index.clone();
                 loom::thread::spawn(move || {
                     let found = index.find(HASHES[1], |found| found == chunk(2));
-                    assert!(found.is_some(), "a key that is there throughout was lost");
+                    assert!(found.is_some(), "a key that is never deleted was lost");
                 })
             };
             let mut growth = index.growth.try_lock().unwrap();

@@ -214,7 +214,7 @@ fn with_line<T>(
     let verb = Verb::of(tokens.command()).expect("a store command was kept");
     match read(cx, verb, &tokens, &mut key_buffer) {
         Ok(asked) => then(cx, &asked),
-        Err(_) => unreachable!("{:?} was good once", line.escape_ascii().to_string()),
+        Err(_) => unreachable!("{:?} was valid before", line.escape_ascii().to_string()),
     }
 }
 

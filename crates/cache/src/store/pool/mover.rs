@@ -460,7 +460,7 @@ impl Pool {
         let value = self.piece(chunk, &layout, 0);
         let (flags, clock) = (header.flags.load(Relaxed), Clock { now: 0, generation: 0 });
         let mut copy = RawReservation::new(self, new, key, value.len(), flags, 0);
-        copy.fill(self, value, clock).expect("one chunk, and it is there");
+        copy.fill(self, value, clock).expect("one chunk, already taken");
         let locked = self.index.lock(self.hash_of(chunk));
         let Some((at, _)) = locked.find(|found| found == chunk) else {
             drop(locked);

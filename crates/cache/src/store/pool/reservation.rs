@@ -219,7 +219,7 @@ impl Pool {
         // item is published; callers hold the item, or are its reservation.
         let name = unsafe { self.arena.bytes(chunk, name_at, 8) };
         let units = u64::from_ne_bytes(name.try_into().expect("8 bytes"));
-        Chunk::from_units(units).expect("a part is named before it is looked for")
+        Chunk::from_units(units).expect("a part's name is written before it is read")
     }
 
     /// Piece `at` of an item's value, from 0.

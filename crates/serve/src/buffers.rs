@@ -251,7 +251,7 @@ mod tests {
         assert!((LEN_MAX / KEPT_PART / 2..=LEN_MAX / KEPT_PART).contains(&kept_len()));
         let before = kept_len();
         let again = buffers.take(PIECE_LEN_MAX / 8 - 1000, false).unwrap();
-        assert_eq!(before - kept_len(), again.as_slice().len(), "it was a kept one");
+        assert_eq!(before - kept_len(), again.as_slice().len(), "the buffer is a kept one");
         let held: Vec<_> = (0..100).map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap()).collect();
         let books = buffers.books();
         assert!(books.out_len + books.kept_len <= LEN_MAX);

@@ -214,7 +214,7 @@ pub(crate) mod tests {
     /// the test program, since the sources may be read-only.
     pub(crate) fn file_on_disk(content: &[u8]) -> NamedTempFile {
         let program = env::current_exe().unwrap();
-        let folder = program.parent().expect("a program is in a folder");
+        let folder = program.parent().expect("a program's path has a folder");
         let mut file = NamedTempFile::new_in(folder).unwrap();
         file.write_all(content).unwrap();
         file.as_file().sync_all().unwrap();

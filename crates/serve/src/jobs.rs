@@ -224,7 +224,7 @@ pub(crate) mod tests {
 
     impl Work for Wait {
         fn run(&mut self, _: Now) {
-            unreachable!("it is begun");
+            unreachable!("this work is begun, not run");
         }
 
         fn waits(&self) -> bool {
@@ -278,7 +278,7 @@ pub(crate) mod tests {
         jobs.hand_over(|| panic!("deliberate, from a test")).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while jobs.handed_over.load(Ordering::Relaxed) > 1 {
-            assert!(Instant::now() < deadline, "a panic kept its place");
+            assert!(Instant::now() < deadline, "the job that panicked kept its place");
             thread::yield_now();
         }
         let (go_too, gone_too) = mpsc::channel::<()>();
@@ -286,10 +286,10 @@ pub(crate) mod tests {
             let _ = gone_too.recv();
         };
         jobs.hand_over(waits_too).unwrap();
-        let refused = jobs.hand_over(|| panic!("it was refused"));
+        let refused = jobs.hand_over(|| panic!("a refused job was run"));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         assert_eq!(jobs.refused.load(Ordering::Relaxed), 1);
         drop((go, go_too));
-        ended.recv_timeout(PATIENCE).expect("what was handed over is done");
+        ended.recv_timeout(PATIENCE).expect("an accepted job is done");
     }
 }

@@ -185,7 +185,7 @@ mod tests {
             messages.write(near.as_fd(), &line);
         }
         let flags = rustix::fs::fcntl_getfl(&near).unwrap();
-        assert!(!flags.contains(OFlags::NONBLOCK), "others share it");
+        assert!(!flags.contains(OFlags::NONBLOCK), "others share the open file");
         let mut buffer = vec![0; 1 << 20];
         let _ = far.read(&mut buffer).unwrap();
         messages.write(near.as_fd(), "it goes on\n");

@@ -237,12 +237,12 @@ mod tests {
         assert!(!connection.check_idle(after_start + LINGER_DRAIN_TIMEOUT / 2));
         let start = Instant::now();
         while !connection.check_idle(after_start) {
-            assert!(start.elapsed() < PATIENCE, "it has sent all");
+            assert!(start.elapsed() < PATIENCE, "all bytes are sent");
             after_start += 2 * LINGER_DRAIN_TIMEOUT;
             thread::yield_now();
         }
         connection.idle.end();
-        assert!(!connection.check_idle(2 * after_start), "it is busy");
+        assert!(!connection.check_idle(2 * after_start), "the connection is busy");
     }
 
     /// Seen: a server on a netstack with fibers hung in two of 21 stops with 2,000 clients. Cause:

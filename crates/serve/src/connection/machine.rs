@@ -369,7 +369,7 @@ impl<S: Session> Machine<S> {
     pub(crate) fn take_work(&mut self, now: Now) -> Option<S::Work> {
         let work = self.session.as_mut().and_then(S::take_work);
         if self.state == State::Work {
-            assert!(work.is_some(), "a session waits for work and has none");
+            assert!(work.is_some(), "a session waits for work that it does not have");
             self.state = State::Working;
         } else {
             self.asks_for_work = work.is_some();

@@ -153,7 +153,7 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
 
     fn driver(&self) -> &Driver<S, FiberStream> {
         let serving = self.serving.as_ref();
-        serving.expect("it serves while it receives").driver()
+        serving.expect("a receiving engine is serving").driver()
     }
 }
 

@@ -30,7 +30,7 @@ impl<S: Session, T: Stream> Serving<S, T> {
     }
 
     pub(crate) fn driver(&self) -> &Driver<S, T> {
-        &self.driver.as_ref().expect("served until it ends").0
+        &self.driver.as_ref().expect("the driver exists until the end").0
     }
 
     /// Continues the conversation; `false` if it has ended. A panicking session is a bug, and ends
@@ -39,7 +39,7 @@ impl<S: Session, T: Stream> Serving<S, T> {
         &mut self,
         go_on: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>,
     ) -> bool {
-        let (driver, _) = self.driver.as_mut().expect("served until it ends");
+        let (driver, _) = self.driver.as_mut().expect("the driver exists until the end");
         let gone_on = catch_unwind(AssertUnwindSafe(|| go_on(driver)));
         match gone_on.unwrap_or(Err(Closed::Error)) {
             Ok(()) => true,

@@ -75,7 +75,7 @@ mod tests {
             let send = || (&near).write(b"last").unwrap();
             let sent = send_last(near.as_fd(), send, |_| all);
             assert_eq!(sent, 4);
-            assert_eq!(tcp_cork(&near).unwrap(), all, "it holds back until the end");
+            assert_eq!(tcp_cork(&near).unwrap(), all, "packets are held back until the end");
             if !all {
                 (&near).write_all(b" and more").unwrap();
             }

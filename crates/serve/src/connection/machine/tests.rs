@@ -101,7 +101,7 @@ fn the_last_bytes_are_said_to_be_the_last() {
             let mut world = World::new();
             world.window = window;
             world.say("say one\n");
-            assert_eq!(world.ends, 0, "it goes on after this reply");
+            assert_eq!(world.ends, 0, "the conversation continues after this reply");
             world.say(request);
             assert_eq!(world.ends, ends, "{request:?} in pieces of {window}");
         }
@@ -516,7 +516,7 @@ fn fetched_bytes_go_back_from_a_slow_peer() {
     assert_eq!(world.expire(), Blocked::Send);
     let share = match world.machine.next_action() {
         Action::SendFile(piece) => piece.share,
-        _ => panic!("nothing is held, and the rest is wanted"),
+        _ => panic!("nothing is held back, but the rest is requested"),
     };
     assert_eq!(share, 200_000);
     // More is read the longer the peer is quick again.

@@ -246,7 +246,7 @@ fn a_busy_session_leaves_turns_to_others() {
             for client in &mut restless {
                 client.write_all(b"x").unwrap();
             }
-            world.wait_until("all are heard", || {
+            world.wait_until("all bytes are received", || {
                 world.shared.counters.snapshot().bytes_received() == 4
             });
             let mut neighbour = world.connect();
@@ -378,7 +378,7 @@ fn processes_keep_signals_of_a_shared_socket() {
     let _first = serve();
     assert!(converse(connect(address)), "the first is not served");
     drop(serve());
-    assert!(converse(connect(address)), "signals went with the other");
+    assert!(converse(connect(address)), "the other server's end disabled the signals");
 }
 
 /// Number of connections of each loop.
@@ -443,7 +443,7 @@ fn the_emptiest_loop_gets_the_next() {
 fn a_one_shot_dispatcher_is_refused() {
     let (start, ..) = start_at(&["127.0.0.1:0"], Limits::default(), || Echo);
     let started = Events::start(options(2, Mechanism::EpollOneShot), start);
-    let error = started.err().expect("it would hang");
+    let error = started.err().expect("a refusal, since the server would hang");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
@@ -565,7 +565,7 @@ fn a_fast_download_leaves_turns_to_others() {
     assert!(shared.set(Arc::clone(&world.shared)).is_ok());
     let (mut taker, mut neighbour) = (world.connect(), world.connect());
     neighbour.write_all(b"n").unwrap();
-    world.wait_until("the neighbour is heard", || {
+    world.wait_until("the neighbour's bytes are received", || {
         world.shared.counters.snapshot().bytes_received() == 1
     });
     taker.write_all(b"f").unwrap();
@@ -608,7 +608,7 @@ fn input_is_taken_while_output_waits() {
         // The socket is full once the same number of bytes has been sent twice.
         let sent = || world.shared.counters.snapshot().bytes_sent();
         let before = AtomicU64::new(0);
-        world.wait_until("it is blocked", || {
+        world.wait_until("the output is blocked", || {
             let now = sent();
             now > 0 && before.swap(now, Ordering::Relaxed) == now
         });

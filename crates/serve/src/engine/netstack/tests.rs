@@ -219,7 +219,7 @@ fn pipelining_without_reading_holds_nobody_up() {
         stalls = if taken > 0 { 0 } else { stalls + 1 };
         stalls > 2000
     });
-    assert!(sent < lines.len(), "all was taken without a reader");
+    assert!(sent < lines.len(), "everything was accepted without a reader");
     world.ask(other, "hello\n");
     world.until("all lines", |world| {
         sent += world.client.shard().write(greedy, &lines[sent..]);
@@ -281,7 +281,7 @@ fn a_silent_refused_peer_frees_its_place() {
     assert_eq!((world.closed(Closed::Refused), world.connection_limit.open()), (1, 2));
     let deadline = Instant::now() + PATIENCE;
     while world.connection_limit.open() > 1 {
-        assert!(Instant::now() < deadline, "it keeps its place");
+        assert!(Instant::now() < deadline, "the connection keeps its place");
         world.event_loop.turn();
     }
     world.until("a reset", |world| world.client.shard().end(mute).is_some());
@@ -402,7 +402,7 @@ fn over_and_unheard() -> (World<Echo>, FlowId) {
     world.connection_limit.close();
     let deadline = Instant::now() + PATIENCE;
     while world.connection_limit.open() > 0 {
-        assert!(Instant::now() < deadline, "it is not closed");
+        assert!(Instant::now() < deadline, "the connection is not closed");
         world.event_loop.turn();
     }
     world.shared.server_state.cut();
@@ -425,7 +425,7 @@ fn an_unacknowledged_end_holds_no_loop() {
     let (mut world, _idle) = over_and_unheard();
     let deadline = Instant::now() + PATIENCE;
     while !world.event_loop.may_end() {
-        assert!(Instant::now() < deadline, "it waits for ever");
+        assert!(Instant::now() < deadline, "the event loop waits for ever");
         world.event_loop.turn();
     }
 }

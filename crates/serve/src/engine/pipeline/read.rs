@@ -371,7 +371,7 @@ where
     /// Puts a returned connection back into its slot.
     fn take_back(&mut self, mut connection: Box<Connection<S>>) {
         let token = connection.token;
-        let at = slot_of(&mut self.slots, token).expect("a slot is kept until the end");
+        let at = slot_of(&mut self.slots, token).expect("a slot exists until the end");
         let slot = &mut self.slots[at];
         connection.socket.set_ready(mem::take(&mut slot.missed));
         self.expected -= usize::from(mem::take(&mut slot.is_expected));

@@ -179,7 +179,7 @@ fn clients_wait_for_a_busy_session_stage() {
         client.read_exact(&mut [0]).unwrap();
     }
     let mut busy = world.send("S");
-    world.wait_until("it is busy", |_| locks.waits() == 1);
+    world.wait_until("the work stage is busy", |_| locks.waits() == 1);
     for client in &mut clients {
         client.write_all(b"e").unwrap();
     }
@@ -282,7 +282,7 @@ fn full_reader_queues_pause_accepting() {
     assert!(!to.find_space(&own));
     // It is the first reader's turn, but only the second has space.
     stages.readers[1].queue.take(1, &mut Vec::new());
-    assert!(own.waker.is_woken(), "it is called when there is space");
+    assert!(own.waker.is_woken(), "the loop was not woken by space");
     assert!(to.find_space(&own));
     to.distribute(accepted());
     assert_eq!(lengths(), [1, 1]);
@@ -385,7 +385,7 @@ fn an_end_with_full_queues() {
     world.wait_until("both wait", |_| locks.waits() == 2);
     let mut others: Vec<_> = (0..10).map(|_| world.send(&"b".repeat(40))).collect();
     let mut busy = world.send("S");
-    world.wait_until("it is busy", |_| locks.waits() == 3);
+    world.wait_until("the work stage is busy", |_| locks.waits() == 3);
     others.extend((0..50).map(|_| world.send("b")));
     let accepted = || world.shared.counters.snapshot().accepted();
     world.wait_until("the queue is full", |pipeline| {

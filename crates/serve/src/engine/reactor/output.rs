@@ -71,7 +71,7 @@ pub(crate) fn output<S: Session>(
             machine.handle_queues(queues, *now);
         }
         Action::Finish => machine.handle_finished(socket.finish(), *now),
-        _ => unreachable!("its engine does what is no output"),
+        _ => unreachable!("the engine handles other actions"),
     }
     Continue(0)
 }

@@ -531,7 +531,7 @@ impl Session for SendsFile {
 /// Evicts a file on disk from the page cache.
 fn evict(file: &File) {
     let len = file.metadata().unwrap().len();
-    wait_until("it leaves memory: is it on a disk?", || {
+    wait_until("the file leaves memory: is it on a disk?", || {
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed).unwrap();
         !fiber::fs::is_cached(file.as_fd(), 0..len)
     });
@@ -666,18 +666,18 @@ fn a_full_destination_pauses_accepting() {
     let address = listener.local_addr().unwrap();
     let _clients = [(); CLIENTS].map(|()| TcpStream::connect(address).unwrap());
     let pauses = || shared.counters.snapshot().accept_pauses();
-    wait_until("it pauses", || pauses() > 0);
+    wait_until("the loop pauses accepting", || pauses() > 0);
     for _ in 0..CLIENTS {
         let waits = own.counters.waits.get();
         own.waker.wake();
-        wait_until("it looks around", || own.counters.waits.get() > waits);
+        wait_until("the loop has waited again", || own.counters.waits.get() > waits);
     }
-    assert!(distributed.try_recv().is_err(), "there was no space for it");
-    assert_eq!(pauses(), 1, "it is one pause");
+    assert!(distributed.try_recv().is_err(), "a client was distributed without space");
+    assert_eq!(pauses(), 1, "one pause is counted");
     has_space.store(true, Ordering::SeqCst);
     own.waker.wake();
     for _ in 0..CLIENTS {
-        distributed.recv_timeout(PATIENCE).expect("there is space");
+        distributed.recv_timeout(PATIENCE).expect("the client is distributed");
     }
     end();
 }

@@ -118,7 +118,7 @@ impl<S: Session> Connection<S> {
                     machine.handle_worked(work, clock::now());
                 }
             }
-            Action::Nothing => unreachable!("work is done at once"),
+            Action::Nothing => unreachable!("work is never pending"),
             Action::Close(closed) => return Break(Wait::End(closed)),
             _ => {
                 output(machine, socket, now, None, None::<fn(DiskRead)>)?;

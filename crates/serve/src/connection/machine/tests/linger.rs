@@ -80,7 +80,7 @@ fn input_behind_the_last_reply_resets_nothing() {
         assert_eq!(world.say("say late\n"), Blocked::Receive);
         world.machine.handle_end_of_input(world.now);
         assert_eq!(world.run(), SESSION);
-        assert_eq!(world.take_got(), "", "it answers nothing more");
+        assert_eq!(world.take_got(), "", "a lingering connection does not answer");
     }
     // The extra input was read with the last request.
     let mut world = World::new();
@@ -153,7 +153,7 @@ fn a_drain_lingers_for_a_moment() {
     world.machine.handle_drain(world.now);
     assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE / 2);
     world.queues.unsent = 1;
-    assert_eq!(world.expire(), Blocked::Receive, "unless it reads");
+    assert_eq!(world.expire(), Blocked::Receive, "unless the client reads");
     assert_eq!(world.until(), world.now.monotonic + DRAIN_GRACE);
 }
 
@@ -199,10 +199,10 @@ fn input_of_a_slow_reader_counts_in_a_drain() {
         }
         world.run() == Blocked::Receive
     };
-    assert!(goes_on(&mut world, 3 * LINGER_DRAIN_TIMEOUT), "it takes its reply");
+    assert!(goes_on(&mut world, 3 * LINGER_DRAIN_TIMEOUT), "the client reads its reply");
     world.queues = Queues { unread: 1, unsent: 0 };
-    assert!(goes_on(&mut world, LINGER_DRAIN_TIMEOUT), "it reads the rest");
-    assert!(!goes_on(&mut world, 3 * LINGER_DRAIN_TIMEOUT), "it only sends");
+    assert!(goes_on(&mut world, LINGER_DRAIN_TIMEOUT), "the client reads the rest");
+    assert!(!goes_on(&mut world, 3 * LINGER_DRAIN_TIMEOUT), "the client only sends");
     assert_eq!(world.run(), Blocked::Closed(Closed::Drained));
 }
 
@@ -278,7 +278,7 @@ fn no_more_connections_linger_than_may() {
     assert!(shared.lingering.enter(true));
     let lingering = Lingering::new(0);
     let count = (0..100).take_while(|_| lingering.enter(false)).count();
-    assert_eq!(count, 16, "however few connections there may be");
+    assert_eq!(count, 16, "the least number, for any limit");
     let lingering = Lingering::new(400);
     let count = (0..1000).take_while(|_| lingering.enter(false)).count();
     assert_eq!(count, 100);

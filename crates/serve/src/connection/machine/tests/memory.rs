@@ -126,7 +126,7 @@ fn half_a_record_holds_little() {
     assert_eq!(pair.carry(), Blocked::Receive);
     assert_eq!(pair.say("say hello\n"), Blocked::Receive);
     assert_eq!(pair.heard, b"hello\n");
-    assert!(shared.memory.is_ample(), "it is over");
+    assert!(shared.memory.is_ample(), "the handshake is no longer charged");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn a_break_at_any_byte_ends_once() {
         let words = b"gave up: ";
         let end = world.got.windows(words.len()).position(|part| part == words);
         let got = &world.got[..end.unwrap_or(world.got.len())];
-        assert!(expected.replied.starts_with(got), "a reply was made up, seed {seed}");
+        assert!(expected.replied.starts_with(got), "an unexpected reply, seed {seed}");
     }
 }
 

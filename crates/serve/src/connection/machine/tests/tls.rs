@@ -182,7 +182,7 @@ fn a_session_gets_the_handshake_facts() {
     let mut records = Vec::new();
     pair.client.write_tls(&mut records).unwrap();
     pair.world.machine.handle_input(&records, pair.world.now);
-    assert_eq!(pair.world.run(), Blocked::Receive, "its answer is awaited");
+    assert_eq!(pair.world.run(), Blocked::Receive, "the server waits for the answer");
     let got = std::mem::take(&mut pair.world.got);
     pair.client.read_tls(&mut &got[..]).unwrap();
     pair.client.process_new_packets().unwrap();
@@ -213,7 +213,7 @@ fn handshakes_and_records_are_counted() {
     pair.say("say x\n");
     assert_eq!(counts(), (1, 0));
     let counted = |pair: &Pair| pair.world.machine.shared.counters.snapshot();
-    assert_eq!(counted(&pair).sends(), 1, "what is not the session's is none");
+    assert_eq!(counted(&pair).sends(), 1, "only the session's sends are counted");
     pair.say("file 100000\nbig 50000\n");
     assert_eq!(counts(), (1, 0));
     assert_eq!(counted(&pair).bytes_sent(), pair.heard.len() as u64);
@@ -281,7 +281,7 @@ fn a_drain_does_not_wait_for_a_handshake() {
     let mut in_time = Pair::new(&[]);
     in_time.world.machine.handle_drain(in_time.world.now);
     in_time.say("say x\n");
-    assert!(in_time.heard.ends_with(b"x\n"), "what was accepted is served");
+    assert!(in_time.heard.ends_with(b"x\n"), "an accepted connection is served");
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn a_shrinking_file_cuts_inside_tls() {
     pair.world.file_len = 100_000;
     assert_eq!(pair.say("file 3000000\n"), Blocked::Closed(Closed::Error));
     assert_eq!(pair.heard, file(100_000));
-    assert!(!pair.has_ended, "a goodbye would make it whole");
+    assert!(!pair.has_ended, "a close_notify would make the reply look whole");
 }
 
 /// Seen: over HTTPS a rare file of 900 KB took 28 reads of the disk, over HTTP one. Cause: each

@@ -181,7 +181,7 @@ impl Session for Toy {
                 return Received { used, next };
             }
             match &mut self.state {
-                ToyState::Duplex(_) => unreachable!("it has its turn above"),
+                ToyState::Duplex(_) => unreachable!("`Turn` is handled above"),
                 ToyState::Flood(0) => self.state = ToyState::Lines,
                 ToyState::Flood(left) => {
                     *left -= 1;
@@ -394,7 +394,7 @@ impl World {
             | Action::Send { until, .. }
             | Action::SendFile(FilePiece { until, .. })
             | Action::ReadFile(FilePiece { until, .. }) => until,
-            _ => panic!("it does not wait for the peer"),
+            _ => panic!("the connection does not wait for the peer"),
         }
     }
 
@@ -430,7 +430,7 @@ impl World {
                 return blocked;
             }
         }
-        panic!("it neither waits nor closes");
+        panic!("the connection neither waits nor closes");
     }
 
     /// Does the next action; returns the reason if that needs the peer.

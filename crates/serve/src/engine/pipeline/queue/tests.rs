@@ -83,7 +83,7 @@ fn a_closed_queue_gives_back_its_items() {
         assert_eq!(queue.close(), [0, 1]);
         assert_eq!(putting.join().unwrap(), [10, 11]);
     });
-    assert!(own.waker.is_woken(), "what waits in line hears of it");
+    assert!(own.waker.is_woken(), "the loop in line was not woken");
     queue.offer(&mut rest, &own);
     assert_eq!(rest, [2, 3, 4]);
     assert!(!queue.wait(1, 1, true, &mut Vec::new()));

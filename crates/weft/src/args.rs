@@ -64,7 +64,7 @@ pub(crate) fn read(
     }
     let read = command().try_get_matches_from(&words);
     let mut matches = read.map_err(|error| tips::with_tip(error, &words))?;
-    let (name, mut matches) = matches.remove_subcommand().expect("clap demands a command");
+    let (name, mut matches) = matches.remove_subcommand().expect("clap requires a command");
     let matches = &mut matches;
     let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
     let asks_for_engines = |matches: &ArgMatches| {
@@ -83,11 +83,11 @@ pub(crate) fn read(
         },
         "lab" => Invocation::Lab(lab::typed(matches)?),
         "check-config" => Invocation::CheckConfig {
-            file: path("file").expect("clap demands it"),
+            file: path("file").expect("clap requires this value"),
             explain: matches.get_one::<String>("explain").cloned(),
         },
         "completions" => Invocation::Completions {
-            shell: *matches.get_one::<Shell>("shell").expect("clap demands it"),
+            shell: *matches.get_one::<Shell>("shell").expect("clap requires this value"),
         },
         "man" => Invocation::Man {
             command: matches

@@ -144,7 +144,7 @@ fn run_makes_a_page_and_resumes() {
     let again = wait_for(lab.command(&[&words[..], &["2", "--resume"]].concat()));
     let text = String::from_utf8_lossy(&again.stdout).into_owned();
     assert!(again.status.success(), "{text}");
-    assert_eq!(turns(&file), 4, "two of the first run, two more");
+    assert_eq!(turns(&file), 4, "two samples of each run");
     assert!(text.contains("| weft event |"), "{text}");
     let page = fs::read_to_string(lab.home.path().join("results/report.html")).unwrap();
     assert!(page.contains("class=\"drawing\"") && page.contains("web-idle"));

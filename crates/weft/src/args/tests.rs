@@ -8,7 +8,7 @@ fn serve(words: &[&str]) -> Layer {
     let words = ["weft", "serve"].iter().chain(words).map(Into::into);
     match read(words) {
         Ok(Invocation::Serve(layer)) => layer,
-        Ok(_) => unreachable!("asked to serve"),
+        Ok(_) => unreachable!("the command is `serve`"),
         Err(error) => panic!("{error}"),
     }
 }

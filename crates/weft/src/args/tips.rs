@@ -214,7 +214,7 @@ mod tests {
             let ours = flags(command.find_subcommand(name).unwrap());
             assert!(ours.len() > 9, "{ours:?}");
             for flag in hints::flags(name).names() {
-                assert!(!ours.iter().any(|own| own == flag), "{name}: {flag} is ours");
+                assert!(!ours.iter().any(|own| own == flag), "{name}: {flag} is a flag of weft");
             }
         }
     }

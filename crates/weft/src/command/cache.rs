@@ -222,7 +222,7 @@ pub(crate) fn typed(line: &str) -> Layer {
     let words = ["weft", "cache"].into_iter().chain(line.split_whitespace());
     match crate::args::read(words.map(Into::into)) {
         Ok(crate::args::Invocation::Cache(typed)) => typed,
-        Ok(_) => unreachable!("it is a cache that is asked for"),
+        Ok(_) => unreachable!("the command is `cache`"),
         Err(error) => panic!("{line}: {error}"),
     }
 }

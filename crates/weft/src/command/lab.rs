@@ -647,7 +647,7 @@ fn runtimes(run: &Run) -> Result<Vec<System>, Failure> {
         System::new(name, version.to_owned(), start)
     };
     let names_of = |experiment| {
-        let experiment = catalog::find(experiment).expect("it is in the catalogue");
+        let experiment = catalog::find(experiment).expect("the experiment is in the catalogue");
         experiment.systems.iter()
     };
     let dispatchers = names_of("dispatch-cost");
@@ -845,7 +845,7 @@ mod tests {
     #[test]
     fn unwritable_folder_before_a_run() {
         let Err(Failure::Running(why)) = writable(Path::new("/dev/null/results")) else {
-            panic!("it was written");
+            panic!("the folder was created");
         };
         assert!(why.contains("/dev/null/results: "), "{why}");
         assert!(why.ends_with("--out DIR puts them elsewhere"), "{why}");
@@ -877,7 +877,7 @@ mod tests {
     #[test]
     fn list_fits_a_terminal() {
         let mut out = Vec::new();
-        list(&mut out).unwrap_or_else(|_| panic!("it cannot be written"));
+        list(&mut out).unwrap_or_else(|_| panic!("the list cannot be written"));
         let text = String::from_utf8(out).unwrap();
         let too_long = text.lines().find(|line| line.chars().count() > COLUMNS);
         assert_eq!(too_long, None);

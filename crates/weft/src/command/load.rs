@@ -147,7 +147,7 @@ fn run_merge(args: &MergeArgs) -> Result<(), Failure> {
             Some(merged) => merged.merge(&outcome).map_err(|error| place(&error))?,
         }
     }
-    let merged = merged.expect("clap demands a file");
+    let merged = merged.expect("clap requires a file");
     let heading =
         Heading { target: format!("{} files", args.files.len()), how: "merged".to_owned() };
     output.finish(&merged, &heading)

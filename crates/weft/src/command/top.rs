@@ -72,10 +72,10 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// If there is no such server. See the exit codes.
 pub(crate) fn run(matches: &ArgMatches, read: ReadServerFlags) -> Result<(), Failure> {
-    let typed = matches.get_one::<String>("server").expect("clap demands it");
+    let typed = matches.get_one::<String>("server").expect("clap requires it");
     let mut watch = Watch {
         target: AdminTarget::find(typed, read).map_err(Failure::Usage)?,
-        interval: *matches.get_one("interval").expect("it has a default"),
+        interval: *matches.get_one("interval").expect("the interval has a default"),
         started: Instant::now(),
     };
     let is_once = matches.get_flag("once");

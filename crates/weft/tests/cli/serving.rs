@@ -46,7 +46,7 @@ impl Served {
     /// Waits for a line on standard error that contains `text`.
     pub(crate) fn expect(&mut self, text: &str) -> String {
         let mut lines = self.said.by_ref().map(Result::unwrap);
-        lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("it never said '{text}'"))
+        lines.find(|line| line.contains(text)).unwrap_or_else(|| panic!("no line has '{text}'"))
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
@@ -203,7 +203,7 @@ fn every_engine_reloads_its_certificate() {
             let reply = get_secure(&served, &first, "/big").unwrap();
             assert!(reply.starts_with(b"HTTP/1.1 200 OK\r\n") && reply.ends_with(&big));
         }
-        let reply = served.try_get("/").expect("an answer in the clear");
+        let reply = served.try_get("/").expect("an unencrypted answer");
         assert!(reply.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{reply}");
         assert!(reply.contains("HTTPS") && !reply.contains("hello"), "{reply}");
 

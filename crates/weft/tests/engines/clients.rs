@@ -62,7 +62,7 @@ pub(super) fn clients_of_proxies_are_logged(engine: &Engine) {
         for cut in header.chunks(20) {
             let before = world.server.counters().receives();
             stream.write_all(cut).unwrap();
-            world.wait_until("it is received", |s| s.counters().receives() > before);
+            world.wait_until("the piece is received", |s| s.counters().receives() > before);
         }
         stream.write_all(PROBE).unwrap();
         assert!(read_all(&mut stream).starts_with(b"HTTP/1.1 "));

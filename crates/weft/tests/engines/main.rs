@@ -369,7 +369,7 @@ fn trickling_a_head_does_not_extend_its_time(engine: &Engine) {
         std::thread::sleep(Duration::from_millis(20));
         stream.write_all(&[*byte]).is_err()
     });
-    assert!(is_ended, "it may trickle for ever");
+    assert!(is_ended, "the head may trickle for ever");
     assert!(start.elapsed() >= Duration::from_millis(300));
 }
 
@@ -470,7 +470,7 @@ fn at_the_limit_accepting_pauses_and_goes_on(engine: &Engine) {
     const LIMIT: usize = 3;
     let world = &World::with(engine, |limits| limits.connections_max = LIMIT);
     let silent: Vec<_> = (0..LIMIT).map(|_| world.connect()).collect();
-    world.wait_until("as many as may be", |s| s.connection_count() == LIMIT);
+    world.wait_until("the limit is reached", |s| s.connection_count() == LIMIT);
     std::thread::scope(|scope| {
         let waiting: Vec<_> = (0..8)
             .map(|_| {

@@ -99,7 +99,7 @@ pub(super) fn input_is_taken_while_output_waits(engine: &Engine) {
     let mut stream = connect(address);
     stream.write_all(&Mux::frame(1, format!("slow {SLOW_COUNT}").as_bytes())).unwrap();
     let mut before = 0;
-    wait_until("it is blocked", &server, || {
+    wait_until("the output is blocked", &server, || {
         let now = server.counters().bytes_sent();
         now > 0 && std::mem::replace(&mut before, now) == now
     });
@@ -108,7 +108,7 @@ pub(super) fn input_is_taken_while_output_waits(engine: &Engine) {
     stream.write_all(&asked.concat()).unwrap();
     let is_duplex = !matches!(engine, Engine::Pipeline(_));
     if is_duplex {
-        wait_until("it hears", &server, || {
+        wait_until("the server receives the requests", &server, || {
             server.counters().bytes_received() == heard + asked.concat().len() as u64
         });
     }

@@ -233,7 +233,7 @@ mod tests {
         fs::write(&file, &whole[..whole.len() - 3]).unwrap();
         let store = empty();
         let Ok(Restored::PutAside { why, aside }) = restore(&store, &file, TIME) else {
-            panic!("it was used")
+            panic!("the file was used")
         };
         assert!(why.contains("cut off") && aside.ends_with("items.refused"), "{why}");
         assert!(aside.exists() && !file.exists());

@@ -360,7 +360,7 @@ mod tests {
             let words = ["load", "idle", "127.0.0.1:9"].iter().chain(words);
             let matches = args::command(String::new()).try_get_matches_from(words)?;
             let Ok(LoadCommand::Idle(args)) = LoadCommand::from_arg_matches(&matches) else {
-                unreachable!("asked for idle");
+                unreachable!("the command is `idle`");
             };
             Ok::<_, clap::Error>(args.common)
         };
@@ -381,7 +381,7 @@ mod tests {
         let knee = RunKind::Knee { first_per_s: 1e3, overload: true };
         assert_eq!(run_kind(&["--knee", "--overload"]), knee);
         assert!(read(&["--knee", "--sweep", "1k"]).is_err());
-        assert!(read(&["--agents", "4"]).is_err(), "who am I, and where are the others?");
+        assert!(read(&["--agents", "4"]).is_err(), "--rank and --rendezvous are missing");
         let words = ["--repeat", "3", "--pause", "20s", "--knee-p99", "5ms"];
         let many = read(&words).unwrap().many;
         let pause = Duration::from_secs(20);

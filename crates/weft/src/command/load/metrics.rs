@@ -126,8 +126,8 @@ mod tests {
         let Ok(bound) = bind_all(&["127.0.0.1:0".parse().unwrap()], &[]) else {
             panic!("a port is free");
         };
-        let port = bound[0].address.port().expect("it is TCP");
-        let Ok(live) = LiveMetrics::at(bound, &plan) else { panic!("it has a thread") };
+        let port = bound[0].address.port().expect("the address is TCP");
+        let Ok(live) = LiveMetrics::at(bound, &plan) else { panic!("the endpoint has a thread") };
         let mut tally = Tally::new(&plan.classes());
         tally.sent = 3;
         tally.classes[0].replies_by_status[2] = 2;

@@ -732,7 +732,7 @@ mod tests {
         let command = args::command(String::new());
         let matches = command.try_get_matches_from(words).unwrap();
         let Ok(LoadCommand::Http(args)) = LoadCommand::from_arg_matches(&matches) else {
-            unreachable!("asked for http");
+            unreachable!("the command is `http`");
         };
         http(&args, 0).map(then)
     }
@@ -757,7 +757,7 @@ mod tests {
         let planned = |flags: &[&str]| {
             load_of(flags, |load| match load.workload {
                 Workload::Http(http) => http.requests_per_connection,
-                _ => unreachable!("asked for http"),
+                _ => unreachable!("the command is `http`"),
             })
         };
         let close = "connection: Upgrade, Close";
@@ -776,7 +776,7 @@ mod tests {
             let load = match LoadCommand::from_arg_matches(&matches) {
                 Ok(LoadCommand::Http(args)) => http(&args, 0).and_then(plan)?,
                 Ok(LoadCommand::Cache(args)) => cache(&args).and_then(plan)?,
-                _ => unreachable!("asked for http or cache"),
+                _ => unreachable!("the command is `http` or `cache`"),
             };
             Ok::<_, String>((load.targets[0].address().unwrap().port(), load.tls))
         };

@@ -166,7 +166,7 @@ fn rules(needs: &Needs) -> BTreeMap<i64, Vec<SeccompRule>> {
 }
 
 fn rule(conditions: &[SeccompCondition]) -> SeccompRule {
-    SeccompRule::new(conditions.to_vec()).expect("it has conditions")
+    SeccompRule::new(conditions.to_vec()).expect("the rule has conditions")
 }
 
 fn is(argument: u8, value: u64) -> SeccompCondition {

@@ -74,7 +74,7 @@ pub(super) fn restrict(needs: &Needs) -> Result<Granted, String> {
             rules,
             _pinned: pinned,
         }),
-        _ => unreachable!("it is enforced and therefore available"),
+        _ => unreachable!("an enforced Landlock is available"),
     }
 }
 

@@ -62,7 +62,7 @@ impl Handle {
     /// Replaces hosts and configuration for all further requests. Counters keep their values.
     ///
     /// # Errors
-    /// Those of [`Handle::new`]; the old hosts and configuration then stay.
+    /// Same as [`Handle::new`]; the old hosts and configuration then stay.
     pub fn reload(
         &self,
         hosts: impl Into<Hosts>,

@@ -296,7 +296,7 @@ mod tests {
         let mut client = Client::new();
         let tail = 3 * PATHS_MAX;
         for number in 0..100 * tail {
-            // The second goes on, so each reply is counted.
+            // The second advances, so each reply is counted.
             let second = number as u64 / 100;
             let path = if number % 10 == 0 { "/hot".into() } else { format!("/{}", number % tail) };
             client.ask(second, &path, 1);

@@ -206,7 +206,7 @@ impl Site {
     /// reused.
     ///
     /// # Errors
-    /// Those of [`Site::open`].
+    /// Same as [`Site::open`].
     pub fn open_after(old: &Site, config: SiteConfig) -> Result<Site, ConfigError> {
         Site::open_with(config, None, Arc::clone(&old.cache.roots))
     }
@@ -215,7 +215,7 @@ impl Site {
     /// about them. Rules and passwords that several of these sites share are held once.
     ///
     /// # Errors
-    /// Those of [`Site::open`].
+    /// Same as [`Site::open`].
     pub fn open_beside(other: &Site, config: SiteConfig) -> Result<Site, ConfigError> {
         Site::open_with(config, Some(other), Arc::clone(&other.cache.roots))
     }

@@ -345,7 +345,7 @@ fn body_is_discarded_within_its_limit() {
     assert!(world.count("weft_http_request_body_bytes_total", "") >= 2001);
 }
 
-/// Also after a reply without a body: a client that has used its window would wait forever.
+/// This includes replies without a body: a client that has used its window would wait forever.
 #[test]
 fn the_rest_of_a_refused_body_is_reset() {
     let world = World::with(ServiceConfig {

@@ -95,7 +95,7 @@ impl Site {
         match read {
             Ok(()) => {}
             Err(Miss::WouldBlock) => return Err(Miss::WouldBlock),
-            // Not the page's fault.
+            // The page itself is not at fault.
             Err(Miss::OutOfDescriptors | Miss::Failed(503, _)) => {}
             Err(Miss::BeingWritten(_)) => {
                 let soon_ns = moment.ns + CHECK_AGAIN_MIN.as_nanos() as u64;

@@ -170,7 +170,7 @@ impl Holdings {
         };
         let kept = self.pages.admit(id, weight, &victims);
         for &victim in victims.iter().filter(|_| kept) {
-            // Its entry says "keep": close it, so that it is reopened without.
+            // The victim's entry has the "keep" flag: close it, so that it is reopened without.
             if self.files.contains(victim) {
                 self.take_entry(table, victim, &mut garbage);
             }
@@ -182,7 +182,7 @@ impl Holdings {
     pub(super) fn limit_pages(&mut self, table: &Table, limit: u64, sketch: &Sketch) -> Garbage {
         let mut garbage = Garbage::default();
         for victim in self.pages.set_limit(limit, sketch) {
-            // Its entry says "keep": close it, so that it is reopened without.
+            // The victim's entry has the "keep" flag: close it, so that it is reopened without.
             if self.files.contains(victim) {
                 self.take_entry(table, victim, &mut garbage);
             }

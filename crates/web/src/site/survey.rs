@@ -86,7 +86,7 @@ impl Site {
             let survey = self.with_descriptors(blocking, || self.survey(look, key.path))?;
             return Ok(self.enroll(key, survey, &root, None, moment));
         };
-        // Only from the second request on, so that files requested once are evicted first.
+        // Counts from the second request on, so that files requested once are evicted first.
         known.refer();
         if !self.is_record_due(&known, moment) {
             return Ok(known);

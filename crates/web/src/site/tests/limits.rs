@@ -260,8 +260,8 @@ fn cold_file_enters_memory_on_repeat() {
         Found::WouldBlock => return,
         found => entry_of(found),
     };
-    // Not the first time (but tmpfs has no cold data), yet the second time: found if the kernel has
-    // read ahead since, else loaded.
+    // The first request does not find it in memory (except on tmpfs, which has no cold data). The
+    // second one does if the kernel has read ahead, or else loads it.
     assert!(is_in_memory(&once) || is_in_memory(&world.entry("/cold.txt")));
     assert_eq!(text_of(&entry_of(world.find("/cold.txt", &[]))), "cold");
 }

@@ -358,7 +358,7 @@ fn passwords_have_2048_bytes_at_most() {
         let then = sent.clone() + &log_in("user secret") + "version\r\n";
         let expected = format!("{reply}STORED\r\nVERSION TEST\r\n");
         let expected = match reply {
-            // Then `set` stores an item, and replies as usual.
+            // The log-in is then a normal `set`, which stores an item.
             "STORED\r\n" => "STORED\r\nSTORED\r\nVERSION TEST\r\n".to_owned(),
             _ => expected,
         };

@@ -1,6 +1,6 @@
 //! Listings of all items, of any length: `lru_crawler metadump` and `mgdump`, `stats cachedump`.
-//! They are made in pieces: the walk runs as [`Work`](session::Work), off the processor, because a
-//! class may have few items and the table millions; lines found are put into the outbox between
+//! A listing is made in pieces: the walk runs as [`Work`](session::Work), off the processor, because
+//! a class may have few items and the table millions; lines found are put into the outbox between
 //! pieces.
 
 use std::fmt::Write as _;

@@ -281,7 +281,7 @@ impl Tls {
     /// certificates stay.
     ///
     /// # Errors
-    /// Those of [`Tls::open`].
+    /// Same as [`Tls::open`].
     pub fn plan(&self, mut options: TlsOptions) -> Result<TlsPlan, String> {
         let old = self.files();
         options.managed.clone_from(&old.options.managed);

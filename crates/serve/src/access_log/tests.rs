@@ -68,7 +68,7 @@ fn line_is_written_within_the_flush_interval() {
     let world = open(&Options::default());
     world.log.write(b"line\n");
     eventually("the line is not written", || !world.text().is_empty());
-    // And again, once the writer sleeps.
+    // Repeat, once the writer sleeps.
     world.log.write(b"line\n");
     eventually("the second line is not written", || world.text() == "line\nline\n");
 }

@@ -790,7 +790,7 @@ impl<S: Session> Machine<S> {
             return self.settle(now);
         }
         self.state = match self.state {
-            // Between requests, work is only waited for while the peer is there.
+            // Between requests, the connection waits for work only while the peer is connected.
             State::Duplex { .. } if self.may_work() && self.phase != Phase::Idle => self.state,
             State::Receive
             | State::Duplex { has_more: false }

@@ -102,7 +102,7 @@ impl<L, O> AcceptPool<L, O> {
     /// makes of each bound socket.
     ///
     /// # Errors
-    /// Those of `listen`.
+    /// Same as `listen`.
     pub(crate) fn new(
         start: Start<O>,
         listen: impl Fn(&Bound) -> io::Result<L>,

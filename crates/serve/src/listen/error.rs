@@ -95,7 +95,7 @@ fn in_use(tried: SocketAddr) -> String {
         Some((_, holder)) => {
             format!("the port is in use by {holder}; stop it or choose another port")
         }
-        // Or by a connection: the kernel takes ports for them from net.ipv4.ip_local_port_range.
+        // A connection may use it: the kernel gives them ports of net.ipv4.ip_local_port_range.
         None => format!(
             "the port is in use, by another user's process or as the local port of a connection; \
              `sudo ss -tanp 'sport = :{port}'` shows which: stop it or choose another port"

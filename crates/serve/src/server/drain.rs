@@ -71,7 +71,7 @@ impl Server {
         }
         let ours = || self.own_listeners();
         // Stop queueing first: connections that are still in the queue when it closes are reset.
-        // Then give those in it time to be accepted.
+        // Then leave time to accept them.
         ours().for_each(Bound::stop_queueing);
         let deadline = deadline.min(Instant::now() + QUEUE_PATIENCE_MAX);
         self.wait_for_handshakes(deadline.min(Instant::now() + handshake_patience(ours())));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     /// An idle client sends nothing, and its waiting fiber or thread is not woken before the drain
-    /// closes it. Its session is told of the drain even so, and its last words arrive.
+    /// closes it. Its session is still told of the drain, and its final output arrives.
     #[test]
     fn an_idle_session_hears_of_a_drain() {
         let fibers = |backend| Engine::Fiber { processors: 1, backend };
@@ -294,7 +294,7 @@ mod tests {
             let server = Server::start(settings, |_: Opening<'_>| Echo).unwrap();
             let name = format!("{server:?}");
             let connect = || UnixStream::connect(&path).unwrap();
-            // They make others wait until the drain closes them.
+            // Idle connections hold the places until the drain closes them.
             let idle = [connect(), connect()];
             let mut waiting = [(); 8].map(|()| connect());
             for client in &mut waiting {

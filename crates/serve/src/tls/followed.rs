@@ -49,7 +49,7 @@ impl<T> Followed<T> {
     /// Reads files.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// Same as `read`.
     pub(super) fn open(
         files: Vec<PathBuf>,
         read: impl FnOnce() -> Result<T, String>,

@@ -45,7 +45,7 @@ impl<S: Session + 'static> Connection<S> {
         // A connection that has waited for a turn of its session has one now. The next one comes
         // after other connections.
         let mut has_turn = matches!(self.waits, Wait::Turn);
-        // Its long operations are not postponed then either.
+        // In its turn, its long operations are not postponed either.
         let long_until = (!has_turn).then_some(context.long_until);
         let waits = take_steps(|| match self.step(context, admission, &mut has_turn, long_until) {
             Break(waits) if waits.is_over(context.now) => {

@@ -354,7 +354,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
         slot.insert(Box::new(Connection {
             machine,
             socket: Socket::new(accepted.socket, self.poller.trusts_short_reads()),
-            // Its long operations are postponed like those of others.
+            // A new connection has no turn yet: its long operations can be postponed.
             waits: Wait::Thread,
             peer: accepted.peer,
             listener: accepted.listener,

@@ -251,7 +251,7 @@ fn a_busy_session_leaves_turns_to_others() {
             });
             let mut neighbour = world.connect();
             (0..50).for_each(|_| exchange(&mut neighbour));
-            // Its end is noticed, and the server's.
+            // The loop notices the end of the neighbour, and of the server.
             drop(neighbour);
             world.wait_until("the neighbour has left", || {
                 world.events.loops.connection_count() == 4

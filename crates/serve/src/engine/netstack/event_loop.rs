@@ -531,7 +531,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             machine: None,
             retransmit: RetransmitBuffer::default(),
             file: FileReader::default(),
-            // Its long operations are postponed like those of others.
+            // A new connection has no turn yet: its long operations can be postponed.
             waits: Wait::Thread,
             listener,
             is_queued: false,

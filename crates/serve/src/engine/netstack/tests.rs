@@ -468,7 +468,7 @@ fn a_lost_device_is_retried_with_back_off() {
     for _ in 0..20 {
         world.event_loop.turn();
         let pause = world.event_loop.device_pause;
-        // Only a timer may end it early.
+        // Only a timer may shorten the pause.
         let patience = world.event_loop.patience();
         assert!((ms(1)..=pause).contains(&patience), "{patience:?}");
         pauses.push(pause);

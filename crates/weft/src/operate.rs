@@ -289,7 +289,7 @@ pub(crate) fn open(
 /// that the configuration names.
 ///
 /// # Errors
-/// Those of `bind`.
+/// Same as `bind`.
 pub(crate) fn listeners(
     inherited: Vec<Inherited>,
     listen_is_default: bool,

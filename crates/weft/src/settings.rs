@@ -136,7 +136,7 @@ pub(crate) enum Default {
     Text(&'static str),
     /// Derived later; the text describes how.
     Derived(&'static str),
-    /// Nothing.
+    /// No value.
     Nothing,
 }
 

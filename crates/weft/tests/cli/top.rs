@@ -168,7 +168,7 @@ fn restart_is_survived() {
     let served = start();
     assert!(lines.by_ref().any(|line| line["server"] == "serve"));
     drop((served, lines));
-    // Its output is closed, which ends it.
+    // `weft top` ends because its output is closed.
     assert!(watching.wait().unwrap().success());
 }
 

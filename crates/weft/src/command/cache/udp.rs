@@ -59,7 +59,7 @@ fn replies(session: &mut Session, request: &[u8]) -> Vec<u8> {
         }
         match received.next {
             Next::Flush => {}
-            // Not of `watch`, which is refused over UDP.
+            // This work is never for `watch`, which is refused over UDP.
             Next::Work => drop(fiber::offload(|| work_here(session, Now::read(), &mut out))),
             Next::Receive(_) | Next::Duplex { .. } | Next::Close | Next::Linger => return reply,
         }

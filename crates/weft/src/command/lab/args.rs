@@ -23,7 +23,7 @@ pub(crate) fn command() -> Option<Command> {
 /// Parses its arguments.
 ///
 /// # Errors
-/// Those of clap.
+/// Errors of clap.
 pub(crate) fn typed(matches: &ArgMatches) -> Result<LabCommand, clap::Error> {
     LabCommand::from_arg_matches(matches)
 }

@@ -66,7 +66,7 @@ impl ProgressLine {
     /// Prints a line to standard output, above the bar.
     ///
     /// # Errors
-    /// Those of standard output.
+    /// Errors of standard output.
     pub(super) fn print(&self, line: &str) -> io::Result<()> {
         let print = || writeln!(io::stdout(), "{line}");
         if self.bar.is_hidden() { print() } else { self.bar.suspend(print) }

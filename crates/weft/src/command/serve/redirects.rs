@@ -69,7 +69,7 @@ fn text_of(path: &Path) -> Result<String, String> {
 /// The source of the rule with this number, with the line if it is a file.
 ///
 /// # Errors
-/// Those of [`read`].
+/// Same as [`read`].
 pub(super) fn place(
     sources: &[RedirectSource],
     rule: usize,

@@ -67,7 +67,7 @@ impl AlternateScreen {
     /// Shows these lines in one write, without an empty screen in between.
     ///
     /// # Errors
-    /// Those of standard output.
+    /// Errors of standard output.
     pub(super) fn show(&self, lines: &[String]) -> io::Result<()> {
         put(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))
     }

@@ -676,7 +676,7 @@ fn late_work_ends_at_a_reply() {
         b"GET /private/ HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRhOmxvdmVsYWNl\r\n\r\n";
     let mut session = world.session();
     let mut out = Outbox::new();
-    let mut now = session::Now::read();
+    let mut now = Now::read();
     let mut later = || {
         now.monotonic += Duration::from_secs(10);
         now

@@ -46,6 +46,8 @@ const (
 	// Frames that wait to be sent: more than a window.
 	queueLen = 4096
 	patience = 30 * time.Second
+	// Time for which the host stays after its last connection, as TIME-WAIT has it.
+	timeWait = 2 * time.Second
 )
 
 var (
@@ -75,6 +77,10 @@ func main() {
 	}
 	if err := does(host, flag.Args()[2:]); err != nil {
 		log.Fatal(err)
+	}
+	if *loss > 0 {
+		// The last FIN or its acknowledgement may be lost: the peer sends it again, and needs an answer to count its connection as ended.
+		time.Sleep(timeWait)
 	}
 	is := host.Stats().TCP
 	fmt.Printf("lost %d retransmitted %d by_sack %d\n", w.lost.Load(), is.Retransmits.Value(), is.SACKRecovery.Value())

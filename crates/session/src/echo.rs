@@ -79,7 +79,7 @@ mod tests {
         let line = "x".repeat(LINE_LEN_MAX);
         let received = Echo.receive(line.as_bytes(), Now::read(), &mut out);
         assert_eq!(received.next, Next::Receive(Phase::Head));
-        // What was used before it does not count.
+        // Bytes of earlier lines do not count.
         let two = format!("one\n{line}");
         let received = Echo.receive(two.as_bytes(), Now::read(), &mut out);
         assert_eq!((received.used, received.next), (4, Next::Receive(Phase::Head)));

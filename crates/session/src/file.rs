@@ -45,17 +45,16 @@ pub struct SharedFile {
     /// True if the file is sent as read, whatever is written to it meanwhile.
     is_moving: bool,
     direct: OnceLock<Option<OwnedFd>>,
-    /// Time at which a driver last saw the whole file in the page cache, in milliseconds since the
-    /// first such check; 0 is never. And the first time since which it was seen there each time.
+    /// Times in milliseconds since the first check, 0 for never: the last check that found the
+    /// whole file in the page cache, and the first of an unbroken series of such checks.
     seen_cached_ms: AtomicU64,
     cached_since_ms: AtomicU64,
     first_check: OnceLock<Instant>,
 }
 
-/// Divisor and bounds: a file that has been in the page cache for some time is believed to be there
-/// for half of that without another look. The kernel evicts pages that have not been used for
-/// seconds; under pressure, new ones earlier. (If it ever is not there, one request waits for the
-/// disk with the processor.)
+/// Divisor and bounds: a file found in the page cache over some time is assumed to stay there for
+/// half of that time. The kernel evicts pages that have not been used for seconds; under pressure,
+/// newer ones earlier. (After a wrong guess, one request blocks its processor on the disk.)
 const CACHED_PART: u64 = 2;
 const CACHED_AGE_MIN_MS: u64 = 50;
 const CACHED_AGE_MAX_MS: u64 = 1_000;
@@ -104,7 +103,7 @@ impl SharedFile {
     /// Takes an open file and notes its stamp (one `fstat(2)`).
     ///
     /// # Errors
-    /// What `fstat(2)` reports.
+    /// Errors of `fstat(2)`.
     pub fn new(fd: OwnedFd) -> io::Result<SharedFile> {
         let stat = rustix::fs::fstat(&fd)?;
         Ok(SharedFile {
@@ -147,7 +146,7 @@ impl SharedFile {
     /// file is always unchanged.
     ///
     /// # Errors
-    /// What `fstat(2)` reports.
+    /// Errors of `fstat(2)`.
     pub fn is_unchanged(&self) -> io::Result<bool> {
         if self.is_moving {
             return Ok(true);
@@ -247,12 +246,12 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         let mode = std::fs::Permissions::from_mode(0o640);
         std::fs::set_permissions(file.path(), mode).unwrap();
-        assert!(shared.is_unchanged().unwrap(), "another mode alone");
+        assert!(shared.is_unchanged().unwrap(), "only the mode changed");
         let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         let link = file.path().with_extension("link");
         std::fs::hard_link(file.path(), &link).unwrap();
-        assert!(shared.is_unchanged().unwrap(), "another name alone");
+        assert!(shared.is_unchanged().unwrap(), "only a name was added");
         std::fs::remove_file(link).unwrap();
         let shared = SharedFile::try_from(file.reopen().unwrap()).unwrap();
         std::thread::sleep(Duration::from_millis(20));
@@ -305,13 +304,13 @@ mod tests {
         shared.note_cached(true, start);
         assert!(shared.was_cached(at(49)));
         assert!(!shared.was_cached(at(50)));
-        // Believed for longer and longer, up to a second.
+        // The longer the file stays cached, the longer a check is believed, up to a second.
         for ms in (0..).step_by(50).take(400) {
             shared.note_cached(true, at(ms));
         }
         assert!(shared.was_cached(at(19_950 + 999)));
         assert!(!shared.was_cached(at(19_950 + 1_000)));
-        // After a pause it is as new.
+        // After a pause the trust begins anew.
         shared.note_cached(true, at(30_000));
         assert!(!shared.was_cached(at(30_050)));
         shared.note_cached(true, at(31_000));
@@ -325,7 +324,7 @@ mod tests {
     /// Opening by descriptor and by name agree on whether the file system has direct I/O.
     #[test]
     fn direct_fd_is_the_same_inode() {
-        // On a disk, which the folder of temporary files need not be.
+        // On a disk: the temporary directory may lie on a tmpfs.
         let program = std::env::current_exe().unwrap();
         let file = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
         let flags = OFlags::RDONLY | OFlags::DIRECT;

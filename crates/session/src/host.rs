@@ -1,4 +1,4 @@
-//! Names of hosts, as a request or a TLS handshake has them, and values found by them.
+//! Host names of requests and TLS handshakes, and an index of values by host name.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,7 +20,7 @@ impl HostName {
         &self.0
     }
 
-    /// True if it stands for every name below a name.
+    /// True for a wildcard, which stands for every name below a name.
     pub fn is_wildcard(&self) -> bool {
         self.0.starts_with('*')
     }
@@ -73,7 +73,7 @@ impl FromStr for HostName {
 /// Longest name. RFC 1035 3.1
 const NAME_LEN_MAX: usize = 253;
 
-/// Name in a `Host` field in the form in which names are compared; `None` if it is none.
+/// Normalizes the name in a `Host` field for comparison; `None` if it is not a valid name.
 fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b [u8]> {
     if let Some(rest) = field.strip_prefix(b"[") {
         let (address, port) = rest.split_at(memchr::memchr(b']', rest)?);
@@ -97,8 +97,8 @@ fn compared<'b>(field: &[u8], buffer: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b 
     Some(lower)
 }
 
-/// Name and port (with its colon, if there is one) in a `Host` field, for an address; `None` if
-/// there is a character that no name has.
+/// Name and port (with its colon, if there is one) in a `Host` field, for an address; `None` if a
+/// character is not allowed in a name.
 pub fn name_and_port(field: &[u8]) -> Option<(String, &[u8])> {
     let mut buffer = [0; NAME_LEN_MAX];
     let name = std::str::from_utf8(compared(field, &mut buffer)?).ok()?.to_owned();
@@ -111,7 +111,7 @@ pub fn name_and_port(field: &[u8]) -> Option<(String, &[u8])> {
     Some((name, port.map_or(b"", |at| &field[at..])))
 }
 
-/// True for nothing, and for a colon and digits. RFC 3986 3.2.3
+/// True for an empty text, and for a colon and digits. RFC 3986 3.2.3
 fn is_port(text: &[u8]) -> bool {
     match text {
         [] => true,
@@ -120,12 +120,12 @@ fn is_port(text: &[u8]) -> bool {
     }
 }
 
-/// Index of values by the name of a host: a name is found in one step, a name under a wildcard in
-/// one more for each of its labels.
+/// Index of values by host name: an exact name takes one look-up, a wildcard one more for each
+/// label.
 #[derive(Debug)]
 pub struct HostIndex<T> {
     whole: HashMap<Box<[u8]>, T, RandomState>,
-    /// By what stands behind `*.`.
+    /// Values of wildcards, by the name behind `*.`.
     suffixes: HashMap<Box<[u8]>, T, RandomState>,
 }
 
@@ -136,7 +136,7 @@ impl<T> Default for HostIndex<T> {
 }
 
 impl<T> HostIndex<T> {
-    /// Adds the value of a name; false if the name has one, which stays.
+    /// Adds the value of a name; if the name already has one, keeps that and returns false.
     pub fn add(&mut self, name: &HostName, value: T) -> bool {
         let entry = match name.0.strip_prefix("*.") {
             Some(suffix) => self.suffixes.entry(suffix.as_bytes().into()),
@@ -147,7 +147,7 @@ impl<T> HostIndex<T> {
         is_new
     }
 
-    /// The value of the name in a `Host` field. Of wildcards, the longest.
+    /// The value of the name in a `Host` field, or of the longest wildcard that fits.
     pub fn find(&self, field: &[u8]) -> Option<&T> {
         let mut buffer = [0; NAME_LEN_MAX];
         let name = compared(field, &mut buffer)?;

@@ -21,7 +21,7 @@
 //! | `Duplex(phase, has_more)` | sends what is in the outbox, shows input as it comes meanwhile, and the session again once it is half empty |
 //! | `Work` | sends what is in the outbox, then runs the session's [`Work`] where blocking is allowed, and hands it back |
 //! | `Close` | sends what is in the outbox and closes |
-//! | `Linger` | the same, but goes on reading for a while, so that the peer gets to see the reply |
+//! | `Linger` | the same, but keeps reading for a while, so that the peer gets to see the reply |
 //!
 //! The input is borrowed, so it may lie anywhere: in a buffer of the thread, or in one that
 //! io_uring picked. Unused input is shown again, with more behind it. A long request body need not
@@ -29,7 +29,7 @@
 //! its own buffer ([`Session::body_buffer`]), into which the bytes are received without a copy.
 //!
 //! A session never blocks. What may block is a value of its own, [`Session::Work`], which owns what
-//! it needs: the driver runs it elsewhere, while the session may go on, and hands it back.
+//! it needs: the driver runs it elsewhere, while the session may continue, and hands it back.
 //!
 //! [`Echo`] is the smallest real session; the smallest full-duplex one is in `tests/mux`.
 //! [`replay`] is the test harness for all sessions: it delivers a conversation whole, byte by

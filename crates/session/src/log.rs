@@ -19,20 +19,20 @@ pub struct Log {
     filled: Vec<u8>,
     /// Length in the line that is being written.
     body_len: Option<BodyLen>,
-    /// Ends of all output so far, and of what was sent of it.
+    /// Offsets in all output: the end of the queued bytes, and of the sent ones.
     put_until: u64,
     sent_until: u64,
 }
 
-/// Parts of a line that are known when its reply has been sent, or could not be.
+/// Parts of a line that are known only once its reply was sent or has failed.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
-    /// Offset of the time, which has no text yet.
+    /// Offset in `text` at which the time is inserted.
     at: usize,
     body_len: BodyLen,
     /// End of the reply in all output.
     end: u64,
-    /// Bytes of the body that were never put out.
+    /// Bytes of the body that were never queued.
     left: u64,
 }
 
@@ -45,7 +45,7 @@ struct BodyLen {
     len: u64,
 }
 
-/// Capacity in bytes that an empty log keeps allocated, for lines as they are and as they go.
+/// Capacity in bytes that an empty log keeps allocated in each of its buffers.
 const KEPT_CAPACITY: usize = 16 * 1024;
 
 impl Log {
@@ -68,13 +68,13 @@ impl Log {
         self.gaps.push(Gap { at, body_len, end: self.put_until, left: 0 });
     }
 
-    /// Notes the end of all output so far, which is that of the next line's reply.
+    /// Notes the end of all output so far: the end of the next line's reply.
     #[inline]
     pub(crate) fn note_put(&mut self, until: u64) {
         self.put_until = until;
     }
 
-    /// Notes the end of what was sent.
+    /// Notes the end of the sent bytes.
     #[inline]
     pub(crate) fn note_sent(&mut self, until: u64) {
         self.sent_until = until;
@@ -91,8 +91,8 @@ impl Log {
         Some(HeldLine { text, gap })
     }
 
-    /// Puts a line behind the others: its reply has ended. `left` bytes of its body were never put
-    /// out.
+    /// Appends a line that was held until its reply ended. `left` bytes of the body were never
+    /// queued.
     pub fn put_held(&mut self, line: &HeldLine, left: u64) {
         let start = self.text.len();
         let mut gap = Gap { end: self.put_until, left, ..line.gap };
@@ -102,7 +102,7 @@ impl Log {
         self.text.extend_from_slice(&line.text);
     }
 
-    /// Bytes of lines that wait.
+    /// Bytes of queued lines.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.text.len()
@@ -281,7 +281,7 @@ mod tests {
         let lines = "reply 0 0.000000\nreply 200 0.000000\nreply 0 0.000000\nreply 0 0.000000\n";
         assert_eq!(String::from_utf8(seen).unwrap(), lines);
 
-        // Of a body that is held, what was never put out is missing as well.
+        // The part of a held body that was never queued is missing as well.
         log.text().extend_from_slice(b"held ");
         log.put_body_len(1000);
         log.text().push(b' ');

@@ -11,7 +11,7 @@ const V4_AT: u8 = 96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpNetwork {
     bits: u128,
-    /// An IPv4 network has 96 or more.
+    /// Prefix length in bits. An IPv4 network has 96 or more.
     len: u8,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for IpNetwork {
     }
 }
 
-/// A set of networks, and peers of Unix sockets if they belong to it.
+/// A set of networks, which may include the peers of Unix sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     /// The networks.
@@ -98,7 +98,7 @@ impl Networks {
 pub struct PrefixLen {
     /// 32 by default: each address by itself.
     pub v4: u8,
-    /// 64 by default: what one subscriber has at least. RFC 6177
+    /// 64 by default: the least that one subscriber gets. RFC 6177
     pub v6: u8,
 }
 

@@ -111,17 +111,17 @@ impl Outbox {
         self.fill_len() >= self.watermark || self.parts.len() >= PARTS_MAX
     }
 
-    /// True if at most half of the outbox is in use: a session with more to say may go on.
+    /// True if at most half of the outbox is in use: a session with more replies may continue.
     pub fn is_half_empty(&self) -> bool {
         self.fill_len() <= self.watermark / 2 && self.parts.len() <= PARTS_MAX / 2
     }
 
-    /// True if twice as much is queued as fills the outbox. Then no more input is taken.
+    /// True at twice the limits of a full outbox. Then no more input is taken.
     pub fn is_overfull(&self) -> bool {
         self.fill_len() >= 2 * self.watermark || self.parts.len() >= 2 * PARTS_MAX
     }
 
-    /// Bytes left to send, or of lines of the log that wait for that, whichever are more.
+    /// Bytes left to send, or bytes of queued log lines, whichever is more.
     #[inline]
     fn fill_len(&self) -> u64 {
         self.queued_len.max(self.log.as_ref().map_or(0, Log::len) as u64)
@@ -132,7 +132,7 @@ impl Outbox {
         self.watermark < WATERMARK
     }
 
-    /// Copies small bytes behind what is queued.
+    /// Copies small bytes behind the queued ones.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -186,7 +186,7 @@ impl Outbox {
         self.replies += 1;
     }
 
-    /// Marks the end of a reply to what was `asked` then. For sessions in
+    /// Marks the end of a reply to a request of time `asked`. For sessions in
     /// [`Next::Duplex`](crate::Next::Duplex), whose outbox may never run empty: each reply is timed
     /// until its own last byte is sent.
     pub fn end_reply_since(&mut self, asked: Instant) {
@@ -276,7 +276,7 @@ impl Outbox {
         self.reclaim();
     }
 
-    /// Removes everything: the connection is gone.
+    /// Removes everything: the connection has ended.
     pub fn clear(&mut self) {
         self.parts.clear();
         self.queued_len = 0;
@@ -640,11 +640,11 @@ mod tests {
         assert!(out.is_half_empty());
         out.consume(5);
         out.take_sent(now, false, |_| (), |lines| assert_eq!(lines.len(), 1008));
-        assert!(out.allocated_len() < 200 * 1024, "{} are kept", out.allocated_len());
+        assert!(out.allocated_len() < 200 * 1024, "{} bytes are kept", out.allocated_len());
         (0..100).for_each(|_| reply(&mut out));
         out.clear();
-        out.take_log(|_| Duration::ZERO, |_| panic!("the connection is gone"));
-        assert!(out.allocated_len() < 200 * 1024, "{} are kept", out.allocated_len());
+        out.take_log(|_| Duration::ZERO, |_| panic!("the connection has ended"));
+        assert!(out.allocated_len() < 200 * 1024, "{} bytes are kept", out.allocated_len());
     }
 
     #[test]

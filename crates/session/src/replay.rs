@@ -82,7 +82,7 @@ pub struct Replayed {
 const CUTTINGS: u64 = 32;
 
 /// Replays `script` against a new session each time: whole, byte by byte, and cut at seeded random
-/// places. Returns what came of it, so that a test can look closer.
+/// places. Returns the result for further checks.
 ///
 /// # Panics
 /// If two cuttings differ, or the replies are not what the script expects. The message names the
@@ -91,11 +91,11 @@ pub fn replay<S: Session>(open: impl Fn() -> S, script: &Script) -> Replayed {
     replay_sorted(open, script, <[u8]>::to_vec)
 }
 
-/// The same for replies whose order is not promised (those of the streams of one connection): they
-/// are compared as `sort` puts them.
+/// Replays as [`replay`], for replies whose order is not promised (streams of one connection):
+/// `sort` puts them in order before they are compared.
 ///
 /// # Panics
-/// As [`replay`].
+/// Like [`replay`].
 pub fn replay_sorted<S: Session>(
     open: impl Fn() -> S,
     script: &Script,
@@ -212,7 +212,7 @@ struct Replay<S: Session> {
     out: Outbox,
     peer: Peer,
     away: Away<S::Work>,
-    /// The session has more to say, and the outbox was too full.
+    /// True if the session has more output and the outbox was too full.
     has_more: bool,
 }
 
@@ -221,7 +221,7 @@ impl<S: Session> Replay<S> {
         self.peer.replayed.closed
     }
 
-    /// Shows the session what is held.
+    /// Shows the session the input held so far.
     fn show(&mut self) -> Next {
         let received = (self.session).receive(&self.held, test_now(), &mut self.out);
         let Received { used, next } = received;
@@ -254,9 +254,9 @@ impl<S: Session> Replay<S> {
                 }
                 Next::Work => {
                     let work = self.session.take_work();
-                    let work = work.expect("a session that waits for work has some");
+                    let work = work.expect("a session that waits for work has handed out some");
                     self.away.works.push_back(work);
-                    let back = self.away.take().expect("one was put there");
+                    let back = self.away.take().expect("work is out");
                     match self.bring_back(back) {
                         Next::Receive(_) | Next::Duplex { .. } if !self.held.is_empty() => {
                             self.show()
@@ -284,7 +284,7 @@ impl<S: Session> Replay<S> {
         (self.session).handle_worked(work, test_now(), &mut self.out)
     }
 
-    /// Puts what it can into the session's own buffer, as a driver does; returns what is left.
+    /// Fills the session's own buffer, as a driver does; returns the bytes that are left.
     fn fill_body_buffer<'a>(&mut self, mut piece: &'a [u8], phase: &mut Phase) -> &'a [u8] {
         while *phase == Phase::Body && !piece.is_empty() {
             let buffer = self.session.body_buffer();
@@ -301,7 +301,7 @@ impl<S: Session> Replay<S> {
     }
 }
 
-/// Work that is out.
+/// Work that was handed out and has not come back.
 struct Away<W> {
     works: VecDeque<W>,
     /// If set, work comes back in any order, and some of it late.
@@ -309,7 +309,7 @@ struct Away<W> {
 }
 
 impl<W> Away<W> {
-    /// Takes one that is done.
+    /// Takes one finished work.
     fn take(&mut self) -> Option<W> {
         let len = self.works.len() as u64;
         let at = match &mut self.order {
@@ -319,7 +319,7 @@ impl<W> Away<W> {
         self.works.remove(at)
     }
 
-    /// The same, or none yet.
+    /// Takes one finished work, or none if all of it is late.
     fn take_some(&mut self) -> Option<W> {
         let is_late = self.order.as_mut().is_some_and(|random| random.below(2) == 0);
         if is_late { None } else { self.take() }
@@ -334,7 +334,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Takes what is in the outbox, or its beginning.
+    /// Takes the outbox's output, or the beginning of it.
     fn take(&mut self, out: &mut Outbox) {
         while let Some(chunk) = out.front() {
             let partial = self.partial.as_mut();
@@ -386,7 +386,7 @@ fn assert_same(cut: &str, got: &[u8], expected: &[u8]) {
     }
 }
 
-/// Bytes for a message of a test: the first 4 KiB, escaped, a line for a line.
+/// Formats bytes for a test's message: the first 4 KiB, escaped, one line for each line.
 pub fn show(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 4096;
     let text = bytes[..bytes.len().min(SHOWN_MAX)].escape_ascii().to_string();
@@ -398,7 +398,7 @@ pub fn show(bytes: &[u8]) -> String {
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number, from 0 up to and without `limit`.
+    /// The next number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!((&replayed.replied[..], replayed.closed), (&b"a\nbye\n"[..], true));
     }
 
-    /// Replies to each piece that it is shown with its length.
+    /// Replies to each piece of input with its length.
     struct Lengths;
 
     impl Session for Lengths {

@@ -5,7 +5,7 @@ use crate::outbox::Outbox;
 
 /// One protocol conversation with one peer.
 ///
-/// `Send`, because a driver may go on with it on another kernel thread.
+/// `Send`, because a driver may continue it on another kernel thread.
 pub trait Session: Send {
     /// Work of this protocol that may block: opening a file whose directory entry is not in memory,
     /// verifying a password. [`NoWork`] for a protocol that never blocks.
@@ -22,27 +22,27 @@ pub trait Session: Send {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received;
 
     /// Hands out work, which the driver runs where blocking is allowed. Called once after
-    /// [`Next::Work`], which promises some; after each [`Next::Duplex`] until it returns `None`,
-    /// or the driver runs as much of this connection as it may.
+    /// [`Next::Work`], which promises some. After each [`Next::Duplex`] called until it returns
+    /// `None` or the connection has as much work running as it may.
     fn take_work(&mut self) -> Option<Self::Work> {
         None
     }
 
-    /// Takes work back that was run. Several may be out at a time after [`Next::Duplex`], and come
-    /// back in any order. After the end of the conversation they do not come back.
+    /// Takes back finished work. Several may be out at a time after [`Next::Duplex`], and come back
+    /// in any order. After the end of the conversation they do not come back.
     fn handle_worked(&mut self, work: Self::Work, now: Now, out: &mut Outbox) -> Next {
         let _ = (work, now, out);
-        unreachable!("work of a session that hands out none")
+        unreachable!("this session hands out no work")
     }
 
-    /// Takes work back that was not run, because too much of all connections waits.
+    /// Takes back work that was not run because too much work of all connections is queued.
     fn handle_refused(&mut self, work: Self::Work, now: Now, out: &mut Outbox) -> Next {
         let _ = (work, now, out);
         Next::Close
     }
 
-    /// The session's own buffer for the next bytes of a long request body, asked for while it waits
-    /// in [`Phase::Body`]. Empty (the default) if the session wants them as input.
+    /// The session's own buffer for the next bytes of a long request body, used while it waits in
+    /// [`Phase::Body`]. Empty (the default) if the session takes them as input.
     fn body_buffer(&mut self) -> &mut [u8] {
         &mut []
     }
@@ -77,26 +77,26 @@ pub trait Session: Send {
         0
     }
 
-    /// Tells the session that the connection is over. The last call, except after a panic. Of `out`
-    /// only the log and the ends of replies are read.
+    /// Tells the session that the connection is over. The last call, except after a panic. The
+    /// driver then reads only the log and the ends of replies of `out`.
     fn closed(&mut self, now: Now, out: &mut Outbox) {
         let _ = (now, out);
     }
 }
 
-/// Work that a session hands out. It owns what it needs, and brings its result back in itself.
+/// Work that a session hands out. It owns its inputs, and carries its result back.
 pub trait Work: Send + 'static {
     /// Does the work. The only call of a session's code that may block.
     fn run(&mut self, now: Now);
 
-    /// True if it waits for an event, for however long (a `watch`): where threads serve many
-    /// connections it is [begun](Work::begin) instead of run, and keeps none of them.
+    /// True if the work waits for an event without a bound (a `watch`). Engines whose threads serve
+    /// many connections [begin](Work::begin) it instead of running it, so it occupies no thread.
     fn waits(&self) -> bool {
         false
     }
 
-    /// Begins to wait, if [it waits](Work::waits). `done` gets it back, at once or on whichever
-    /// thread the event happens. By default that is a thread of its own, which runs it.
+    /// Begins work that [waits](Work::waits). `done` gets it back, at once or on the thread of the
+    /// event. By default a thread of its own runs the work.
     fn begin(mut self, now: Now, done: Box<dyn FnOnce(Self) + Send>)
     where
         Self: Sized,
@@ -108,7 +108,7 @@ pub trait Work: Send + 'static {
     }
 }
 
-/// Number of works of one session that a driver runs at a time, at most.
+/// Maximum number of works of one session that a driver runs at a time.
 pub const WORKS_MAX: usize = 8;
 
 /// The work of a session that never blocks: there is none.
@@ -123,7 +123,7 @@ impl Work for NoWork {
 
 /// Runs the work of a session that returned [`Next::Work`], on the spot, and hands it back.
 pub fn work_here<S: Session>(session: &mut S, now: Now, out: &mut Outbox) -> Next {
-    let mut work = session.take_work().expect("a session that waits for work has some");
+    let mut work = session.take_work().expect("a session that waits for work has handed out some");
     work.run(now);
     session.handle_worked(work, now, out)
 }
@@ -148,7 +148,7 @@ pub struct TlsFacts<'a> {
     pub alpn: Option<&'a [u8]>,
     /// Host name that the client asks for (SNI, RFC 6066 3).
     pub server_name: Option<&'a str>,
-    /// Certificate of the client in DER, if it has shown one: it is of an accepted authority.
+    /// Client certificate in DER, if the client sent one; it is signed by an accepted authority.
     pub client: Option<&'a [u8]>,
 }
 
@@ -169,10 +169,10 @@ pub enum Next {
     /// Send the outbox, then show the unused input again.
     Flush,
     /// Send the outbox, and show input as it comes meanwhile, within the phase's time-out. With
-    /// `has_more`, show the unused input, or none, once the outbox is at most half full: there is
-    /// more to say. While the outbox is more than full, no input is taken. Work that the session
-    /// has is run meanwhile ([`Session::take_work`]). When the peer sends no more, the conversation
-    /// goes on for work that is out or to be handed out, but not in [`Phase::Idle`].
+    /// `has_more`, show the unused input, or none, once the outbox is at most half full: the
+    /// session has more output. While the outbox is more than full, no input is taken. Work of the
+    /// session is run meanwhile ([`Session::take_work`]). After the peer's last input the
+    /// conversation continues for work that is out or to be handed out, but not in [`Phase::Idle`].
     Duplex {
         /// Input that is waited for.
         phase: Phase,
@@ -184,10 +184,9 @@ pub enum Next {
     Work,
     /// Send the outbox and close: the peer has sent all that it will.
     Close,
-    /// Send the outbox and close in stages: shut down our side, discard what the peer still sends
-    /// for a bounded time, then close. Used after a refusal, when the peer may still be sending: a
-    /// close with unread input resets the connection, and the reset may overtake the reply. RFC
-    /// 9112 9.6
+    /// Send the outbox and close in stages: shut down the sending side, discard further input for a
+    /// bounded time, then close. Used after a refusal, when the peer may still be sending: a close
+    /// with unread input resets the connection, and the reset may overtake the reply. RFC 9112 9.6
     Linger,
 }
 

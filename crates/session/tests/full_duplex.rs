@@ -9,20 +9,19 @@ use std::collections::BTreeMap;
 use mux::{FRAME_LEN_MAX, HEADER_LEN, Mux, SLOW_LEN};
 use session::replay::{Script, replay_sorted};
 
-/// The replies, those of a stream together.
+/// The replies, grouped by stream.
 fn by_stream(mut replies: &[u8]) -> Vec<u8> {
     let mut streams = BTreeMap::<u32, Vec<u8>>::new();
     while let Some((stream, bytes)) = Mux::parse(replies) {
         replies = &replies[HEADER_LEN + bytes.len()..];
         streams.entry(stream).or_default().extend_from_slice(bytes);
     }
-    assert!(replies.is_empty(), "{} bytes of no frame", replies.len());
+    assert!(replies.is_empty(), "{} bytes after the last frame", replies.len());
     let frames = streams.iter();
     frames.flat_map(|(stream, bytes)| Mux::frame(*stream, bytes)).collect()
 }
 
-/// What one stream has to say comes at any cut, whatever the others do, and whichever work ends
-/// first.
+/// Each stream gets its replies at any cut, whatever the others do and whichever work ends first.
 #[test]
 fn streams_are_answered_at_any_cut() {
     let mut script = Script::new().send(Mux::frame(0, b"slow 3"));

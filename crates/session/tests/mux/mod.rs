@@ -1,6 +1,6 @@
 //! The smallest full-duplex session: for tests of this crate and of engines.
 
-// Each of its users needs a part of it.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use session::{Next, Now, Outbox, Phase, Received, Session, Work};
 /// | any other | the same bytes, before all that is slow |
 #[derive(Debug, Default)]
 pub(crate) struct Mux {
-    /// Streams that have something to say, and how many bytes.
+    /// Streams with bytes left to send, and how many.
     slow: VecDeque<(u32, usize)>,
     /// Streams that want work.
     wanted: VecDeque<u32>,
@@ -76,7 +76,7 @@ impl Mux {
         }
     }
 
-    /// Says what there is space for.
+    /// Writes the frames for which the outbox has space.
     fn go_on(&mut self, is_inside: bool, out: &mut Outbox) -> Next {
         while !out.is_full()
             && let Some((stream, left)) = self.slow.pop_front()
@@ -126,7 +126,7 @@ impl Session for Mux {
     }
 
     fn handle_worked(&mut self, work: MuxWork, _: Now, out: &mut Outbox) -> Next {
-        assert!(work.is_done, "it was run");
+        assert!(work.is_done, "the work has run");
         self.working -= 1;
         out.put(&Mux::frame(work.stream, b"worked"));
         self.go_on(false, out)

@@ -27,14 +27,14 @@
 
 #![forbid(unsafe_code)]
 
-/// Time since the start of a wheel, in a unit of its owner's: a millisecond, say.
+/// Time since the start of a wheel, in a unit of the owner's choice, such as milliseconds.
 pub type Tick = u64;
 
 const LEVELS: usize = 7;
 const SLOT_BITS: usize = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const NONE: u32 = u32::MAX;
-/// The default key's is 0, which no timer has.
+/// First generation of a slot. The default key has generation 0, so it names no timer.
 const FIRST_GENERATION: u32 = 1;
 
 /// Names a timer of one wheel. Slots of the table are used again, so a key carries the generation
@@ -160,7 +160,7 @@ impl<T> Wheel<T> {
         self.now = self.now.max(now);
     }
 
-    /// Empties the current slot of every level: what is due expires, the rest moves down.
+    /// Empties the current slot of every level: due timers expire, the others move down.
     fn expire_due(&mut self, expire: &mut impl FnMut(T)) {
         for level in 0..LEVELS {
             let slot = (self.now >> (level * SLOT_BITS)) as usize % SLOTS;
@@ -349,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious model: a sorted set of (deadline, timer).
+        /// Compares the wheel with the obvious model, a sorted set of (deadline, timer).
         #[test]
         fn agrees_with_a_sorted_set(
             steps in prop::collection::vec((0u8..3, 0u64..300_000, any::<prop::sample::Index>()), 1..300)

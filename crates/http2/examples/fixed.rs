@@ -6,8 +6,8 @@
 //! curl --http2-prior-knowledge http://127.0.0.1:8080/100000 | wc -c
 //! ```
 //!
-//! A server for real does not let a write wait while input does: this one reads no RST_STREAM as
-//! long as the peer takes nothing.
+//! A real server keeps reading while a write blocks: this one reads no RST_STREAM as long as the
+//! peer takes nothing.
 
 extern crate weftwork_http2 as http2;
 
@@ -21,7 +21,7 @@ use http2::{
     StreamKey,
 };
 
-/// Bytes read at a time, and output from which it is sent.
+/// Bytes read at a time, and length of output that is sent before more input is used.
 const BUFFER_LEN: usize = 64 * 1024;
 
 static BODY: [u8; BUFFER_LEN] = [b'x'; BUFFER_LEN];

@@ -95,7 +95,7 @@ fn measure(name: &str, fields: &[(&str, &str)], indexed: bool, streams: u32, bod
         let start = Instant::now();
         for _ in 0..REQUESTS / streams {
             out.clear();
-            // A window for what comes.
+            // WINDOW_UPDATE for the bodies of this batch.
             let window = [0, 0, 4, 8, 0, 0, 0, 0, 0];
             let window = [&window[..], &(streams * body_len as u32).to_be_bytes()].concat();
             endpoint.receive(&window, now, &mut request, &mut out);

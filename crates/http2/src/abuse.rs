@@ -1,7 +1,7 @@
-//! Limits on what costs a server and brings a client nothing.
+//! Limits on frames that cost a server and are of no use to a client.
 //!
-//! Each kind of it has a budget that fills again with the time, so that a connection may live for
-//! days. Useful frames give some of it back, and save some for those that come late.
+//! Each kind has a budget that fills again over time, so that a connection may live for days.
+//! Useful frames give some budget back, and save some for frames that come late.
 
 use std::fmt;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::error::{ErrorCode, Fault};
 /// Budget of one [`Abuse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbuseLimit {
-    /// Number at once.
+    /// Largest burst.
     pub burst: u32,
     /// Number a second in the long run.
     pub per_s: u32,
@@ -28,7 +28,7 @@ macro_rules! abuses {
         /// Number of kinds of [`Abuse`].
         pub const ABUSES: usize = [$(stringify!($name)),*].len();
 
-        /// Budgets that no honest client was seen to need. Those of resets are nghttp2's.
+        /// Budgets that no honest client was seen to exceed. Those of resets are nghttp2's.
         pub(crate) const LIMITS: [AbuseLimit; ABUSES] =
             [$(AbuseLimit { burst: $burst, per_s: $per_s }),*];
 
@@ -46,7 +46,7 @@ macro_rules! abuses {
 // Text, number at once, number a second.
 abuses! {
     /// Streams that are reset before they have ended, by the peer (rapid reset, CVE-2023-44487) or
-    /// by us because of its faults (made you reset, CVE-2025-8671), or refused.
+    /// because of its faults ("MadeYouReset", CVE-2025-8671), or refused.
     Resets "too many streams were reset" 1000 33; // a page left by a browser: some hundred
     /// SETTINGS and their acknowledgements.
     Settings "too many SETTINGS" 100 10; // one or two a connection
@@ -66,12 +66,12 @@ abuses! {
     OtherFrames "too many frames of unknown types" 100 10; // Chromium: one a request (GREASE)
 }
 
-/// Most that useful frames save. A client may read late what came long ago: some 100 MB, in steps
-/// of 4 KiB.
+/// Maximum that useful frames save. A client may read late: some 100 MB of older bytes, in steps of
+/// 4 KiB.
 const SAVED_MAX: i32 = 1 << 16;
 
 impl Abuse {
-    /// The kind that a fault with this text is about.
+    /// The kind of abuse whose fault has this text.
     pub(crate) fn of(text: &str) -> Option<Abuse> {
         Abuse::ALL.into_iter().find(|kind| kind.text() == text)
     }
@@ -132,7 +132,7 @@ impl AbuseMeter {
             let elapsed_s = u32::try_from(elapsed_s).unwrap_or(u32::MAX);
             for (used, limit) in self.used.iter_mut().zip(limits) {
                 let filled = limit.per_s.saturating_mul(elapsed_s);
-                // What is saved stays.
+                // Saved budget is kept.
                 *used = used.saturating_sub_unsigned(filled).max((*used).min(0));
             }
             self.filled = now;
@@ -154,7 +154,7 @@ mod tests {
         let mut charge = |ms| meter.charge(Abuse::Settings, &LIMITS, at(ms)).is_ok();
         assert!((0..100).all(|_| charge(0)));
         assert!(!charge(999));
-        // One was charged in vain.
+        // The refused frame was charged as well, so 9 of 10 are left.
         assert!((0..9).all(|_| charge(1000)));
         assert!(!charge(1999));
         assert!((0..100).all(|_| charge(3_600_000)));

@@ -24,7 +24,7 @@ pub use output::{BodyPiece, ReplyHead};
 pub struct Endpoint {
     limits: Arc<EndpointLimits>,
     reading: Reading,
-    /// A header block that goes on in CONTINUATION.
+    /// A header block that continues in CONTINUATION.
     open_block: Option<OpenBlock>,
     /// Bytes of that block.
     block: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct Endpoint {
     history: History,
     /// Bytes that may be sent on all streams together.
     send_window: i32,
-    /// Bytes that the peer may send, and those taken that it does not know of.
+    /// Bytes that the peer may still send, and consumed bytes not yet in a WINDOW_UPDATE.
     receive_window: u32,
     receive_credit: u32,
     /// The peer's settings.
@@ -57,8 +57,8 @@ pub struct EndpointLimits {
     pub head_len_max: u32,
     /// Fields of a head.
     pub fields_max: usize,
-    /// Compressed bytes of a header block, and CONTINUATION frames of it. A peer that sends more is
-    /// told to calm down.
+    /// Compressed bytes of a header block, and CONTINUATION frames of it. A peer that sends more
+    /// gets `ENHANCE_YOUR_CALM`.
     pub block_len_max: usize,
     /// See `block_len_max`.
     pub continuations_max: u32,
@@ -123,7 +123,7 @@ pub struct EndpointCounters {
 pub struct Taken {
     /// Number of input bytes used; the rest is shown again.
     pub used: usize,
-    /// The first event in them.
+    /// The first event in the bytes used.
     pub event: Option<StreamEvent>,
 }
 
@@ -135,10 +135,10 @@ pub enum StreamEvent {
     Request {
         /// The new stream.
         stream: StreamKey,
-        /// True unless the head was all of it.
+        /// True if a body follows the head.
         has_body: bool,
     },
-    /// A request with a longer head than is kept: 431. Parts of it are in the buffer.
+    /// A request whose head is too long to keep: reply 431. Parts of the head are in the buffer.
     HeadTooLong {
         /// The new stream.
         stream: StreamKey,
@@ -148,7 +148,7 @@ pub enum StreamEvent {
         /// The request's stream.
         stream: StreamKey,
     },
-    /// The body of a request is longer than is read: 413, and a reset behind it.
+    /// The body of a request is longer than the limit: reply 413, then reset the stream.
     BodyTooLong {
         /// The request's stream.
         stream: StreamKey,
@@ -157,14 +157,14 @@ pub enum StreamEvent {
     Reset {
         /// The stream; the handle is stale.
         stream: StreamKey,
-        /// Reason that the peer gave, or was given.
+        /// Reason that the peer gave, or that was sent to it.
         code: ErrorCode,
     },
-    /// The connection is over: the output is sent, then the connection closed.
+    /// The connection is over: send the output, then close it.
     Failed {
-        /// Reason as the peer was told.
+        /// Reason that was sent to the peer.
         code: ErrorCode,
-        /// Reason for people.
+        /// Explanation for a log.
         why: &'static str,
         /// Budget that was exhausted, if that is the reason.
         abuse: Option<Abuse>,
@@ -182,7 +182,7 @@ enum Reading {
         id: u32,
         ends: bool,
     },
-    /// Nothing is understood any more.
+    /// The connection has failed: all input is ignored.
     Failed,
 }
 
@@ -194,8 +194,8 @@ struct OpenBlock {
     continuations: u32,
 }
 
-/// Identifiers of the last streams: which were opened, and which we have reset. RFC 9113 5.1 asks
-/// for different answers to frames of those.
+/// Identifiers of the last streams: those opened, and those reset by this side. RFC 9113 5.1
+/// requires different answers to late frames of the two.
 #[derive(Debug, Default)]
 struct History {
     /// Identifier of the last stream that was opened.
@@ -210,12 +210,12 @@ struct History {
 enum Past {
     /// Not opened yet.
     Idle,
-    /// Passed over.
+    /// Implicitly closed by a higher identifier. RFC 9113 5.1.1
     Skipped,
     Ended,
-    /// We have reset it, so the peer may not know yet.
+    /// Reset by this side; the peer may not know yet.
     ResetByUs,
-    /// Too long ago.
+    /// Too old for the history.
     Forgotten,
 }
 
@@ -223,7 +223,7 @@ enum Past {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draining {
     No,
-    /// The peer was told; PING returns once it knows.
+    /// GOAWAY was sent; the PING's acknowledgement shows that the peer has seen it.
     Announced,
     /// No stream above this one is served.
     Final(u32),
@@ -238,7 +238,7 @@ const WINDOW: u32 = 65_535;
 /// Content of the PING that follows the first GOAWAY.
 const DRAIN_PING: [u8; 8] = *b"draining";
 
-/// Window below which an opening is tiny.
+/// Window below which an update counts as tiny.
 const TINY_WINDOW: i32 = 256;
 
 /// Result of one step.
@@ -365,7 +365,7 @@ impl Endpoint {
         self.streams.len()
     }
 
-    /// True if a stream has a body to send, and the peer's windows do not let it.
+    /// True if a body is left to send and the peer's windows are exhausted.
     pub fn is_blocked_by_peer(&self) -> bool {
         let mut streams = self.streams.iter();
         streams.any(|stream| {
@@ -383,12 +383,12 @@ impl Endpoint {
         self.decoder.allocated_len() + self.encoder.allocated_len()
     }
 
-    /// True if half a header block has come, or the peer's SETTINGS have not.
+    /// True if a header block is incomplete, or the peer's SETTINGS have not arrived.
     pub fn is_inside_head(&self) -> bool {
         self.open_block.is_some() || !self.settings_are_known
     }
 
-    /// True once the connection has failed, or all is done that was begun before it was drained.
+    /// True once the connection has failed, or has been drained and its last stream has ended.
     pub fn is_finished(&self) -> bool {
         let is_leaving = matches!(self.drain, Draining::Final(_)) || self.is_peer_leaving;
         self.reading == Reading::Failed || (is_leaving && self.streams.len() == 0)
@@ -406,8 +406,8 @@ impl Endpoint {
         std::mem::take(&mut self.counters)
     }
 
-    /// Announces the end of the connection. Requests on their way are served: only after a round
-    /// trip later ones are refused. RFC 9113 6.8
+    /// Announces the end of the connection. Requests in flight are served; requests that arrive
+    /// more than a round trip later are refused. RFC 9113 6.8
     pub fn drain(&mut self, out: &mut Vec<u8>) {
         if self.drain == Draining::No && self.reading != Reading::Failed {
             self.drain = Draining::Announced;
@@ -420,7 +420,7 @@ impl Endpoint {
     pub fn close(&mut self, code: ErrorCode, why: &'static str, out: &mut Vec<u8>) {
         if self.reading != Reading::Failed {
             self.reading = Reading::Failed;
-            // What was told before does not go up: a client may have sent what is above it again.
+            // The identifier never rises: a client may have retried higher streams elsewhere.
             let last_id = match self.drain {
                 Draining::Final(last_id) => last_id,
                 _ => self.history.last_id,
@@ -447,7 +447,7 @@ impl Endpoint {
 
     // ---- input
 
-    /// Takes the next frame, or a part of DATA. `None`: it is not whole.
+    /// Takes the next frame, or a part of DATA; `None` if it is incomplete.
     fn step(&mut self, input: &[u8], call: &mut Call<'_>) -> Result<Option<Step>, Fault> {
         match self.reading {
             Reading::Preface => {
@@ -484,7 +484,7 @@ impl Endpoint {
         };
         self.check_order(head)?;
         let checked = head.check();
-        // On an idle stream nothing can be reset.
+        // An idle stream cannot be reset.
         if let Err(Fault::Stream(code, why)) = checked
             && self.history.of(head.stream) == Past::Idle
         {
@@ -512,7 +512,7 @@ impl Endpoint {
         Ok(Some(Step { used, event }))
     }
 
-    /// Checks what may come now. RFC 9113 3.4, 4.3
+    /// Checks that the frame is allowed at this point. RFC 9113 3.4, 4.3
     fn check_order(&self, head: FrameHead) -> Result<(), Fault> {
         if !self.settings_are_known && (head.kind != kind::SETTINGS || head.has(flag::ACK)) {
             return Err(protocol("the first frame is not SETTINGS"));
@@ -538,7 +538,7 @@ impl Endpoint {
             kind::PING => self.take_ping(head, payload, call),
             kind::PRIORITY => {
                 self.charge(Abuse::Priorities, call.now)?;
-                // RFC 7540 5.3.1; the rest of it is history.
+                // RFC 7540 5.3.1; all other content is ignored. RFC 9113 5.3.2
                 if frame::u31(payload) == head.stream {
                     return Err(self.fault_of(head.stream, "a stream that depends on itself"));
                 }
@@ -553,7 +553,7 @@ impl Endpoint {
         }
     }
 
-    /// A `PROTOCOL_ERROR` of a stream; one that is idle cannot be reset.
+    /// A `PROTOCOL_ERROR` of a stream, or of the connection if the stream is idle.
     fn fault_of(&self, id: u32, why: &'static str) -> Fault {
         match self.history.of(id) {
             Past::Idle => protocol(why),
@@ -569,7 +569,7 @@ impl Endpoint {
             return Ok(None);
         }
         self.settings_are_known = true;
-        // A frame may change it thousands of times, and there may be many streams.
+        // One frame may set it thousands of times: streams get only the largest and the last.
         let mut window = self.initial_window;
         let mut window_max = window;
         for (id, value) in frame::settings(payload) {
@@ -585,8 +585,8 @@ impl Endpoint {
                 setting::MAX_FRAME_SIZE if !(frame::PAYLOAD_LEN_MAX..1 << 24).contains(&value) => {
                     return Err(protocol("SETTINGS_MAX_FRAME_SIZE out of range"));
                 }
-                // No streams are opened from here, heads are short, and frames not longer than all
-                // peers take.
+                // Settings without effect: this side opens no streams, and its heads and frames are
+                // within the limits that every peer accepts.
                 _ => {}
             }
         }
@@ -726,7 +726,7 @@ impl Endpoint {
             Err(Fault::Stream(code, _)) => self.reset_for_fault(head.stream, code, call)?,
             other => other?,
         };
-        // The bytes are discarded, whatever becomes of the stream.
+        // The bytes are discarded in every case, so the connection's window opens again.
         self.receive_credit += head.len;
         if self.receive_credit >= WINDOW / 2 {
             frame::put_window(0, self.receive_credit, call.out);
@@ -763,7 +763,7 @@ impl Endpoint {
         let ends = head.has(flag::END_STREAM);
         stream.check_length(ends)?;
         if stream.received > stream.received_max {
-            // It gets no further window.
+            // The stream's window is not opened again.
             if stream.is_local_ended {
                 self.reset(key, ErrorCode::NO_ERROR, call.out);
             } else if !std::mem::replace(&mut stream.is_too_long, true) {

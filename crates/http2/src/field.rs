@@ -1,4 +1,4 @@
-//! Header fields: bytes that may stand in them, and a list of them within limits.
+//! Header fields: bytes that they may contain, and a list of them within limits.
 
 /// Fields of one header block, in order, within limits.
 ///
@@ -7,7 +7,7 @@
 pub struct FieldList {
     pub(crate) text: Vec<u8>,
     fields: Vec<FieldSpan>,
-    /// Size of all fields, those that were not kept as well. RFC 9113 6.5.2
+    /// Size of all fields, dropped ones included. RFC 9113 6.5.2
     size: usize,
     size_max: usize,
     count_max: usize,
@@ -39,8 +39,8 @@ pub(crate) struct Field<'a> {
 const FIELD_OVERHEAD: usize = 32;
 
 impl FieldList {
-    /// An empty list for fields of `size_max` bytes in all, each with 32 bytes added to it (RFC
-    /// 9113 6.5.2), and for `count_max` of them.
+    /// An empty list with limits: `size_max` bytes in all, counting 32 more for each field (RFC
+    /// 9113 6.5.2), and `count_max` fields.
     pub fn new(size_max: usize, count_max: usize) -> FieldList {
         FieldList {
             text: Vec::new(),
@@ -85,7 +85,7 @@ impl FieldList {
         self.is_cut = false;
     }
 
-    /// True if they begin with pseudo-fields: those of a request, not trailers.
+    /// True if the list begins with pseudo-fields: a request's fields, not trailers.
     pub(crate) fn has_pseudo_fields(&self) -> bool {
         let first = self.iter().next();
         first.is_some_and(|(name, _)| name.starts_with(b":"))
@@ -119,7 +119,7 @@ impl FieldList {
         self.keep(start, value_start, name_index, is_valid);
     }
 
-    /// Makes a field of the end of the text, or removes that if it is too much.
+    /// Makes the end of the text a field, or drops it if the list is full.
     #[inline]
     pub(crate) fn keep(&mut self, start: usize, value_start: usize, name_index: u8, valid: bool) {
         let end = self.text.len();
@@ -139,7 +139,7 @@ impl FieldList {
     }
 }
 
-/// Bytes of a name: those of a token (RFC 9110 5.6.2), but no large letters (RFC 9113 8.2.1).
+/// Bytes of a name: those of a token (RFC 9110 5.6.2) without upper case (RFC 9113 8.2.1).
 const NAME: u8 = 1;
 /// Bytes of a value. RFC 9110 5.5: other control characters than a tab are invalid.
 const VALUE: u8 = 2;
@@ -160,7 +160,7 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// True if the bytes of a field may stand there. RFC 9113 8.2.1
+/// True if name and value have only allowed bytes. RFC 9113 8.2.1
 pub(crate) fn is_valid(name: &[u8], value: &[u8]) -> bool {
     let token = name.strip_prefix(b":").unwrap_or(name);
     let is_name = !token.is_empty() && token.iter().all(|&byte| has_class(byte, NAME));

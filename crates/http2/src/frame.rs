@@ -5,7 +5,7 @@ use crate::error::{ErrorCode, Fault, frame_size, protocol};
 /// Length of a frame's head in bytes.
 pub(crate) const HEAD_LEN: usize = 9;
 
-/// Payload that is accepted: the initial `SETTINGS_MAX_FRAME_SIZE`.
+/// Longest accepted payload: the initial `SETTINGS_MAX_FRAME_SIZE`.
 pub(crate) const PAYLOAD_LEN_MAX: u32 = 16_384;
 
 /// Largest window and largest stream identifier.
@@ -56,7 +56,7 @@ pub(crate) mod setting {
 }
 
 impl FrameHead {
-    /// Reads a head; `None` if it is not whole.
+    /// Reads a head; `None` if it is incomplete.
     pub(crate) fn read(input: &[u8]) -> Option<FrameHead> {
         let bytes: &[u8; HEAD_LEN] = input.first_chunk()?;
         Some(FrameHead {
@@ -82,7 +82,7 @@ impl FrameHead {
         out.extend_from_slice(&[a, b, c, self.kind, self.flags, d, e, f, g]);
     }
 
-    /// Checks what can be checked without the payload: stream and length of each type. RFC 9113 6
+    /// Checks a frame head without the payload: stream and length of each type. RFC 9113 6
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.len > PAYLOAD_LEN_MAX {
             return Err(frame_size("a frame longer than SETTINGS_MAX_FRAME_SIZE"));
@@ -133,7 +133,7 @@ pub(crate) fn u32_at(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Payload of a frame with padding, without it. RFC 9113 6.1
+/// Payload of a padded frame without its padding. RFC 9113 6.1
 pub(crate) fn without_padding(head: FrameHead, payload: &[u8]) -> Result<&[u8], Fault> {
     if !head.has(flag::PADDED) {
         return Ok(payload);
@@ -143,12 +143,12 @@ pub(crate) fn without_padding(head: FrameHead, payload: &[u8]) -> Result<&[u8], 
     Ok(&rest[..len.ok_or(protocol("padding longer than its frame"))?])
 }
 
-/// Fault of a frame that says that it is padded and has no space for it.
+/// Fault of a frame with the flag PADDED that is too short for padding.
 pub(crate) const fn no_padding() -> Fault {
-    frame_size("a padded frame without the length of its padding")
+    frame_size("a padded frame without its padding length")
 }
 
-/// Fault of HEADERS that say that they have a priority and have no space for it.
+/// Fault of HEADERS with the flag PRIORITY that are too short for a priority.
 pub(crate) const fn no_priority() -> Fault {
     frame_size("HEADERS without the priority that they announce")
 }
@@ -182,7 +182,7 @@ pub(crate) fn put_ping(flags: u8, data: [u8; 8], out: &mut Vec<u8>) {
     out.extend(data);
 }
 
-/// Appends GOAWAY; the text is for people.
+/// Appends GOAWAY; `why` is its debug data, for people.
 pub(crate) fn put_goaway(last_id: u32, code: ErrorCode, why: &str, out: &mut Vec<u8>) {
     put_head(8 + why.len() as u32, kind::GOAWAY, 0, 0, out);
     out.extend(last_id.to_be_bytes());

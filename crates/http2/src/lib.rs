@@ -14,18 +14,18 @@
 //! the protocol's own answers, and returns at each event; the head of a request is in a buffer that
 //! the caller lends ([`RequestHead`]), so that a connection without requests has none. The owner
 //! [replies](Endpoint::reply) with a head and the length of a body. The endpoint never sees bodies:
-//! it says whose bytes come next, and how many ([`next_piece`](Endpoint::next_piece)), by
-//! priorities (RFC 9218) and windows. The owner gets the bytes, then writes the heads of their
-//! frames ([`write_frame`](Endpoint::write_frame)) with the bytes behind each. If they cannot be
-//! had, it [resets](Endpoint::reset) the stream instead.
+//! it names the stream to send from and the number of bytes ([`next_piece`](Endpoint::next_piece)),
+//! by priorities (RFC 9218) and windows. The owner reads the bytes, then writes the heads of their
+//! frames ([`write_frame`](Endpoint::write_frame)) with the bytes behind each. If the read fails,
+//! it [resets](Endpoint::reset) the stream instead.
 //!
 //! Bodies of requests are counted and discarded. Streams are never opened from this side: there is
 //! no push.
 //!
-//! A peer can cost no more than [`EndpointLimits`] say: in memory (streams, heads, tables, header
-//! blocks) and in work that leads nowhere ([`Abuse`]). Beyond a limit a stream is refused or the
-//! connection ended, and [`EndpointCounters`] tell. The one queue that the endpoint does not have
-//! is that of its output: an owner stops showing input while it holds too much of it.
+//! A peer can cost no more than [`EndpointLimits`] allow: in memory (streams, heads, tables, header
+//! blocks) and in useless work ([`Abuse`]). Beyond a limit a stream is refused or the connection
+//! ended, and [`EndpointCounters`] count it. The output queue belongs to the owner, which stops
+//! showing input while it holds too much output.
 //!
 //! `field` (bytes of fields, lists) · `hpack` (RFC 7541) · `frame` (RFC 9113 4, 6) · `priority`
 //! (RFC 9218) · `request` (RFC 9113 8) · `streams` (open streams, turns) · `abuse` (budgets) ·

@@ -19,8 +19,8 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Reads the value of a `priority` field or of PRIORITY_UPDATE. What is unknown or out of range
-    /// has no effect. RFC 9218 4
+    /// Reads the value of a `priority` field or of PRIORITY_UPDATE. Unknown parameters and values
+    /// out of range have no effect. RFC 9218 4
     pub fn parse(value: &[u8]) -> Priority {
         let mut priority = Priority::default();
         for member in value.split(|&byte| byte == b',') {

@@ -98,7 +98,7 @@ impl RequestHead {
         self.value(self.scheme)
     }
 
-    /// Host and port that the request is for, of `:authority` or `host`.
+    /// Host and port of the request, from `:authority` or `host`.
     pub fn authority(&self) -> &[u8] {
         self.value(self.authority)
     }
@@ -165,7 +165,7 @@ impl RequestHead {
                 Known::ContentLength => {
                     let len = content_length(field.value);
                     if len.is_none() || self.content_length.is_some() {
-                        return Err(malformed("a content-length that is no number, or two"));
+                        return Err(malformed("an invalid or repeated content-length"));
                     }
                     self.content_length = len;
                     continue;
@@ -185,7 +185,7 @@ impl RequestHead {
             }
             if known != Known::Host {
                 if at != self.pseudo {
-                    return Err(malformed("a pseudo-field behind a field"));
+                    return Err(malformed("a pseudo-field after a field"));
                 }
                 self.pseudo += 1;
             }
@@ -196,7 +196,7 @@ impl RequestHead {
     fn check_target(&mut self, host: u32) -> Result<(), Fault> {
         let method = self.method();
         if method.is_empty() || !method.iter().all(|&byte| is_token(byte)) {
-            return Err(malformed("a method that is none"));
+            return Err(malformed("an invalid method"));
         }
         if method == b"CONNECT" {
             let is_whole = self.scheme == 0 && self.path == 0 && self.authority != 0;
@@ -207,7 +207,7 @@ impl RequestHead {
         let path = self.path();
         let is_path = path.starts_with(b"/") || (path == b"*" && method == b"OPTIONS");
         if !is_path || path.iter().any(|&byte| byte <= b' ') {
-            return Err(malformed("a path that is none"));
+            return Err(malformed("an invalid path"));
         }
         if self.scheme().is_empty() {
             return Err(malformed("no scheme"));
@@ -219,7 +219,7 @@ impl RequestHead {
         }
         // RFC 9113 8.3.1: it must not have user information.
         if self.authority().is_empty() || self.authority().contains(&b'@') {
-            return Err(malformed("an authority that is none"));
+            return Err(malformed("an invalid authority"));
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ pub(crate) fn check_trailers(list: &FieldList) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses fields that are about an HTTP/1.1 connection. RFC 9113 8.2.2
+/// Refuses connection-specific fields. RFC 9113 8.2.2
 fn check_of_connection(known: Known, value: &[u8]) -> Result<(), Fault> {
     match known {
         Known::Te if value.eq_ignore_ascii_case(b"trailers") => Ok(()),
@@ -311,7 +311,7 @@ mod tests {
         assert!(get_with(&[":status: 200"]).is_err());
         assert!(get_with(&[":protocol: websocket"]).is_err());
         let late = [GET[0], GET[1], GET[2], "x: 1", GET[3]];
-        assert!(head(&late).is_err(), "behind a field");
+        assert!(head(&late).is_err(), "after a field");
     }
 
     #[test]

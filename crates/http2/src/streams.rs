@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// True if bytes of a body are owed.
+    /// True if body bytes are left to send.
     pub(crate) fn has_body_left(&self) -> bool {
         self.sent < self.body_len
     }
@@ -122,7 +122,7 @@ impl Stream {
         let is_right = self
             .content_length
             .is_none_or(|len| self.received == len || (self.received < len && !is_all));
-        let fault = malformed("DATA of another length than content-length");
+        let fault = malformed("the length of DATA differs from content-length");
         is_right.then_some(()).ok_or(fault)
     }
 

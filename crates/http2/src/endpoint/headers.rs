@@ -60,7 +60,7 @@ impl Endpoint {
             self.open_block = Some(block);
             return Ok(None);
         }
-        // The memory goes with it: few blocks are so long.
+        // Frees the memory with the block: few blocks are so long.
         let whole = std::mem::take(&mut self.block);
         self.take_block(block, &whole, call)
     }
@@ -87,7 +87,7 @@ impl Endpoint {
             return self.take_trailers(key, block.ends, call);
         }
         let past = match self.history.of(block.id) {
-            // Trailers of a stream that we have reset may still be on their way. RFC 9113 5.1
+            // Trailers of a stream that this end has reset may still come. RFC 9113 5.1
             Past::Forgotten if !call.head.list.has_pseudo_fields() => Past::ResetByUs,
             past => past,
         };
@@ -136,7 +136,7 @@ impl Endpoint {
         stream.priority = self.initial_priority(id, call.head.priority);
         let stream = self.streams.add(id, stream);
         self.counters.requests += 1;
-        // Frames that a client may send beside each request.
+        // Allows the priority frames that a client may send beside each request.
         self.abuse.give_back(Abuse::Priorities, 4);
         self.abuse.give_back(Abuse::Windows, 2);
         self.abuse.give_back(Abuse::OtherFrames, 2);
@@ -148,7 +148,7 @@ impl Endpoint {
         }))
     }
 
-    /// A PRIORITY_UPDATE that came before overrides the field. RFC 9218 7
+    /// An earlier PRIORITY_UPDATE overrides the field. RFC 9218 7
     fn initial_priority(&mut self, id: u32, field: Option<Priority>) -> Priority {
         if self.early_priorities.is_empty() {
             return field.unwrap_or_default();

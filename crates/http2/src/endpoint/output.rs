@@ -16,12 +16,12 @@ pub struct ReplyHead<'a> {
     pub repeated: &'a [&'a RepeatedField],
     /// Fields that were encoded before, by [`encode_literals`](crate::encode_literals).
     pub encoded: &'a [u8],
-    /// Other fields; names in small letters.
+    /// Other fields; names in lower case.
     pub fields: &'a [(&'a [u8], &'a [u8])],
 }
 
-/// Bytes of a body for which a client may send a WINDOW_UPDATE, beside four for each frame: half of
-/// the step in which Go's client opens its two windows.
+/// Body bytes that pay for one WINDOW_UPDATE, beside four for each frame: half of the step in which
+/// Go's client opens its two windows.
 const WINDOW_STEP: u32 = 2048;
 
 /// Part of a reply's body that may be sent now.
@@ -53,7 +53,7 @@ impl Endpoint {
         let Some(open) = self.streams.get(stream) else {
             return false;
         };
-        assert!(!open.is_replied, "stream {} has its reply", stream.id());
+        assert!(!open.is_replied, "stream {} has a reply already", stream.id());
         open.is_replied = true;
         open.body_len = body_len;
         let flags = if body_len == 0 { flag::END_STREAM } else { 0 };
@@ -139,7 +139,7 @@ impl Endpoint {
         Some(len)
     }
 
-    /// Leaves a stream out of [`next_piece`](Self::next_piece): its bytes are not at hand.
+    /// Excludes a stream from [`next_piece`](Self::next_piece) until its bytes are available.
     pub fn pause(&mut self, stream: StreamKey) {
         self.streams.set_paused(stream, true);
     }
@@ -149,7 +149,7 @@ impl Endpoint {
         self.streams.set_paused(stream, false);
     }
 
-    /// Our side of a stream has ended.
+    /// Ends this side of a stream.
     fn end_local(&mut self, key: StreamKey) {
         if let Some(stream) = self.streams.get(key) {
             stream.is_local_ended = true;
@@ -163,7 +163,7 @@ impl Endpoint {
 
     fn put_headers(&mut self, id: u32, head: &ReplyHead<'_>, flags: u8, out: &mut Vec<u8>) {
         let start = out.len();
-        // The length is known at the end.
+        // The length is filled in below.
         frame::put_head(0, kind::HEADERS, flags | flag::END_HEADERS, id, out);
         self.encoder.begin(out);
         self.encoder.status(head.status, out);

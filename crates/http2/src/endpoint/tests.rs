@@ -91,7 +91,7 @@ fn head_too_long_is_answered() {
         panic!("too long for 1000");
     };
     world.reply(stream, 0);
-    // The connection goes on.
+    // The connection stays usable.
     let stream = world.open(get(3));
     world.reply(stream, 0);
     assert_eq!(world.said(), ["HEADERS 1 END_STREAM", "HEADERS 3 END_STREAM"]);
@@ -175,7 +175,7 @@ fn body_too_long_gets_no_window() {
     world.reply(stream, 0);
     world.send(&data(1, 1, false));
     assert_eq!(world.said(), ["HEADERS 1 END_STREAM", "RST_STREAM 1 NO_ERROR"]);
-    // What is on its way is ignored.
+    // Frames in flight are ignored.
     assert_eq!(world.send(&data(1, 1, false)), []);
     assert_eq!(world.endpoint.take_counters().late_frames, 1);
 }
@@ -336,7 +336,7 @@ fn priority_update_before_and_after() {
     world.pump();
     let order = ["DATA 5 1 END_STREAM", "DATA 3 1 END_STREAM", "DATA 1 1 END_STREAM"];
     assert_eq!(world.said(), order);
-    // Only so many are kept.
+    // The number of kept priorities is limited.
     for id in 0..48 {
         world.send(&update(101 + 2 * id, "u=0"));
     }
@@ -375,7 +375,7 @@ fn first_bytes() {
 fn table_of_another_size() {
     let mut world = World::with(|limits| limits.table_len_max = 100);
     world.send(&frame(kind::SETTINGS, flag::ACK, 0, b""));
-    // RFC 7541 4.2: now each block begins with a size until one was said.
+    // RFC 7541 4.2: after a lowered limit the next block must begin with a size update.
     world.send(&get(1));
     assert_eq!(world.said(), ["GOAWAY 0 COMPRESSION_ERROR"]);
     let mut world = World::with(|limits| limits.table_len_max = 100);
@@ -394,7 +394,7 @@ fn peers_table_is_obeyed() {
         let head = ReplyHead { status: 200, repeated: &[&server], ..ReplyHead::default() };
         world.said();
         world.endpoint.reply(stream, &head, 0, &mut world.out);
-        // The size is said once; the field is a literal each time.
+        // The size update comes once; the field is a literal each time.
         let len = if id == 1 { 13 + 1 } else { 13 };
         assert_eq!(world.out.len(), len, "{:?}", world.out);
     }
@@ -418,7 +418,7 @@ fn drain_loses_no_request() {
     world.endpoint.drain(&mut world.out);
     world.endpoint.drain(&mut world.out);
     assert_eq!(world.said(), ["GOAWAY 2147483647 NO_ERROR", "PING"]);
-    // On its way meanwhile.
+    // A request in flight meanwhile.
     let two = world.open(post(3));
     world.send(&frame(kind::PING, flag::ACK, 0, b"draining"));
     assert_eq!(world.said(), ["GOAWAY 3 NO_ERROR"]);
@@ -434,8 +434,8 @@ fn drain_loses_no_request() {
     assert_eq!(world.endpoint.take_counters().refused, 2);
 }
 
-/// RFC 9113 6.8: the last stream that is served never goes up, since a client may have sent what
-/// is above it again, on another connection.
+/// RFC 9113 6.8: the identifier of the last served stream never rises. A client may have retried
+/// higher streams on another connection.
 #[test]
 fn the_last_stream_never_goes_up() {
     let mut world = World::new();
@@ -506,9 +506,9 @@ fn owner_may_close() {
     assert_eq!(world.said(), ["GOAWAY 0 SETTINGS_TIMEOUT"]);
 }
 
-// ---- abuse: three times each limit is too much at once, and nothing over a longer time
+// ---- abuse: three times each limit in a burst is too much, but not spread over time
 
-/// Sends `frames` of one kind `times` times, each this much later.
+/// Sends `frames` of one kind with and without pauses, below and above its limit.
 fn many(kind: Abuse, frames: impl Fn(u32) -> Vec<u8>, replies: bool) {
     let limit = *EndpointLimits::default().abuse(kind);
     let run = |times: u32, apart: Duration| {
@@ -576,7 +576,7 @@ fn floods_are_calmed() {
 
 #[test]
 fn tiny_windows_are_calmed() {
-    // The stream's window is open, the connection's is 1 byte at a time, and the other way round.
+    // One window is open, the other grows by 1 byte at a time: the connection's, the stream's.
     let by_connection = |at| {
         if at == 0 { window(1, 1 << 20) } else { window(0, 1) }
     };
@@ -616,7 +616,7 @@ fn late_trailers_of_an_old_stream_are_ignored() {
         world.send(&[data(1, 1, false), trailers(1)].concat());
         assert_eq!(world.said(), [""; 0], "{count} later");
         assert_eq!(world.endpoint.take_counters().late_frames, 2);
-        // A request does not go back.
+        // A new request with an older identifier is an error.
         world.send(&get(2 * count + 1));
         assert!(world.endpoint.is_finished());
     }
@@ -649,7 +649,7 @@ fn windows_opened_often_are_served() {
     let mut opened = 0;
     while world.endpoint.open_streams() > 0 {
         let taken = world.taken(1) as u64;
-        assert!(opened + u64::from(OPENED) <= taken, "stuck at {taken}");
+        assert!(opened + u64::from(OPENED) <= taken, "the endpoint is stuck at {taken}");
         while opened + u64::from(OPENED) <= taken {
             world.send(&[window(0, OPENED), window(1, OPENED)].concat());
             opened += u64::from(OPENED);
@@ -721,6 +721,6 @@ fn ended_streams_hold_no_memory() {
         world.said();
     }
     assert!(world.endpoint.allocated_len() < 1024, "{}", world.endpoint.allocated_len());
-    // An idle connection beside it: tables that grow with use.
+    // Size of an idle connection; its tables grow with use.
     assert!(size_of::<Endpoint>() <= 576, "{}", size_of::<Endpoint>());
 }

@@ -10,9 +10,9 @@ use crate::field::{FieldList, is_valid};
 #[derive(Debug)]
 pub struct Decoder {
     pub(super) table: Table,
-    /// Limit that the peer may use: what it has acknowledged.
+    /// Largest limit that the peer has acknowledged.
     limit_max: usize,
-    /// The limit went below the table's: the next block must say so. RFC 7541 4.2
+    /// True if the limit fell below the table's size: the next block must update it. RFC 7541 4.2
     must_shrink: bool,
 }
 
@@ -28,7 +28,7 @@ pub enum CompressionError {
     BadHuffman,
     /// An index without an entry.
     BadIndex,
-    /// A table size above the limit, one behind a field, or none where the limit demands it.
+    /// A table size above the limit, behind a field, or missing where the limit demands it.
     BadTableSize,
 }
 
@@ -57,8 +57,8 @@ impl std::error::Error for CompressionError {}
 const VALID: u32 = 1 << 8;
 
 impl Decoder {
-    /// A table that holds entries of up to `limit` bytes. The peer believes in 4,096 until it has
-    /// seen another `SETTINGS_HEADER_TABLE_SIZE`.
+    /// A table that holds entries of up to `limit` bytes. The peer assumes 4,096 until it has seen
+    /// another `SETTINGS_HEADER_TABLE_SIZE`.
     pub fn new(limit: usize) -> Decoder {
         Decoder { table: Table::new(limit), limit_max: limit, must_shrink: false }
     }
@@ -74,8 +74,8 @@ impl Decoder {
         self.must_shrink = limit < self.table.limit();
     }
 
-    /// Decodes a whole header block and appends its fields to `list`. Beyond the limits of the list
-    /// fields change the table and are not kept.
+    /// Decodes a whole header block and appends its fields to `list`. Fields beyond the list's
+    /// limits change the table but are dropped.
     ///
     /// # Errors
     /// A fault of the peer, which ends the connection.
@@ -90,7 +90,7 @@ impl Decoder {
                 }
                 0x40.. => self.take_literal(&mut rest, 6, list)?,
                 0x20.. => return Err(CompressionError::BadTableSize),
-                // Never indexed, or not this time: the same for one that does not pass it on.
+                // Never indexed, or not indexed: the same here, since the field is not forwarded.
                 _ => self.take_literal(&mut rest, 4, list)?,
             }
         }

@@ -11,13 +11,13 @@ use super::{huffman, integer};
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// Limit on our side, whatever the peer would hold.
+    /// Own limit, also if the peer allows more.
     limit_max: usize,
-    /// Least limit since the last block, if there was another one. RFC 7541 4.2
+    /// Lowest limit since the last block, if the limit has changed. RFC 7541 4.2
     least: Option<usize>,
 }
 
-/// Treatment of a literal by those who pass it on. RFC 7541 6.2
+/// Treatment of a literal by intermediaries. RFC 7541 6.2
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
     /// May be indexed.
@@ -75,13 +75,13 @@ impl RepeatedField {
 }
 
 impl Encoder {
-    /// An empty table that holds entries of up to `limit_max` bytes, if the peer's does.
+    /// An empty table of up to `limit_max` bytes, or fewer if the peer allows fewer.
     pub fn new(limit_max: usize) -> Encoder {
         let limit = limit_max.min(LIMIT_INITIAL);
         Encoder {
             table: Table::new(limit),
             limit_max,
-            // The peer believes in the initial one.
+            // The peer's decoder begins with the initial limit.
             least: (limit < LIMIT_INITIAL).then_some(limit),
         }
     }
@@ -100,7 +100,7 @@ impl Encoder {
         }
     }
 
-    /// Begins a block: says what has become of the table's size.
+    /// Begins a block with the table size updates that are due.
     #[inline]
     pub fn begin(&mut self, block: &mut Vec<u8>) {
         if let Some(least) = self.least.take() {
@@ -133,7 +133,7 @@ impl Encoder {
         block.push(INDEXED | index);
     }
 
-    /// Appends a field by its index; the first time as a literal that gets one.
+    /// Appends a field: first as a literal that enters the table, later by its index.
     #[inline]
     pub fn repeated(&mut self, field: &RepeatedField, block: &mut Vec<u8>) {
         if field.is_static {
@@ -191,7 +191,7 @@ fn put_string(text: &[u8], block: &mut Vec<u8>) {
     }
 }
 
-/// FNV-1a, 32 bits. Fields are compared as well.
+/// FNV-1a, 32 bits. Collisions are harmless, since the fields are compared as well.
 fn hash(name: &[u8], value: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     let text = name.iter().chain(b":").chain(value);

@@ -1,7 +1,7 @@
 //! The Huffman code of strings, RFC 7541 5.2 and Appendix B.
 //!
 //! The code is canonical: codes of one length are consecutive, in the order of the symbols. So the
-//! lengths are all of it, and the rest is computed from them when the crate is compiled.
+//! lengths define the code, and everything else is computed from them at compile time.
 //!
 //! Decoding looks at 8 bits at a time. They hold a whole code for every letter and digit, and a
 //! table of 512 bytes says which; a state machine over 4 bits needs twice as many steps and 16 KiB.
@@ -105,7 +105,7 @@ pub(super) fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Compress
     let mut count: u32 = 0;
     loop {
         if let Some((word, _)) = input.split_first_chunk::<8>() {
-            // Bits beyond those that fit are taken again the next time.
+            // Bits that do not fit are loaded again the next time.
             bits |= u64::from_be_bytes(*word) >> count;
             let taken = (63 - count) >> 3;
             input = &input[taken as usize..];
@@ -139,7 +139,7 @@ pub(super) fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Compress
             return Ok(());
         }
         if CODE.short[(bits >> 56) as usize].1 != 0 {
-            return Err(CompressionError::BadHuffman); // Its end is missing.
+            return Err(CompressionError::BadHuffman); // The last code is incomplete.
         }
         let (symbol, len) = long((bits >> 32) as u32);
         if symbol == EOS || len > count {
@@ -254,7 +254,7 @@ mod tests {
             prop_assert_eq!(decoded(&code), Ok(text));
         }
 
-        /// The code is complete, so what can be read is what would be written.
+        /// The code is complete, so any text that decodes is encoded to the same bits.
         #[test]
         fn code_comes_back(code: Vec<u8>) {
             if let Ok(text) = decoded(&code) {

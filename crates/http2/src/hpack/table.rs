@@ -89,7 +89,7 @@ const TEXT_STEP: usize = 512;
 pub(super) struct Table {
     bytes: Vec<u8>,
     evicted: usize,
-    /// Bytes that were removed from the front of `bytes` so far, of all that were ever appended.
+    /// Number of bytes removed from the front of `bytes` so far.
     removed: u32,
     /// Oldest first.
     entries: VecDeque<TableEntry>,
@@ -100,7 +100,7 @@ pub(super) struct Table {
 
 #[derive(Clone, Copy, Debug)]
 struct TableEntry {
-    /// Number of bytes that were appended before it, modulo 2^32.
+    /// Number of bytes that were appended before the entry, modulo 2^32.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -113,7 +113,7 @@ impl TableEntry {
     }
 }
 
-/// An entry of the dynamic table, with what its owner noted of it.
+/// An entry of the dynamic table, with the tag that its owner gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row<'a> {
     pub(super) name: &'a [u8],
@@ -160,7 +160,7 @@ impl Table {
         tagged.find_map(|(index, _)| Some(index).filter(is_it))
     }
 
-    /// Adds an entry, and evicts for it. One that is larger than the table empties it. RFC 7541 4.4
+    /// Adds an entry, evicting as needed. One larger than the table empties it. RFC 7541 4.4
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8], tag: u32) {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.evict_to(self.limit.saturating_sub(size));
@@ -174,7 +174,7 @@ impl Table {
         }
         let len = self.bytes.len() + name.len() + value.len();
         if len > self.bytes.capacity() {
-            // A doubled buffer would be a half-empty one in each of many connections.
+            // Grows by steps: doubling would leave a half-empty buffer in each of many connections.
             self.bytes.reserve_exact(len.next_multiple_of(TEXT_STEP) - self.bytes.len());
         }
         self.entries.push_back(TableEntry {
@@ -188,7 +188,7 @@ impl Table {
         self.size += size;
     }
 
-    /// Changes the limit, and evicts for it. RFC 7541 4.3
+    /// Changes the limit, evicting entries as needed. RFC 7541 4.3
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.evict_to(limit);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list of strings.
+        /// Compares the table with a list of strings.
         #[test]
         fn entries_are_those_of_a_model(
             operations in prop::collection::vec((0_usize..40, 0_usize..90, 0_usize..400), 1..300),

@@ -26,7 +26,7 @@ fn conversation(limit: usize, blocks: &[(&str, &[&str], usize)]) {
     for (hex, fields, size) in blocks {
         let block = octets(hex);
         for end in 1..block.len() {
-            // A cut is an error, or the end of a field.
+            // A block cut inside a field is an error.
             let mut other = Decoder::new(limit);
             _ = decode(&mut other, &block[..end]);
         }
@@ -177,7 +177,7 @@ fn smaller_limit_must_be_obeyed() {
     assert_eq!(decode(&mut decoder, &octets("20")).unwrap(), [""; 0]);
     let error = decode(&mut decoder, &octets("be"));
     assert_eq!(error, Err(CompressionError::BadIndex), "0 has emptied it");
-    // A larger one need not be used.
+    // A larger limit need not be used.
     decoder.set_limit(4096);
     assert_eq!(decode(&mut decoder, &literal).unwrap(), ["a: b"]);
     assert_eq!(decoder.table.size, 0);
@@ -236,7 +236,7 @@ fn status_is_three_digits() {
     }
 }
 
-/// RFC 7541 4.2: the least size between two blocks is said, then the last.
+/// RFC 7541 4.2: the lowest size between two blocks is announced, then the last.
 #[test]
 fn encoder_says_each_change_of_size() {
     let field = RepeatedField::new(b"server", b"weft");
@@ -314,7 +314,7 @@ proptest! {
         encoder.begin(&mut block);
         for step in steps.into_iter().chain([Step::Block]) {
             match step {
-                // Only between blocks.
+                // The limit changes only between blocks.
                 Step::Limit(limit) if block.is_empty() => {
                     encoder.set_limit(limit);
                     decoder.set_limit(limit);

@@ -6,7 +6,7 @@ use super::*;
 /// Streams in each state:
 ///
 /// ```text
-///  1 closed, both ended   3 half-closed (remote)   5 open            7 closed, reset by us
+///  1 closed, both ended   3 half-closed (remote)   5 open            7 closed, reset here
 ///  9 closed, by the peer  11, 13 skipped           15 half-closed (local)   from 17 on: idle
 /// ```
 fn world(cut: usize) -> World {

@@ -136,7 +136,7 @@ impl Client {
                 "SETTINGS" | "PING" => continue,
                 _ => panic!("{line}"),
             };
-            let stream = self.streams.get_mut(&id).expect("a stream that is open");
+            let stream = self.streams.get_mut(&id).expect("the stream is open");
             assert!(!stream.is_ended, "{line}");
             stream.taken += len;
             stream.window -= len as i64;

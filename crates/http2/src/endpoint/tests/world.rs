@@ -11,13 +11,13 @@ pub(super) struct World {
     pub(super) out: Vec<u8>,
     pub(super) now: Instant,
     held: Vec<u8>,
-    /// Bytes at a time; 0 is all.
+    /// Bytes delivered at a time; 0 delivers all at once.
     pub(super) cut: usize,
     taken: BTreeMap<u32, usize>,
 }
 
 impl World {
-    /// After the preface and SETTINGS of both sides.
+    /// A connection after the preface and SETTINGS of both sides.
     pub(super) fn new() -> World {
         World::with(|_| {})
     }
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Takes the output as lines: type, stream, and what matters of it.
+    /// Takes the output as lines: frame type, stream, and the fields that tests compare.
     pub(super) fn said(&mut self) -> Vec<String> {
         let out = std::mem::take(&mut self.out);
         let mut rest = &out[..];

@@ -56,7 +56,7 @@ fn serve(netstack: Netstack<DeviceQueue>, at: SocketAddr) -> io::Result<()> {
     });
     fiber::offload(|| io::copy(&mut io::stdin(), &mut io::sink()))?;
     listener.close();
-    acceptor.join().expect("it does not panic");
+    acceptor.join().expect("the acceptor does not panic");
     println!("{:?}", stack.counters());
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! TCP sockets for fibers over the TCP/IP of [`netstack`]: blocking code, and a system call for a
-//! frame, not for a read.
+//! TCP sockets for fibers over the TCP/IP of [`netstack`]: blocking code, with a system call for
+//! each frame, not for each read.
 //!
-//! A [`SocketStack`] has a device, addresses and two fibers that drive it. On a stack
-//! [`TcpListener`] and [`TcpStream`] are what they are in [`fiber::net`]: a fiber that reads waits
-//! until its connection has bytes, and others run meanwhile.
+//! A [`SocketStack`] has a device, addresses and two fibers that drive it. [`TcpListener`] and
+//! [`TcpStream`] behave as those of [`fiber::net`]: a fiber that reads waits until its connection
+//! has bytes, and others run meanwhile.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -45,14 +45,13 @@
 //! * **Errors are those of the kernel's sockets**, by [`std::io::ErrorKind`]: `ConnectionReset`,
 //!   `ConnectionRefused`, `BrokenPipe`, `TimedOut`, `HostUnreachable`. `NotConnected` also says
 //!   that the [`SocketStack`] has ended.
-//! * **Dropping a stream closes it**: what was written is still sent. With bytes that came and were
-//!   not read it is reset, as the kernel does.
-//! * **Bytes leave at the end of a round**, when the fiber that has written them waits or ends. One
-//!   that computes for long keeps its processor from sending them.
+//! * **Dropping a stream closes it**: written bytes are still sent. If received bytes were not
+//!   read, the connection is reset, as the kernel does.
+//! * **Bytes leave at the end of a round**, when the fiber that has written them waits or ends. A
+//!   fiber that computes for long delays its processor's transmissions.
 //! * **A write copies** into a buffer of the connection
 //!   ([`ShardLimits::send_capacity`](netstack::stack::ShardLimits)) and waits while that is full.
-//!   What is to go out without a copy is for a
-//!   [`Writer`](netstack::stack::Writer) of a loop of one's own.
+//!   A [`Writer`](netstack::stack::Writer) on a loop of its own sends without a copy.
 //! * **All fibers of a stack are best on one processor**, which is what the [`fiber::Builder`] of
 //!   [`SocketStack::start`] is for. Elsewhere, and on plain threads, sockets work the same, and
 //!   more slowly.

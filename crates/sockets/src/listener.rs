@@ -14,8 +14,8 @@ use netstack::stack::{Backlog, FlowId, Shard};
 use crate::stack::{Locked, Shared, SocketStack};
 use crate::stream::TcpStream;
 
-/// A port of a [`SocketStack`] that connections come to, as [`fiber::net::TcpListener`]. Any number
-/// of fibers may accept from it at once.
+/// A listening port of a [`SocketStack`], like [`fiber::net::TcpListener`]. Any number of fibers
+/// may accept from it at once.
 ///
 /// ```no_run
 /// # fn serve(stack: &weftwork_sockets::SocketStack) -> std::io::Result<()> {
@@ -50,7 +50,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
     /// accepted.
     ///
     /// # Errors
-    /// As [`bind`](TcpListener::bind).
+    /// Like [`bind`](TcpListener::bind).
     pub fn bind_with(
         stack: &SocketStack<D>,
         address: SocketAddr,
@@ -59,7 +59,7 @@ impl<D: Device + Send + 'static> TcpListener<D> {
         let mut state = stack.shared.lock();
         state.check()?;
         if address.port() == 0 {
-            let message = "a listener needs to be told which port";
+            let message = "a listener needs a port";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         state.check_local(address.ip())?;
@@ -89,13 +89,13 @@ impl<D: Device + Send + 'static> TcpListener<D> {
                 }
             }
             state = Shared::wait(state, &self.waiting, None).inspect_err(|_| {
-                // It may have been told of a connection, which then is another's.
+                // This fiber may have taken a notification that another waiting fiber needs.
                 self.waiting.notify_one();
             })?;
         }
     }
 
-    /// Shard with its port, which is another listener's once this one is closed.
+    /// Shard, as long as this listener owns its port: after a close, the port may have a new owner.
     ///
     /// # Errors
     /// `NotConnected` after [`close`](TcpListener::close) and when the stack has ended.

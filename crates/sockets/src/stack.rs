@@ -40,15 +40,15 @@ const TICK: Duration = Duration::from_millis(1);
 /// Interval at which [`SocketStack::wait_for_ends`] checks.
 const LOOK_STEP: Duration = Duration::from_millis(2);
 
-/// Pause after an error of the device, which would come back at once. Further errors double it up
-/// to the second value, because a device may be gone for ever.
+/// Pause after an error of the device, because a retry would fail at once. Further errors double it
+/// up to the second value, because a device may be gone forever.
 const DEVICE_PAUSE: Duration = Duration::from_millis(1);
 const DEVICE_PAUSE_MAX: Duration = Duration::from_millis(128);
 
 /// A netstack that two fibers drive. Dropping it ends it, and so does a panic in it or in
-/// [`with_netstack`](SocketStack::with_netstack): calls that wait return `NotConnected`. What was
-/// due when it was dropped, such as the ends and resets of its connections, is sent once, and not
-/// again. Its device is closed when the last of its sockets is dropped too.
+/// [`with_netstack`](SocketStack::with_netstack): calls that wait return `NotConnected`. A dropped
+/// stack sends the segments that are due, such as FINs and RSTs, once and does not retransmit them.
+/// Its device is closed when the last of its sockets is dropped too.
 pub struct SocketStack<D: Device + Send + 'static = DeviceQueue> {
     pub(crate) shared: Arc<Shared<D>>,
 }
@@ -58,7 +58,7 @@ pub struct SocketStack<D: Device + Send + 'static = DeviceQueue> {
 pub struct StackCounters {
     /// Rounds: receive, wake, transmit.
     pub rounds: u64,
-    /// Rounds of the clock among them, by its timers or because a fiber has called it.
+    /// Rounds of the clock among them, begun by its timers or by a fiber's call.
     pub clock_rounds: u64,
     /// Rounds in which the device has failed.
     pub device_errors: u64,
@@ -69,8 +69,8 @@ impl<D: Device + Send + 'static> SocketStack<D> {
     /// on which processor, and names them if it has no name.
     ///
     /// # Errors
-    /// `InvalidInput` if the device has no descriptor to wait for; what the kernel says to a
-    /// duplicate of it; or what [`fiber::Builder::spawn`] reports.
+    /// `InvalidInput` if the device has no descriptor to wait for; the kernel's error if the
+    /// descriptor cannot be duplicated; or an error of [`fiber::Builder::spawn`].
     pub fn start(mut netstack: Netstack<D>, builder: fiber::Builder) -> io::Result<SocketStack<D>> {
         let descriptor = netstack.device().descriptor().ok_or_else(|| {
             let message = "the netstack's device has no descriptor to wait for";
@@ -81,7 +81,7 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         let shared =
             Arc::new(Shared { start: Instant::now(), state: Mutex::new(State::new(netstack)) });
         let stack = SocketStack { shared };
-        // The clock is known before the frames can call it.
+        // The state needs the clock's handle before the frames fiber can call the clock.
         let own = Arc::clone(&stack.shared);
         let mut state = stack.shared.lock();
         let clock = builder.clone().name("netstack clock");
@@ -105,8 +105,8 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         self.shared.lock().counters
     }
 
-    /// Waits until each peer has acknowledged the end of its connection, of those that were shut
-    /// down or dropped: a stack that is dropped sends nothing again. `false` past the deadline.
+    /// Waits until every peer has acknowledged the end of connections that were shut down or
+    /// dropped: a dropped stack retransmits nothing. Returns `false` past the deadline.
     pub fn wait_for_ends(&self, deadline: Instant) -> bool {
         while self.with_netstack(|netstack| netstack.shard().has_unacknowledged_ends()) {
             if Instant::now() >= deadline {
@@ -147,19 +147,19 @@ pub(crate) type Locked<'a, D> = MutexGuard<'a, State<D>>;
 
 pub(crate) struct State<D> {
     netstack: Netstack<D>,
-    /// By the index of their flows.
+    /// Waiting fibers of connections, by flow index.
     waits: Vec<Option<Arc<Waits>>>,
     /// Fibers that wait to accept, by port.
     ports: BTreeMap<u16, Arc<Condvar>>,
-    /// Rounds that have begun and not transmitted: what is written now leaves with them.
+    /// Number of rounds begun and not yet transmitted: bytes written now leave with them.
     rounds: usize,
     clock: Option<Fiber>,
     frames: Option<Fiber>,
-    /// Time of the clock's next round; `START` if it was called.
+    /// Time of the clock's next round; `START` if a fiber has called the clock.
     clock_at: NetInstant,
-    /// Time of its last round.
+    /// Time of the clock's last round.
     clock_was_at: NetInstant,
-    /// Zero while the device works.
+    /// Pause after the device's last error; zero while the device works.
     device_pause: Duration,
     is_over: bool,
     /// Reason of the end, unless the stack was dropped.
@@ -205,7 +205,7 @@ impl<D: Device> Shared<D> {
         NetInstant::START + self.start.elapsed()
     }
 
-    /// The life of the fiber that waits for the device.
+    /// Body of the fiber that waits for the device.
     fn bring_frames(&self, readable: OwnedFd) {
         let _over = Over(self);
         let readable = Readable::from(readable);
@@ -228,7 +228,7 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// The life of the fiber that waits for timers.
+    /// Body of the fiber that waits for timers.
     fn keep_time(&self) {
         let _over = Over(self);
         while !fiber::is_cancelled() {
@@ -252,7 +252,7 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// Takes in what has come, lets the fibers go on that it is for, and sends what there is.
+    /// Receives frames, wakes the fibers they concern, lets them run, and transmits.
     fn run_round(&self) -> Round {
         let mut state = self.lock();
         state.rounds += 1;
@@ -279,7 +279,7 @@ impl<D: Device> Shared<D> {
                 Round::Failed
             }
         };
-        // After an error the clock tries again: what is to leave may have no timer.
+        // After an error the clock retries: frames that are due may have no timer.
         let wakes_at = state.wakes_at();
         if wakes_at < state.clock_at {
             state.call_clock(wakes_at);
@@ -287,7 +287,7 @@ impl<D: Device> Shared<D> {
         came_of_it
     }
 
-    /// Waits, with the lock given away, until `on` is told of, or for no reason.
+    /// Releases the lock and waits until `on` is notified; may also return for no reason.
     ///
     /// # Errors
     /// `TimedOut` past the deadline, or past that of [`fiber::timeout`]; [`fiber::Cancelled`];
@@ -313,7 +313,7 @@ impl<D: Device> Shared<D> {
     }
 }
 
-/// Ends the stack when one of its fibers ends, however that does.
+/// Ends the stack when one of its fibers ends, even by a panic.
 struct Over<'a, D: Device>(&'a Shared<D>);
 
 impl<D: Device> Drop for Over<'_, D> {
@@ -323,8 +323,8 @@ impl<D: Device> Drop for Over<'_, D> {
     }
 }
 
-/// A state that a panic has left behind is not whole: it ends the stack, and then nothing more is
-/// done with the netstack.
+/// Takes the state out of a lock. After a panic the state may be inconsistent: then the stack ends,
+/// and the netstack is not used any more.
 fn whole<'a, D: Device>(locked: Result<Locked<'a, D>, Locked<'a, D>>) -> Locked<'a, D> {
     locked.unwrap_or_else(|mut state| {
         state.fail("a panic while it was at work");
@@ -402,7 +402,7 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Tells those that wait what has happened.
+    /// Notifies the fibers that wait for the netstack's events.
     fn tell(&mut self) {
         let shard = self.netstack.shard();
         while let Some((id, happened)) = shard.next_event() {
@@ -412,7 +412,7 @@ impl<D: Device> State<D> {
         }
         for (&port, waiting) in &self.ports {
             let (.., count) = shard.backlog(port).unwrap_or_default();
-            // One that accepts looks for more before it waits.
+            // A fiber that accepts checks for more connections before it waits again.
             (0..count.min(BURST_FRAMES_MAX)).for_each(|_| waiting.notify_one());
         }
     }
@@ -427,16 +427,16 @@ impl<D: Device> State<D> {
         waits
     }
 
-    /// The connection is its own no more.
+    /// Removes the waits of a connection that its stream gives up.
     pub(crate) fn unseat(&mut self, id: FlowId, waits: &Arc<Waits>) {
         let place = &mut self.waits[id.index()];
-        // After a reset the place may be another connection's.
+        // After a reset the index may belong to another connection.
         if place.as_ref().is_some_and(|it| Arc::ptr_eq(it, waits)) {
             *place = None;
         }
     }
 
-    /// A place for those that wait to accept at `port`; `None` if there is one.
+    /// Registers a condition variable for fibers that accept at `port`; `None` if the port has one.
     pub(crate) fn open_port(&mut self, port: u16) -> Option<Arc<Condvar>> {
         if self.ports.contains_key(&port) {
             return None;
@@ -456,7 +456,7 @@ impl<D: Device> State<D> {
         self.call();
     }
 
-    /// The addresses of a connection: ours, and the peer's.
+    /// The addresses of a connection: local, then the peer's.
     pub(crate) fn addresses(&mut self, id: FlowId) -> Option<(SocketAddr, SocketAddr)> {
         let tuple = self.shard().ok()?.tuple(id)?;
         let local = SocketAddr::new(tuple.local, tuple.local_port);
@@ -475,12 +475,12 @@ impl<D: Device> State<D> {
     /// Sends the frames of the next round, as far as the device takes them: no round follows.
     fn send_last(&mut self, now: NetInstant) {
         if !self.is_over {
-            // Nothing can be done about an error any more.
+            // An error is ignored, because no round follows.
             let _ = self.netstack.transmit(now, &());
         }
     }
 
-    /// Ends the stack, which was not asked to; the first reason is kept.
+    /// Ends the stack after a failure; the first reason is kept.
     fn fail(&mut self, why: &str) {
         if !self.is_over {
             self.failure = Some(why.to_owned());

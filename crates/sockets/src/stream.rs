@@ -14,7 +14,7 @@ use netstack::tcp::{Connection, End};
 
 use crate::stack::{Locked, Shared, SocketStack, Waits};
 
-/// A TCP connection of a [`SocketStack`], as [`fiber::net::TcpStream`] is one of the kernel's.
+/// A TCP connection of a [`SocketStack`], like [`fiber::net::TcpStream`] for the kernel's TCP.
 /// Several fibers may read and write at once.
 ///
 /// ```no_run
@@ -37,7 +37,7 @@ pub struct TcpStream<D: Device + Send + 'static = DeviceQueue> {
     local: SocketAddr,
     peer: SocketAddr,
     is_read_shut: AtomicBool,
-    /// Nanoseconds; 0 is none.
+    /// Nanoseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
 }
@@ -77,7 +77,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         }
     }
 
-    /// A connection that the stack has given to its user.
+    /// Wraps a connection of the stack.
     pub(crate) fn of(
         shared: &Arc<Shared<D>>,
         state: &mut Locked<'_, D>,
@@ -116,7 +116,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// Waits until there is something to receive, or the end of the stream.
     ///
     /// # Errors
-    /// As [`receive_into`](TcpStream::receive_into).
+    /// Like [`receive_into`](TcpStream::receive_into).
     pub fn wait_readable(&self, deadline: Option<Instant>) -> io::Result<()> {
         self.until_readable(deadline).map(drop)
     }
@@ -148,7 +148,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         }
     }
 
-    /// Sends what it can of `slices`, and waits until it can send something.
+    /// Sends as much of `slices` as possible, after a wait for space if there is none.
     ///
     /// # Errors
     /// `TimedOut` past the deadline; `BrokenPipe` after [`shutdown`](TcpStream::shutdown) and when
@@ -174,13 +174,13 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// Waits until there is room to send something.
     ///
     /// # Errors
-    /// As [`send`](TcpStream::send).
+    /// Like [`send`](TcpStream::send).
     pub fn wait_writable(&self, deadline: Option<Instant>) -> io::Result<()> {
         let has_room = |shard: &mut Shard| shard.write_room(self.id) > 0;
         self.until_writable(deadline, has_room).map(drop)
     }
 
-    /// Waits until `is_enough`, tried on a connection that may be written to.
+    /// Waits until `is_enough` holds for the connection, which must allow writes.
     fn until_writable(
         &self,
         deadline: Option<Instant>,
@@ -202,8 +202,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         }
     }
 
-    /// Ends reading, writing or both; those that wait are woken. What has come can still be read,
-    /// and what was written is still sent.
+    /// Ends reading, writing or both, and wakes waiting fibers. Received bytes can still be read,
+    /// and written bytes are still sent.
     ///
     /// # Errors
     /// `NotConnected` if the connection is over.
@@ -227,7 +227,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// Ends writing, and waits until the peer has acknowledged all that was written, and the end.
     ///
     /// # Errors
-    /// `TimedOut` past the deadline: what is not acknowledged is still sent. `ConnectionReset` and
+    /// `TimedOut` past the deadline: unacknowledged bytes are still sent. `ConnectionReset` and
     /// others of the connection's end.
     pub fn linger(&self, deadline: Option<Instant>) -> io::Result<()> {
         let mut state = self.shared.lock();
@@ -261,7 +261,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         let mut state = self.shared.lock();
         if let Ok(shard) = state.shard() {
             shard.set_nodelay(self.id, is_nodelay);
-            // One may be waiting.
+            // A short segment may be waiting.
             state.call();
         }
     }
@@ -276,7 +276,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         self.local
     }
 
-    /// Sets the time-out of reads; `None` (the default) waits for ever.
+    /// Sets the time-out of reads; `None` (the default) waits forever.
     ///
     /// # Errors
     /// `InvalidInput` for a zero time-out.
@@ -284,7 +284,7 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         set_timeout(&self.read_timeout, timeout)
     }
 
-    /// Sets the time-out of writes; `None` (the default) waits for ever.
+    /// Sets the time-out of writes; `None` (the default) waits forever.
     ///
     /// # Errors
     /// `InvalidInput` for a zero time-out.
@@ -398,7 +398,7 @@ fn refusal(error: ConnectError) -> io::Error {
 
 fn set_timeout(cell: &AtomicU64, timeout: Option<Duration>) -> io::Result<()> {
     if timeout == Some(Duration::ZERO) {
-        let message = "a time-out of zero; for none, pass None";
+        let message = "the time-out is zero; pass None for no time-out";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let nanos = timeout.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));

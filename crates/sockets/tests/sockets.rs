@@ -1,4 +1,4 @@
-//! What sockets promise, between two stacks of this process: plain blocking code on fibers.
+//! Promises of sockets, between two stacks of this process: plain blocking code on fibers.
 
 extern crate weftwork_sockets as sockets;
 
@@ -29,7 +29,7 @@ fn pair(
     (accepted.join().unwrap(), connected)
 }
 
-/// Sends back what comes, until the end, and then ends.
+/// Echoes its input until the end, and then ends.
 fn echo(mut stream: TcpStream<impl AnyDevice>) -> io::Result<()> {
     let mut room = [0; 10_000];
     loop {
@@ -42,7 +42,7 @@ fn echo(mut stream: TcpStream<impl AnyDevice>) -> io::Result<()> {
 
 /// A server on `stack` with a fiber for each connection, until its listener is closed.
 fn serve_echo<D: AnyDevice>(stack: &SocketStack<D>) -> Arc<TcpListener<D>> {
-    // A crowd that comes at once has a place each, so no client has to try again.
+    // The backlog holds all clients that connect at once, so none has to retry.
     let backlog = Backlog { syn_queue_max: 2000, accept_queue_max: 2000 };
     let listener = TcpListener::bind_with(stack, address(1, PORT), backlog);
     let listener = Arc::new(listener.unwrap());
@@ -80,7 +80,7 @@ fn until_it_waits<T>(inspector: &Inspector, handle: &JoinHandle<T>) {
 
 fn kind<T>(result: io::Result<T>) -> ErrorKind {
     match result {
-        Ok(_) => panic!("it succeeded"),
+        Ok(_) => panic!("the call succeeded"),
         Err(error) => error.kind(),
     }
 }
@@ -98,7 +98,7 @@ fn echo_of(len: usize, client: &SocketStack<impl AnyDevice>) {
         (&stream).read_to_end(&mut came).unwrap();
     });
     assert_eq!(came.len(), len);
-    assert!(came == sent, "other bytes came back");
+    assert!(came == sent, "the echo differs");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn ten_megabytes_cross_a_bad_link() {
             let _listener = serve_echo(&server);
             echo_of(10_000_000, &client);
             let lost = client.with_netstack(|it| it.device().counters().0.lost);
-            assert!(lost > 0, "a link that lost nothing");
+            assert!(lost > 0, "the link lost no frame");
         });
     }
 }
@@ -134,7 +134,7 @@ fn a_thousand_connections_at_once() {
     const COUNT: usize = 1000;
     on_a_link(|server, client| {
         let _listener = serve_echo(&server);
-        // Both stacks know each other from here on: few segments wait for that.
+        // Resolves the neighbours first, so that few segments wait for that.
         echo_of(1, &client);
         let all_are_open = Arc::new(Barrier::new(COUNT));
         let clients: Vec<_> = (0..COUNT)
@@ -216,7 +216,7 @@ fn shutting_down_writes_wakes_the_writer() {
         let near = Arc::new(near);
         for how in [Shutdown::Write, Shutdown::Both] {
             let writer = Arc::clone(&near);
-            // More than both ends have room for.
+            // More than both ends can buffer.
             let writing = fiber::spawn(move || kind((&*writer).write_all(&vec![0; 20_000_000])));
             if how == Shutdown::Write {
                 until_it_waits(&inspector, &writing);
@@ -251,7 +251,7 @@ fn cancelling_a_fiber_ends_its_waits() {
             let late = fiber::timeout(short, || wait(&near));
             assert_eq!(kind(late), ErrorKind::TimedOut, "{name}");
         }
-        // The connection is as good as before.
+        // The connection still works.
         (&far).write_all(b"still").unwrap();
         (&*near).read_exact(&mut [0; 5]).unwrap();
         assert_eq!((&far).write(b"").unwrap(), 0);
@@ -266,7 +266,7 @@ fn resets_end_blocked_reads_and_writes() {
         let reader = Arc::clone(&writer);
         let read = fiber::spawn(move || kind((&*reader).read(&mut [0])));
         let written = fiber::spawn(move || {
-            // More than both ends have room for.
+            // More than both ends can buffer.
             let all = vec![0; 20_000_000];
             kind((&*writer).write_all(&all))
         });
@@ -310,7 +310,7 @@ fn timed_out_waits_lose_nothing() {
         assert_eq!(kind(far.read(&mut [0; 8])), ErrorKind::TimedOut);
         let bounded = fiber::timeout(Duration::from_millis(20), || near.read(&mut [0; 8]));
         assert_eq!(kind(bounded), ErrorKind::TimedOut);
-        // Until both ends have no room.
+        // Fill the buffers of both ends.
         let mut sent = 0;
         let ended = loop {
             match far.write(&[7; 10_000]) {
@@ -444,7 +444,7 @@ fn refusing_keeps_waiting_connections() {
         let mut accepted = listener.accept().unwrap();
         assert_eq!(listener.backlog_len(), 0);
         accepted.write_all(b"welcome").unwrap();
-        // Once it has lingered, nothing has to be sent again.
+        // After the linger nothing is retransmitted.
         accepted.linger(None).unwrap();
         drop((accepted, listener, server));
         let mut came = String::new();
@@ -464,9 +464,9 @@ fn lingering_for_a_silent_peer_times_out() {
     });
 }
 
-/// Seen (in review): a server that was drained ended its stack as soon as all bytes were
-/// acknowledged. If the end of a connection was lost then, the peer waited for it in vain. Cure:
-/// the stack can be asked whether the ends have come.
+/// Seen (in review): a drained server ended its stack as soon as all bytes were acknowledged. If
+/// the FIN was lost then, the peer never got it. Cure: the stack reports if all FINs are
+/// acknowledged.
 #[test]
 fn lost_ends_are_resent_before_the_stack_ends() {
     on_a_link(|server, client| {
@@ -507,7 +507,7 @@ fn the_end_of_a_stack_wakes_its_waiters() {
 fn ends_are_sent_before_the_stack_ends() {
     // Seen in a review: a connection that was reset, and one that was closed with its last bytes,
     // just before the stack was dropped, stayed open for the peer until its own time-out. Cause:
-    // the round that would have sent it found the stack ended. Cure: a stack sends what is due as
+    // the round that would have sent it found the stack ended. Cure: a stack sends due frames as
     // it ends.
     on_a_link(|server, client| {
         let listener = TcpListener::bind(&server, address(1, PORT)).unwrap();
@@ -535,8 +535,8 @@ fn ends_are_sent_before_the_stack_ends() {
 
 #[test]
 fn a_closed_listener_spares_its_successor() {
-    // Seen in a review: a listener that was closed told the backlog of the next one at its port as
-    // its own.
+    // Seen in a review: a closed listener reported the backlog of the next one at its port as its
+    // own.
     on_a_link(|server, client| {
         let before = TcpListener::bind(&server, address(1, PORT)).unwrap();
         before.close();
@@ -580,10 +580,10 @@ fn idle_connections_cause_no_rounds() {
         stream.read_exact(&mut [0]).unwrap();
         let rounds = || server.counters().rounds + client.counters().rounds;
         let before = rounds();
-        // A stack that does not rest runs a round in a microsecond.
+        // A stack that never idles would run a round every microsecond.
         fiber::sleep(Duration::from_millis(200));
         let taken = rounds() - before;
-        assert!(taken < 200, "{taken} rounds, with nothing to do");
+        assert!(taken < 200, "{taken} rounds without work");
     });
 }
 
@@ -649,8 +649,8 @@ fn the_stack_is_unlocked_in_a_device_pause() {
 
 #[test]
 fn a_panic_ends_the_stack_with_a_reason() {
-    // Seen: a stack went on after a panic of `with_netstack`, and after one of its own fibers each
-    // stream that was dropped went into the netstack again: a second panic there aborts.
+    // Seen: a stack continued after a panic of `with_netstack`, and after one of its own fibers
+    // each stream that was dropped went into the netstack again: a second panic there aborts.
     on_a_link(|server, client| {
         let listener = Arc::new(TcpListener::bind(&server, address(1, PORT)).unwrap());
         let mut far = TcpStream::connect(&client, address(1, PORT)).unwrap();

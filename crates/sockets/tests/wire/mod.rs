@@ -21,7 +21,7 @@ use netstack::wire::ethernet::EthernetAddress;
 use rustix::event::{EventfdFlags, eventfd};
 use sockets::SocketStack;
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const MTU: usize = 1500;
@@ -30,7 +30,7 @@ const MTU: usize = 1500;
 pub(crate) trait AnyDevice: Device + Send + 'static {}
 impl<D: Device + Send + 'static> AnyDevice for D {}
 
-/// A promise, of a server's stack and a client's.
+/// A promise about the stacks of a server and a client.
 type Promise<C> = fn(Arc<SocketStack<Wire>>, Arc<SocketStack<C>>);
 
 /// One end of the link. What one end transmits waits in memory for the other.
@@ -143,7 +143,7 @@ pub(crate) fn on_a_link(f: Promise<Wire>) {
     on_a_link_seen(move |server, client, _| f(server, client));
 }
 
-/// The same with what shows the fibers.
+/// Runs as [`on_a_link`] and passes an inspector of the fibers.
 pub(crate) fn on_a_link_seen(
     f: impl Fn(Arc<SocketStack<Wire>>, Arc<SocketStack<Wire>>, Inspector) + Copy + Send + 'static,
 ) {
@@ -157,7 +157,7 @@ pub(crate) fn on_a_link_seen(
     }
 }
 
-/// The same with the client's stack behind a link that impairs both directions, as the seed says.
+/// Runs with the client's stack behind a link that impairs both directions by the seed.
 pub(crate) fn over(link: Impairment, seed: u64, backend: BackendChoice, f: Promise<Impair<Wire>>) {
     run(backend, 2, move |_| {
         let (near, far) = pair(10_000);

@@ -37,8 +37,8 @@ impl Bitmaps {
         self.writes.clone_from(&other.writes);
     }
 
-    /// Leaves the bits of those that are ready. Says how many there are. After an error the bits
-    /// mean nothing.
+    /// Leaves only the bits of ready descriptors and returns their number. After an error the bits
+    /// are undefined.
     pub(crate) fn select(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
         let words = self.words();
         self.reads.truncate(words);

@@ -62,7 +62,7 @@ pub trait Dispatcher {
     ///
     /// # Errors
     ///
-    /// Those of [`remove`](Dispatcher::remove), from mechanisms that notice.
+    /// Errors of [`remove`](Dispatcher::remove), from mechanisms that notice.
     fn forget(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.remove(fd)
     }

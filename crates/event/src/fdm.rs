@@ -22,7 +22,7 @@
 //!
 //! Sleeping is the server's task in the paper, because one call may not have polled all sets. Here
 //! [`Fdm`] does it: after N² calls in a row that found nothing it sleeps for [`Fdm::NAP`] at a
-//! time, as the published server does, or for [as long as is said](Fdm::with_nap).
+//! time, as the published server does, or for [another time](Fdm::with_nap).
 //!
 //! FDM has a flaw. Descriptors that are ready now and then, but seldom twice in a row, all end in
 //! the idle set, and then it costs as much as `poll`. [`Lap`](crate::Lap) repairs that.
@@ -96,15 +96,15 @@ impl Fdm {
         }
     }
 
-    /// The same with sleeps of this length, which the paper tunes for each load.
+    /// Sets the length of its sleeps, which the paper tunes for each load.
     #[must_use]
     pub fn with_nap(self, nap: Duration) -> Fdm {
         Fdm { nap, ..self }
     }
 
-    /// From when on `fd` is reported as [timed out](Readiness::is_timed_out), once, if it is found
-    /// idle; `None` for never. The paper has this in the library because the library looks at each
-    /// descriptor anyway. It is as late as the look at the descriptor's set.
+    /// Sets the time from which an idle `fd` is reported as [timed out](Readiness::is_timed_out),
+    /// once; `None` for never. The paper has this in the library because the library polls each
+    /// descriptor anyway. The report may be as late as the next poll of the descriptor's set.
     ///
     /// # Errors
     ///
@@ -141,8 +141,8 @@ impl Fdm {
         for set in (0..due).rev() {
             let end = starts.get(set + 1).filter(|_| set + 1 < due).copied();
             let looked_at = end.unwrap_or(self.polled.len()) - starts[set];
-            // From the back: what moves in is appended, and what moves out is replaced by one that
-            // has had its turn.
+            // Backwards: a descriptor that moves in is appended, and one that moves out is replaced
+            // by one already classified.
             for at in (0..looked_at).rev() {
                 let revents = self.polled[starts[set] + at].revents;
                 self.classify(Place { set, at }, revents, now, ready);
@@ -151,7 +151,7 @@ impl Fdm {
         Ok(())
     }
 
-    /// Section 3.2 of the paper, for one descriptor that was looked at.
+    /// Section 3.2 of the paper, for one polled descriptor.
     fn classify(&mut self, place: Place, revents: i16, now: Instant, ready: &mut Vec<Ready>) {
         const ERRORS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let top = self.live;
@@ -193,7 +193,7 @@ impl Fdm {
         Ok(())
     }
 
-    /// The last descriptor of the set has taken the place `hole`, if there is one there now.
+    /// Updates the place of the descriptor that `swap_remove` moved to `hole`, if there is one.
     fn follow_last(&mut self, hole: Place) {
         if let Some(fd) = self.sets[hole.set].fd_at(hole.at) {
             self.set_place(fd, hole);
@@ -290,7 +290,7 @@ mod tests {
             World { fdm, near, far, ready: Vec::new() }
         }
 
-        /// One call of the paper; whether it reported the descriptor.
+        /// Makes one call of the paper; returns true if it reported the descriptor.
         fn call(&mut self) -> bool {
             self.fdm.wait(&mut self.ready, Some(Duration::ZERO)).unwrap();
             !self.ready.is_empty()

@@ -19,9 +19,9 @@ impl Interest {
     /// Both.
     pub const BOTH: Interest = Interest { reads: true, writes: true, pinned: false };
 
-    /// The same for a descriptor that is looked at by every wait, however seldom it is ready: a
-    /// listener, a [`Waker`](crate::Waker). Only [`Fdm`](crate::Fdm) and [`Lap`](crate::Lap) look
-    /// at some descriptors less often than at others.
+    /// The same interest for a descriptor that every wait polls, however seldom it is ready: a
+    /// listener, a [`Waker`](crate::Waker). Only [`Fdm`](crate::Fdm) and [`Lap`](crate::Lap) poll
+    /// some descriptors less often than others.
     #[must_use]
     pub const fn pinned(self) -> Interest {
         Interest { pinned: true, ..self }
@@ -51,7 +51,7 @@ impl Interest {
     }
 }
 
-/// For what a descriptor is ready.
+/// Operations for which a descriptor is ready.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Readiness(u8);
 
@@ -75,14 +75,14 @@ impl Readiness {
         self.has(Readiness::WRITABLE) || self.is_hangup() || self.is_error()
     }
 
-    /// The peer will send no more: behind what there is to read comes the end. Said with
+    /// The peer will send no more: the end follows the readable bytes. Reported with
     /// [`Interest::READ`], by mechanisms that [can tell](crate::Dispatcher::tells_end).
     #[must_use]
     pub const fn is_read_closed(self) -> bool {
         self.has(Readiness::READ_CLOSED) || self.is_hangup() || self.is_error()
     }
 
-    /// Both directions are closed. [`Select`](crate::Select) cannot tell, and says readable.
+    /// Both directions are closed. [`Select`](crate::Select) cannot tell, and reports readable.
     #[must_use]
     pub const fn is_hangup(self) -> bool {
         self.has(Readiness::HANGUP)
@@ -109,7 +109,7 @@ impl Readiness {
         self.0 == 0
     }
 
-    /// From the bits of `poll(2)`, of which epoll and io_uring share those that matter here.
+    /// Readiness from the bits of `poll(2)`; epoll and io_uring share those that matter here.
     pub(crate) fn from_poll(events: u32) -> Readiness {
         let mut readiness = Readiness::default();
         for (bits, means) in [

@@ -45,13 +45,13 @@ use crate::table::Table;
 
 /// Productive waits without an event after which a descriptor becomes cold.
 const CREDIT: u8 = 255;
-/// The same for a descriptor that had no event yet. A thousand that connect and stay silent would
+/// Credit of a descriptor that had no event yet. A thousand that connect and stay silent would
 /// otherwise be polled 255 times each.
 const FIRST_CREDIT: u8 = 16;
 
 /// Number of steps in a delay.
 const STEPS: u32 = 4;
-/// Of time in which the loop works, one in so many parts counts.
+/// Divisor of time in which the loop works: only that part counts.
 const WORK_PART: u32 = 4;
 
 /// Locality-aware polling.
@@ -63,11 +63,11 @@ pub struct Lap {
     /// round, those from it on have not.
     cursor: usize,
     delay: Duration,
-    /// Time at which the cursor was at the start. The round ends a delay later, however the set has
+    /// Time at which the cursor was at the start. The round ends a delay later, even if the set has
     /// grown.
     round_began: Instant,
-    /// End of the time that has been counted. What was left out of it has moved `round_began` and
-    /// `quiet_since`.
+    /// End of the time that has been counted. Time left out of the count has moved `round_began`
+    /// and `quiet_since`.
     settled: Instant,
     /// Time at which something was ready last, or everything was slept on.
     quiet_since: Instant,
@@ -172,8 +172,8 @@ impl Lap {
         if found == 0 {
             return Ok(());
         }
-        // Both from the back, cold before hot: what becomes hot or cold is appended, and what moves
-        // out is replaced by one that has had its turn.
+        // Backwards, cold before hot: a descriptor that changes sets is appended, and its gap is
+        // filled with one already polled.
         for at in (0..length).rev() {
             let revents = self.polled[hot + at].revents;
             if revents != 0 {
@@ -199,7 +199,7 @@ impl Lap {
         entry.credit = CREDIT;
         ready.push(Ready { token: entry.token, readiness: Readiness::from_poll(revents as u32) });
         if revents & libc::POLLNVAL != 0 {
-            // It was closed while it was watched. Without this each wait would return at once.
+            // It was closed while watched. Kept, it would make each wait return at once.
             self.take_out(fd).expect("a descriptor of a set has a place");
         } else if !place.is_hot {
             self.warm(place.at);
@@ -220,7 +220,7 @@ impl Lap {
         let (polled, entry) = self.take_hot(place.at);
         let at = self.cold.push(polled.fd, polled.events, entry);
         self.set_place(polled.fd, Place { is_hot: false, at });
-        // It has just been looked at. A set that grows with every wait would never end a round.
+        // It has just been polled. Else a set that grows with every wait would never end a round.
         if at == self.cursor {
             self.cursor += 1;
         }
@@ -251,8 +251,8 @@ impl Lap {
         taken
     }
 
-    /// Takes a cold descriptor out, and keeps to the left of the cursor only what was looked at in
-    /// this round: else the last one, moved to the left, would wait for up to two delays.
+    /// Takes a cold descriptor out, and keeps to the left of the cursor only what was polled in
+    /// this round: otherwise the last one, moved to the left, would wait for up to two delays.
     fn take_cold(&mut self, at: usize) -> (pollfd, Entry) {
         let mut hole = at;
         if hole < self.cursor {
@@ -332,7 +332,7 @@ impl Dispatcher for Lap {
             if !ready.is_empty() {
                 self.quiet_since = now;
             }
-            // A call that came back before its time was interrupted.
+            // A call that returned early was interrupted.
             let is_over = left.is_some_and(|left| left <= now.saturating_duration_since(began));
             if !ready.is_empty() || is_over || now.saturating_duration_since(began) < step {
                 return Ok(());
@@ -411,10 +411,10 @@ mod tests {
             }
         }
 
-        /// A look after `pause`; which tokens it reported, but for the busy one.
+        /// Looks once after `pause`; returns the reported tokens without the busy one.
         fn look(&mut self, pause: Duration) -> Vec<u64> {
             self.now += pause;
-            // As if the loop had slept, though one descriptor is always ready.
+            // Counts the pause as sleep, though one descriptor is always ready.
             self.lap.settle(self.now, false);
             self.ready.clear();
             self.lap.look(self.now, &mut self.ready).unwrap();
@@ -432,8 +432,8 @@ mod tests {
             let pause = Lap::DELAY / looks_per_delay;
             for silent in [0, 1, 50, 98, 99] {
                 (&world.cold[silent].0).write_all(b"x").unwrap();
-                // One more than the delay has, because the event came just after a look; and one
-                // because a slice ends at the end of the set. A pause is a step at most.
+                // One look more than a delay has, because the event came just after a look; one
+                // more because a slice ends at the end of the set. A pause is a step at most.
                 let looks = looks_per_delay.max(STEPS) + 2;
                 let seen = (0..looks).any(|_| world.look(pause).contains(&(silent as u64)));
                 assert!(seen, "{looks_per_delay} looks per delay, descriptor {silent}");
@@ -463,7 +463,7 @@ mod tests {
                 assert!(looked_at.abs_diff(due) <= 1, "{looked_at} of {due} after {pause} delays");
             }
         }
-        // Nor is such a pause a quiet one, after which all is polled.
+        // Such a pause does not count as quiet time, after which all is polled.
         let mut world = World::new(1600);
         let long_ago = Instant::now() - 10 * Lap::DELAY;
         let lap = &mut world.lap;
@@ -487,7 +487,7 @@ mod tests {
             world.lap.remove(far.as_fd()).unwrap();
         }
         let seen = (0..3).any(|_| world.look(Lap::DELAY / 10).contains(&99));
-        assert!(seen, "the end of the round did not look at it");
+        assert!(seen, "the end of the round did not poll the descriptor");
     }
 
     /// Seen: as long as the set grew as fast as the cursor went, the cursor did not come to the
@@ -500,7 +500,7 @@ mod tests {
         while world.lap.cursor != 1 {
             world.look(Lap::DELAY / LOOKS_PER_DELAY);
         }
-        // It has just been looked at, and all others come before it again.
+        // This descriptor has just been polled; all others come before it again.
         let first = world.lap.cold.entries[0].token.0;
         (&world.cold[first as usize].0).write_all(b"x").unwrap();
         let mut looks = 0;
@@ -521,8 +521,8 @@ mod tests {
     }
 
     /// Seen while reading: while each wait made one descriptor cold, the round did not end, and
-    /// nothing else was looked at; then each wait looked at all. Cause: what had been looked at as
-    /// a hot one was due once more.
+    /// nothing else was polled; then each wait polled all. Cause: a descriptor that had been polled
+    /// as a hot one was due once more.
     #[test]
     fn one_more_cold_with_each_wait_hides_none() {
         const LOOKS_PER_DELAY: u32 = 50;

@@ -66,7 +66,7 @@ impl Mechanism {
     ///
     /// # Errors
     ///
-    /// What the kernel says: `EMFILE`, `ENOMEM`, and `EPERM` or `ENOSYS` where io_uring is denied;
+    /// Errors of the kernel: `EMFILE`, `ENOMEM`, and `EPERM` or `ENOSYS` where io_uring is denied;
     /// `EBUSY` for a second [`RtSig`] on one thread.
     pub fn open(self) -> io::Result<Box<dyn Dispatcher>> {
         Ok(match self {

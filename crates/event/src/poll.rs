@@ -57,7 +57,7 @@ impl Dispatcher for Poll {
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
         let mut left = sys::poll(&mut self.set.fds, timeout)?;
-        // From the back, so that one that is taken out is replaced by one that was looked at.
+        // Backwards, so that a removed entry is replaced by one already polled.
         for at in (0..self.set.len()).rev() {
             if left == 0 {
                 break;
@@ -70,7 +70,7 @@ impl Dispatcher for Poll {
             let readiness = Readiness::from_poll(polled.revents as u32);
             ready.push(Ready { token: self.set.entries[at], readiness });
             if polled.revents & libc::POLLNVAL != 0 {
-                // It was closed while it was watched. Without this each wait would return at once.
+                // It was closed while watched. Kept, it would make each wait return at once.
                 self.places.remove(polled.fd)?;
                 self.take_out(at);
             }

@@ -33,8 +33,8 @@ use crate::table::Table;
 
 /// Signals that one wait takes from the queue; the next wait takes the rest.
 const SIGNALS_PER_WAIT: usize = 1024;
-/// And so many after an overflow: some more than Linux lets a user queue unless told otherwise. It
-/// need not empty the queue to be right; what is left over is reported once more.
+/// Signals taken after an overflow: more than Linux lets a user queue by default. The queue need
+/// not be emptied: a signal left over only causes one more report.
 const SIGNALS_PER_OVERFLOW: usize = 1 << 17;
 
 /// Way in which [`RtSig`] takes signals, and recovers after the kernel's queue has overflowed.
@@ -53,8 +53,8 @@ pub enum Overflow {
 
 /// Real-time signals to the thread that made it.
 ///
-/// The signals stay blocked in this thread for good, also after the dispatcher is dropped: one that
-/// a forgotten duplicate of a descriptor sends later would end the process.
+/// The signals stay blocked in this thread for good, also after the dispatcher is dropped: a later
+/// signal from a forgotten duplicate of a descriptor would end the process.
 ///
 /// A file sends its signals for one descriptor: that of its duplicates which was added last.
 ///
@@ -87,7 +87,7 @@ struct Watched {
     events: i16,
     /// [`RtSig::emptied`] when it was added.
     added_at: u64,
-    /// Index in [`RtSig::kept`], if there is that.
+    /// Index in [`RtSig::kept`], if that list exists.
     kept_at: usize,
     /// Index in [`RtSig::unsure`].
     unsure_at: Option<usize>,
@@ -146,7 +146,7 @@ impl RtSig {
         self.counts
     }
 
-    /// Takes what is queued, waiting for the first if there is time left, and reports it.
+    /// Takes the queued signals, waiting for the first if there is time left, and reports them.
     fn take_signals(
         &mut self,
         ready: &mut Vec<Ready>,
@@ -189,7 +189,7 @@ impl RtSig {
         };
         self.counts.signals += 1;
         if self.has_overflowed {
-            // A look at everything follows, so what the queue still says is not needed.
+            // All descriptors are polled next, so the rest of the queue is not needed.
             return;
         }
         let Some(watched) = self.watched.find(fd) else {
@@ -197,7 +197,7 @@ impl RtSig {
             return;
         };
         if watched.added_at == self.emptied {
-            // If it cannot be checked it is believed.
+            // A signal that cannot be checked is believed.
             band = sys::look_at(fd, watched.events).unwrap_or(band);
             self.counts.stale += u64::from(band == 0);
         }
@@ -219,7 +219,7 @@ impl RtSig {
         ready.push(Ready { token: watched.token, readiness });
     }
 
-    /// The next wait asks about `fd`, which is watched.
+    /// Makes the next wait poll `fd`, which is watched.
     fn doubt(&mut self, fd: RawFd) -> io::Result<()> {
         let watched = self.watched.get_mut(fd)?;
         if watched.unsure_at.is_none() {
@@ -246,7 +246,7 @@ impl RtSig {
             self.unsure.clear();
             return Ok(());
         }
-        // Nothing was learned: they stay unsure.
+        // The poll failed, so the descriptors stay unsure.
         for (at, fd) in self.unsure.iter().enumerate() {
             self.watched.get_mut(*fd)?.unsure_at = Some(at);
         }
@@ -270,7 +270,7 @@ impl RtSig {
         Ok(())
     }
 
-    /// Asks `poll(2)` about what stands in [`RtSig::asked`], and empties it.
+    /// Polls the descriptors in [`RtSig::asked`], and empties it.
     fn look(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         let mut asked = std::mem::take(&mut self.asked);
         let looked = self.ask(&mut asked, ready);
@@ -279,7 +279,7 @@ impl RtSig {
         looked
     }
 
-    /// Asks `poll(2)` about a list, and reports what it says.
+    /// Polls a list of descriptors and reports the ready ones.
     fn ask(&mut self, list: &mut [pollfd], ready: &mut Vec<Ready>) -> io::Result<()> {
         sys::poll(list, Some(Duration::ZERO))?;
         for polled in list {

@@ -32,14 +32,14 @@ impl Select {
         Select::default()
     }
 
-    /// One of the descriptors was closed while it was watched: `select` fails without saying which.
+    /// Forgets descriptors that were closed while watched: `select` fails without naming them.
     fn forget_closed(&mut self, ready: &mut Vec<Ready>) {
         let closed: Vec<_> = self.tokens.iter().filter(|(fd, _)| !sys::is_open(*fd)).collect();
         let closed: Vec<_> = closed.into_iter().map(|(fd, token)| (fd, *token)).collect();
         for (fd, token) in closed {
             ready.push(Ready { token, readiness: Readiness::ERROR });
             self.wanted.clear(fd);
-            self.tokens.remove(fd).expect("it was just found in the table");
+            self.tokens.remove(fd).expect("the descriptor was just found in the table");
         }
     }
 }
@@ -69,7 +69,7 @@ impl Dispatcher for Select {
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
-        // The kernel answers in place, so it gets copies.
+        // The kernel overwrites its arguments with the answer, so it gets copies.
         self.found.copy_from(&self.wanted);
         match self.found.select(timeout) {
             Ok(0) => return Ok(()),

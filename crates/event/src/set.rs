@@ -32,7 +32,7 @@ impl<E> Set<E> {
         self.fds.len() - 1
     }
 
-    /// Takes a descriptor out. The last one takes its place, unless it was the last itself.
+    /// Removes a descriptor. The last one moves to its index.
     pub(crate) fn swap_remove(&mut self, at: usize) -> (pollfd, E) {
         (self.fds.swap_remove(at), self.entries.swap_remove(at))
     }

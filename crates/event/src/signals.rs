@@ -26,7 +26,7 @@ const SIGNALS_PER_READ: usize = 128;
 /// The signals that descriptors send to the calling thread.
 pub(crate) struct Queue {
     signal: i32,
-    /// `signal`, and SIGIO: that the kernel's queue has overflowed.
+    /// `signal`, and SIGIO, by which the kernel reports that its queue has overflowed.
     signals: libc::sigset_t,
     /// Takes many signals in one call.
     signalfd: Option<OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) struct Queue {
 
 /// Entry of the queue.
 pub(crate) enum Signal {
-    /// A descriptor became ready, for what `poll(2)` calls `band`.
+    /// A descriptor became ready; `band` has the bits of `poll(2)`.
     Ready { fd: RawFd, band: u32 },
     /// SIGIO: from here on signals were dropped.
     Overflow,
@@ -78,8 +78,8 @@ impl Queue {
         if signal == -1 {
             return nothing_taken();
         }
-        // SAFETY: it is zeroed memory with what the kernel wrote into it, as large as SigPoll and
-        // aligned as well, and SigPoll may have any bits.
+        // SAFETY: `info` was zeroed before the kernel wrote to it, is as large as SigPoll and as
+        // aligned, and SigPoll may have any bits.
         let sent = unsafe { info.as_ptr().cast::<SigPoll>().read() };
         batch.push(self.signal(signal, sent.fd, sent.band as u32));
         Ok(Next::Some)
@@ -104,7 +104,7 @@ impl Queue {
             return nothing_taken();
         };
         for info in &infos[..bytes / size_of::<Info>()] {
-            // SAFETY: the kernel wrote as many entries.
+            // SAFETY: the kernel has written this many entries.
             let info = unsafe { info.assume_init_ref() };
             batch.push(self.signal(info.ssi_signo as i32, info.ssi_fd, info.ssi_band));
         }
@@ -135,8 +135,8 @@ impl Queue {
         Ok(())
     }
 
-    /// True if the descriptor is open and sends signals of this queue. The number may stand for
-    /// another file by now, and this may be a copy of the queue in a forked child.
+    /// True if the descriptor is open and sends signals of this queue. The number may name another
+    /// file by now, and this may be a copy of the queue in a forked child.
     pub(crate) fn is_armed(&self, fd: RawFd) -> bool {
         let mut owner = Owner { kind: -1, id: 0 };
         // SAFETY: both read properties of the file, the second into one f_owner_ex (fcntl(2)).

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libc::pollfd;
 use rustix::event::Timespec;
 
-/// `poll(2)`, with the time-out to the nanosecond. Interrupted means that nothing is ready.
+/// `poll(2)`, with the time-out to the nanosecond. An interrupted call reports nothing ready.
 pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(timespec);
     let limit = timeout.as_ref().map_or(null(), |it| it as *const libc::timespec);
@@ -32,8 +32,8 @@ pub(crate) fn look_at(fd: RawFd, events: i16) -> io::Result<u32> {
     Ok(one[0].revents as u32)
 }
 
-/// `select(2)` over the descriptors of two bitmaps of one length; the answer replaces them.
-/// Interrupted means that nothing is ready.
+/// `select(2)` over the descriptors of two bitmaps of one length; the answer replaces them. An
+/// interrupted call reports nothing ready.
 pub(crate) fn select(
     reads: &mut [u64],
     writes: &mut [u64],
@@ -93,7 +93,7 @@ fn timeval(duration: Duration) -> libc::timeval {
     }
 }
 
-/// The kernel refuses more, or takes it for a negative number. A hundred years are enough.
+/// Longest time-out, a hundred years: the kernel refuses more or takes it for a negative number.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[cfg(test)]
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
 
     /// Seen: on a kernel before Linux 5.11 a loop with one connection that might be idle for 60
-    /// days heard nothing more, new connections neither. Cause: such a time-out does not fit into
-    /// the milliseconds of epoll_wait(2), and rustix calls epoll_pwait2(2) for it. Cure: it is cut.
+    /// days got no more events, nor new connections. Cause: such a time-out does not fit into the
+    /// milliseconds of epoll_wait(2), and rustix calls epoll_pwait2(2) for it. Cure: it is cut.
     #[test]
     fn epoll_counts_milliseconds() {
         for wanted in [Duration::MAX, DURATION_MAX, Duration::from_secs(60 * 24 * 3600)] {

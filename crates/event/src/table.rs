@@ -17,7 +17,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// `EEXIST` if there is a row already; `EBADF` for `AT_FDCWD` and its like, which are negative.
+    /// Adds a row; `EEXIST` if there is one, `EBADF` for negative numbers such as `AT_FDCWD`.
     pub(crate) fn insert(&mut self, fd: RawFd, row: T) -> io::Result<()> {
         let at = usize::try_from(fd).map_err(|_| Errno::BADF)?;
         if at >= self.rows.len() {
@@ -30,7 +30,7 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// `ENOENT` if there is none.
+    /// The row of `fd`; `ENOENT` if there is none.
     pub(crate) fn get_mut(&mut self, fd: RawFd) -> io::Result<&mut T> {
         self.find(fd).ok_or_else(|| Errno::NOENT.into())
     }
@@ -39,7 +39,7 @@ impl<T> Table<T> {
         self.rows.get_mut(usize::try_from(fd).ok()?)?.as_mut()
     }
 
-    /// `ENOENT` if there is none.
+    /// Removes the row of `fd`; `ENOENT` if there is none.
     pub(crate) fn remove(&mut self, fd: RawFd) -> io::Result<T> {
         let at = usize::try_from(fd).ok();
         let row = at.and_then(|at| self.rows.get_mut(at)?.take());

@@ -24,7 +24,7 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 4096;
 /// Completions that one wait takes from the kernel; the next wait takes the rest.
 const COMPLETIONS_PER_WAIT: u32 = COMPLETIONS;
-/// The name of a submission whose completion says nothing.
+/// User data of submissions whose completions are ignored.
 const UNNAMED: u64 = u64::MAX;
 
 /// Multishot polls in a ring of its own.
@@ -45,7 +45,7 @@ pub struct Uring {
     /// them anew. There is at most one for each completion of a wait.
     ended: Vec<PollRequest>,
     waits: u64,
-    /// See above.
+    /// The ring belongs to one thread.
     not_send: PhantomData<*const ()>,
 }
 
@@ -107,7 +107,7 @@ impl Uring {
         })
     }
 
-    /// Makes room for `count` submissions. All that can fail is here, before anything has changed.
+    /// Ensures space for `count` submissions: all that can fail, before anything has changed.
     fn reserve(&mut self, count: usize) -> io::Result<()> {
         loop {
             let queue = self.ring.submission();
@@ -123,12 +123,12 @@ impl Uring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: polls and their cancellation refer to no memory of ours.
+        // SAFETY: polls and their cancellation refer to no memory of this process.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        pushed.expect("there is room: it was reserved");
+        pushed.expect("a slot was reserved");
     }
 
-    /// Submits a poll of `fd`, for which there is room.
+    /// Submits a poll of `fd`; the caller has ensured space for it.
     fn begin(&mut self, fd: RawFd, events: i16) -> PollRequest {
         self.polls = self.polls.wrapping_add(1);
         let poll = PollRequest { fd, number: self.polls };
@@ -183,7 +183,7 @@ impl Uring {
 
     fn complete(&mut self, completion: &cqueue::Entry, ready: &mut Vec<Ready>) {
         let poll = PollRequest::named(completion.user_data());
-        // Those without a name and those of ended polls are of nothing that is watched.
+        // Unnamed completions and those of ended polls belong to no watched descriptor.
         let watched = self.watched.find(poll.fd).filter(|it| it.poll == poll);
         let Some(watched) = watched else {
             return;
@@ -200,7 +200,7 @@ impl Uring {
             ready.push(Ready { token: watched.token, readiness });
         }
         // The kernel ends a multishot poll when its completions overflow, or on an error. A
-        // descriptor that cannot be polled at all would end each at once: it rests until `modify`.
+        // descriptor that cannot be polled would fail again at once: it rests until `modify`.
         if !cqueue::more(completion.flags()) && completion.result() >= 0 {
             self.ended.push(poll);
         }
@@ -261,9 +261,9 @@ impl Dispatcher for Uring {
         Trigger::Edge
     }
 
-    /// More descriptors may become ready between two waits than the queue of completions has room
-    /// for. The kernel keeps the rest, and drops it if it has no memory for that: see
-    /// `IORING_FEAT_NODROP` in io_uring_setup(2).
+    /// More descriptors may become ready between two waits than the completion queue holds. The
+    /// kernel keeps the rest, and drops it if it has no memory for that: see `IORING_FEAT_NODROP`
+    /// in io_uring_setup(2).
     fn may_lose_reports(&self) -> bool {
         true
     }

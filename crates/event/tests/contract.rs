@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use event::{Dispatcher, Interest, Mechanism, Ready, Token, Trigger, Waker};
 
-/// Longer than anything takes that is going to happen.
+/// Longer than any expected event takes.
 const BOUND: Duration = Duration::from_secs(20);
 /// Long enough to show that something does not happen, if it would otherwise happen at once.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -168,10 +168,10 @@ fn only_an_unfilled_send_buffer_is_writable(mechanism: Mechanism) {
     world.remove(&far);
     world.add(&far, 1, Interest::WRITE);
     world.expect_silence(&[]);
-    // The peer makes room.
+    // The peer frees buffer space.
     near.set_nonblocking(true).unwrap();
     assert!(drain(&near) > 0);
-    assert!(near.read(&mut [0]).is_err(), "all was read");
+    assert!(near.read(&mut [0]).is_err(), "bytes were left");
     assert!(world.expect(1).readiness.is_writable());
 }
 
@@ -199,7 +199,7 @@ fn a_half_closed_peer_is_readable(mechanism: Mechanism) {
     assert_eq!((&far).read(&mut [0]).unwrap(), 0);
 }
 
-/// A caller that trusts a short read would wait for ever for an end that came together with the
+/// A caller that trusts a short read would wait forever for an end that came together with the
 /// bytes.
 fn end_of_stream_behind_bytes_is_reported(mechanism: Mechanism) {
     let mut world = World::new(mechanism);
@@ -300,7 +300,7 @@ fn a_reused_number_inherits_no_readiness(mechanism: Mechanism) {
         let (mut near, far) = pair();
         world.add(&far, 1000 + token, Interest::READ);
         near.write_all(b"x").unwrap();
-        // Whether the report was taken or is still queued.
+        // The report is taken for half of the tokens, and still queued for the others.
         if token % 2 == 0 {
             world.expect(1000 + token);
         }
@@ -406,7 +406,7 @@ fn remove_then_close_ends_the_connection(mechanism: Mechanism) {
         // The kernel may let go of it a moment later.
         let until = Instant::now() + BOUND;
         while near.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            assert!(Instant::now() < until, "the peer does not see the end");
+            assert!(Instant::now() < until, "the peer does not see the end of the stream");
             world.look();
         }
     }
@@ -470,7 +470,7 @@ impl Storm {
         let handler: extern "C" fn(libc::c_int) = handler;
         // SAFETY: the handler does nothing, so it is safe in any signal context (signal(7)).
         unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
-        // SAFETY: it only says which thread this is.
+        // SAFETY: it only returns the calling thread's identifier.
         let victim = unsafe { libc::pthread_self() };
         let is_over = Arc::new(AtomicBool::new(false));
         let sender = thread::spawn({
@@ -499,8 +499,8 @@ fn all_of_many_are_reported(mechanism: Mechanism) {
     many(mechanism, 600);
 }
 
-/// `count` pairs, of which some are written to in turn, and then all at once. These are not read:
-/// what one wait has no room for comes with the next, also under level.
+/// Makes `count` pairs, of which some are written to in turn, and then all at once. These are not
+/// read: reports beyond one wait's capacity come with the next, also under level.
 fn many(mechanism: Mechanism, count: usize) {
     // Several at a time would need more descriptors than a process may have.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -16,8 +16,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 const PAIRS: usize = 12;
 const STEPS: usize = 1500;
-/// A dispatcher may report what is ready later: within so many calls, or so much time (`lap`). This
-/// is longer than each of them takes.
+/// Longer than any report takes: a dispatcher may report readiness some calls or some time (`lap`)
+/// later.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Model {
@@ -143,14 +143,14 @@ impl Model {
         self.note_edges(at);
     }
 
-    /// Notes what the last step made ready, and what it made unready again.
+    /// Notes the readiness that the last step began or ended.
     fn note_edges(&mut self, at: usize) {
         let place = &mut self.places[at];
         let Some((_, interest)) = place.watched else {
             return;
         };
         if matches!(self.mechanism, Mechanism::RtSig(_)) && !place.oracle(Interest::WRITE, true).1 {
-            // A full Unix socket signals room only to a writer that failed: see RtSig.
+            // A full Unix socket signals space only to a writer that failed: see RtSig.
             while rustix::io::write(&place.far, &[0; 65536]).is_ok() {}
         }
         let now = place.oracle(interest, true);
@@ -173,7 +173,7 @@ impl Model {
                 .places
                 .iter_mut()
                 .find(|place| place.watched.is_some_and(|(token, _)| token == ready.token));
-            let Some(place) = place else { panic!("{ready:?}: that token is watched no more") };
+            let Some(place) = place else { panic!("{ready:?}: the token is no longer watched") };
             let (_, interest) = place.watched.unwrap();
             if self.dispatcher.trigger() == Trigger::Level {
                 let (readable, writable) = place.oracle(interest, tells_hangup);
@@ -189,7 +189,7 @@ impl Model {
         }
     }
 
-    /// Everything that is ready is reported, with the readiness that `poll(2)` sees.
+    /// Checks that all ready descriptors are reported, with the readiness that `poll(2)` sees.
     fn settle(&mut self) {
         let is_level = self.dispatcher.trigger() == Trigger::Level;
         let tells_hangup = self.mechanism != Mechanism::Select;
@@ -222,7 +222,7 @@ fn run(mechanism: Mechanism, seed: u64) {
     let dispatcher = match mechanism.open() {
         Err(error) if mechanism == Mechanism::Uring => {
             assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{error}");
-            // Past the test harness, which would swallow it.
+            // Bypasses the test harness, which would capture it.
             let said = format!("io_uring is denied here, and not tested: {error}\n");
             let _ = std::io::stderr().write_all(said.as_bytes());
             return;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use event::{Dispatcher, Interest, Overflow, RtSig, Token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Enough that no socket is full before the queue is.
+/// Number of sockets, large enough that the queue fills before any of them.
 const WATCHED: usize = 120;
 
 #[test]
@@ -39,7 +39,7 @@ fn overflows(overflow: Overflow, queue: usize) {
     let mut ready = Vec::new();
     dispatcher.wait(&mut ready, Some(Duration::ZERO)).unwrap();
     assert_eq!(ready, [], "{overflow:?}");
-    // The first half fills the queue, three times over; of the rest no signal is left.
+    // The first half overfills the queue threefold, so the signals of the second half are dropped.
     for write in 0..3 * queue {
         (&pairs[write % (WATCHED / 2)].0).write_all(b"x").unwrap();
     }
@@ -54,11 +54,11 @@ fn overflows(overflow: Overflow, queue: usize) {
     assert_eq!(seen, [true; WATCHED], "{overflow:?}, {queue} signals: {:?}", dispatcher.counts());
     let counts = dispatcher.counts();
     assert!(counts.overflows >= 1, "{overflow:?}, {queue} signals: {counts:?}");
-    // And afterwards signals arrive as before.
+    // Signals then arrive as before.
     assert_eq!(ready, []);
     (&pairs[0].0).write_all(b"x").unwrap();
     dispatcher.wait(&mut ready, Some(Duration::from_secs(20))).unwrap();
-    // It may come with others: another process's signals count against the limit as well.
+    // Other reports may come with it: another process's signals count against the limit as well.
     assert!(ready.iter().any(|ready| ready.token == Token(0)), "{overflow:?}: {ready:?}");
 }
 
@@ -71,7 +71,7 @@ fn a_second_one_per_thread_is_refused() {
     RtSig::new(Overflow::Signalfd).unwrap();
 }
 
-/// Seen: the duplicate was armed already, so the kernel went on naming the first number, which is
+/// Seen: the duplicate was armed already, so the kernel kept naming the first number, which is
 /// not watched. No event of the connection was ever reported.
 #[test]
 fn a_renumbered_file_is_reported() {
@@ -106,7 +106,7 @@ fn a_fork_leaves_the_parents_dispatcher_alone() {
         unsafe { libc::_exit(0) };
     }
     assert!(child > 0, "fork failed");
-    // SAFETY: it is a child of ours that nothing else waits for, and its status is not asked for.
+    // SAFETY: nothing else waits for this child, and its status is not asked for.
     let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     assert_eq!(ended, child);
     near.write_all(b"x").unwrap();

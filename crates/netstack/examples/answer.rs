@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(("packet", name)) => serve(Packet::open(name, 1)?, addresses),
         Some(("packets", name)) => serve(Packet::open(name, 2)?, addresses),
         Some(("xdp", name)) => serve(Xdp::open(name, 1)?, addresses),
-        _ => Err(format!("{device:?} is no device").into()),
+        _ => Err(format!("{device:?} is not a device").into()),
     }
 }
 
@@ -71,7 +71,7 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
     };
     let tcp = TcpConfig::default();
     let limits = ShardLimits::default();
-    // A server draws its key; here a run is to be repeated.
+    // A server draws its key at random; a fixed key makes runs repeatable.
     let mut netstack = Netstack::new(device, interface, tcp, limits, [7; 16]);
     netstack.shard().listen(PORT, Backlog::default());
     let began = std::time::Instant::now();
@@ -99,7 +99,7 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
     }
 }
 
-/// Sends back what has come and fits; the end, when it has come, as well.
+/// Echoes received bytes as far as they fit, and the end of the stream.
 fn send_back(shard: &mut Shard, now: Instant, flow: FlowId) {
     let mut room = [0; 1 << 14];
     loop {
@@ -116,7 +116,7 @@ fn send_back(shard: &mut Shard, now: Instant, flow: FlowId) {
     }
 }
 
-/// Several queues as one device. What leaves does so by the first.
+/// Several queues as one device. Frames leave by the first.
 struct Queues<D> {
     queues: Vec<D>,
     /// Frames that came as several segments in one, and that left so.
@@ -148,7 +148,7 @@ impl<D: Device> Device for Queues<D> {
     }
 }
 
-/// Waits for a frame, the end of standard input, or the time. Says whether the input has ended.
+/// Waits for a frame, the end of standard input, or the time. Returns true at the end of input.
 fn has_ended(device: &Queues<impl Device>, wait: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut waits = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];

@@ -21,7 +21,7 @@ use netstack::stack::ShardLimits;
 use netstack::tcp::{Happened, TcpConfig};
 use netstack::time::Instant;
 
-/// Longer than a SYN that was lost needs.
+/// Longer than the repair of a lost SYN takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -25,7 +25,7 @@ use netstack::wire::checksum::Sum;
 use netstack::wire::tcp;
 use segment::{SEGMENT, TCP_LEN, address, interface};
 
-/// With TCP's header what is not payload of a packet.
+/// Length of the IP header, which with TCP's is the part of a packet that is not payload.
 const IP_LEN: usize = 20;
 const LASTS: Duration = Duration::from_secs(1);
 const BURST: usize = 64;

@@ -78,7 +78,7 @@ impl Pair {
         }
     }
 
-    /// Each from an address and a port of its own.
+    /// Opens a connection from an address and a port of its own.
     fn connect(&mut self) -> FlowId {
         self.opened = (self.opened + 1) % (1 << 24);
         let tuple = FourTuple {
@@ -87,7 +87,7 @@ impl Pair {
             remote: SERVER,
             remote_port: PORT,
         };
-        self.shards[0].connect_from(self.now, 4000, tuple).expect("a name")
+        self.shards[0].connect_from(self.now, 4000, tuple).expect("a free port")
     }
 
     /// Opens `count` connections on both ends.
@@ -166,7 +166,7 @@ fn answer(shard: &mut Shard, now: Instant) {
     }
 }
 
-/// Does it until the time is over, or so many are done: how many, and in thousands a second.
+/// Repeats `once` until the time or the limit is over; returns the count, and thousands a second.
 fn repeat(limit: Option<u64>, mut once: impl FnMut() -> u64) -> (u64, f64) {
     let (mut done, mut looked_at, begin) = (0, 0, Clock::now());
     while limit.is_none_or(|limit| done < limit) {
@@ -181,7 +181,7 @@ fn repeat(limit: Option<u64>, mut once: impl FnMut() -> u64) -> (u64, f64) {
     (done, done as f64 / begin.elapsed().as_secs_f64() / 1e3)
 }
 
-/// On so many connections at once, while others are idle.
+/// Measures requests on `active` connections at once, while `idle` others wait.
 fn requests(limit: Option<u64>, active: usize, idle: usize) {
     let mut pair = Pair::new();
     let flows = pair.connect_all(active);

@@ -43,18 +43,18 @@ pub struct Capabilities {
     pub mtu: usize,
     /// The device completes checksums: [`Offload::Checksum`].
     pub has_checksum_offload: bool,
-    /// The longest IP packet that it cuts into segments, or 0 if it does not:
+    /// Longest IP packet that the device cuts into segments, or 0 if it cuts none:
     /// [`Offload::Segmentation`]. Such a device completes checksums as well.
     pub segmentation_len_max: usize,
-    /// Packets that it cuts although they are longer than that.
+    /// Longer IPv4 packets that the device cuts as well.
     pub big_tcp: Option<BigTcp>,
-    /// The longest frame that it may give, with its Ethernet header: beyond the MTU's if it merges
-    /// segments.
+    /// Longest frame that the device may deliver, Ethernet header included: beyond the MTU if it
+    /// merges segments.
     pub receive_len_max: usize,
 }
 
 impl Capabilities {
-    /// Frames of this MTU, and nothing else.
+    /// Capabilities of a device that only carries frames of this MTU.
     pub const fn plain(mtu: usize) -> Capabilities {
         Capabilities {
             mtu,
@@ -105,8 +105,8 @@ impl Capabilities {
 /// long as their frame. One system call and one wake-up of the receiver carry several times as
 /// much.
 ///
-/// A host that only passes them on has to cut them into segments, where 64 KiB would go on as they
-/// are. So they are for connections with the host itself that the device belongs to.
+/// A host that forwards such packets must cut them into segments, while it forwards packets up to
+/// 64 KiB whole. So they are used only for connections with the host that owns the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BigTcp {
     /// The longest, up to [`BigTcp::LEN_MAX`].
@@ -116,9 +116,9 @@ pub struct BigTcp {
 }
 
 impl BigTcp {
-    /// The longest that this crate sends; Linux takes
-    /// [twice as much](crate::wire::ipv4::BIG_PACKET_LEN_MAX). The copy of so much keeps others
-    /// waiting for some 30 µs, and longer ones were not seen to carry more.
+    /// Longest packet that this crate sends; Linux accepts [twice as
+    /// much](crate::wire::ipv4::BIG_PACKET_LEN_MAX). Copying it delays other work by some 30 µs,
+    /// and longer ones were not seen to carry more.
     pub const LEN_MAX: usize = 256 << 10;
 }
 
@@ -130,11 +130,11 @@ pub trait Device {
     /// Capabilities of the device. They do not change; but see [`TransmitError::TooLong`].
     fn capabilities(&self) -> Capabilities;
 
-    /// Adds the frames that have come to `burst`, until there are no more or no more fit.
+    /// Appends arrived frames to `burst` until none are left or no more fit.
     ///
     /// # Errors
     ///
-    /// What the system call says, but not that there is nothing. Frames that were received before
+    /// Errors of the system call; an empty queue is none. Frames that were received before
     /// are in `burst`.
     fn receive(&mut self, now: Instant, burst: &mut ReceiveBurst) -> io::Result<()>;
 
@@ -145,11 +145,11 @@ pub trait Device {
     /// [`TransmitError::Full`] if the device has no room; it has not taken the frame.
     fn transmit(&mut self, now: Instant, frame: &OutgoingFrame<'_>) -> Result<(), TransmitError>;
 
-    /// Ends a burst: what has been taken leaves.
+    /// Ends a burst: all accepted frames leave.
     ///
     /// # Errors
     ///
-    /// What the system call says.
+    /// Errors of the system call.
     fn flush(&mut self, _now: Instant) -> io::Result<()> {
         Ok(())
     }
@@ -171,27 +171,27 @@ pub trait Device {
         Some(true)
     }
 
-    /// Frames lost so far. This asks the kernel, so it is not for every round.
+    /// Frames lost so far. Costs a system call, so it is not for every round.
     fn losses(&mut self) -> Losses {
         Losses::default()
     }
 }
 
-/// Frames that came and could not be received.
+/// Frames that arrived and could not be received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// There was no room for them: the device's ring, or its queue, was full.
+    /// The device's ring or queue was full.
     pub overflowed: u64,
-    /// They were not TCP, and too many of that came.
+    /// Frames beyond the limit on frames that are not TCP.
     pub refused: u64,
-    /// They came with a header that cannot be.
+    /// Frames with an invalid virtio-net header.
     pub malformed: u64,
 }
 
 /// Verdict on the checksum of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verified {
-    /// Nothing: the receiver checks it.
+    /// No checksum was checked: the receiver does it.
     No,
     /// The device has checked TCP's or UDP's checksum; or the frame has not been on a wire, and its
     /// checksum is only that of the pseudo header. IP's header checksum is not included.
@@ -205,7 +205,7 @@ pub struct Frame<'a> {
     pub bytes: &'a [u8],
     /// Verdict on its checksum.
     pub verified: Verified,
-    /// If the device has merged segments: how much payload each of them had, but the last.
+    /// Payload length of each merged segment but the last, if the device has merged some.
     pub segment_len: Option<u16>,
 }
 
@@ -264,7 +264,7 @@ impl ReceiveBurst {
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If there is no such frame.
     pub fn frame(&self, index: usize) -> Frame<'_> {
         let slot = &self.slots[index];
         Frame {
@@ -279,14 +279,14 @@ impl ReceiveBurst {
         (0..self.len()).map(|index| self.frame(index))
     }
 
-    /// For a device: room for the next frame, as long as the longest; `None` if the burst is full.
+    /// Memory for a device to receive the next frame, as long as the longest; `None` if full.
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let has_room = self.slots.len() < self.frames_max;
         let end = self.used + self.frame_len_max;
         if has_room { self.memory.get_mut(self.used..end) } else { None }
     }
 
-    /// For a device: there is a frame at the beginning of the room, of `len` bytes.
+    /// Adds the frame of `len` bytes that the device has written to the start of that memory.
     ///
     /// # Panics
     ///
@@ -347,11 +347,11 @@ impl OutgoingFrame<'_> {
 /// Work that is left to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Nothing: the frame is complete.
+    /// No work: the frame is complete.
     None,
     /// The checksum: its field has the sum of the pseudo header.
     Checksum(PartialChecksum),
-    /// To cut it into segments, and the checksum of each.
+    /// Segmentation, and the checksum of each segment.
     Segmentation(Segmentation),
 }
 
@@ -373,7 +373,7 @@ pub struct Segmentation {
     pub is_v6: bool,
     /// Payload length of each segment but the last.
     pub segment_len: u16,
-    /// The congestion window was reduced (CWR): the first segment says it, the others do not.
+    /// True if the congestion window was reduced: only the first segment carries CWR.
     pub has_cwr: bool,
 }
 
@@ -382,7 +382,7 @@ pub struct Segmentation {
 pub enum TransmitError {
     /// The device is full. The caller drops the frame, or retries.
     Full,
-    /// Its MTU was lowered. It takes no packet that is longer than this, ever.
+    /// The MTU was lowered: the device will never take a packet longer than this.
     TooLong {
         /// The present MTU.
         mtu: usize,

@@ -29,8 +29,8 @@ use crate::stack::ShardLimits;
 use crate::tcp::TcpConfig;
 use crate::wire::ethernet::EthernetAddress;
 
-/// Least MTU of a link of IPv4: the smallest segments of a connection with their headers, and the
-/// shortest packets that the paper on Rusty measures. What routers say has a bound of its own,
+/// Least MTU of an IPv4 link: the smallest segments of a connection with their headers, and the
+/// shortest packets that the paper on Rusty measures. MTUs reported by routers have another bound,
 /// [`MTU_MIN_V4`](crate::ip::MTU_MIN_V4).
 const LINK_MTU_MIN_V4: usize = 128;
 
@@ -56,7 +56,7 @@ pub type DeviceQueue = Sibling<NamedDevice>;
 pub enum InterfaceError {
     /// The description is wrong.
     Described(String),
-    /// The kernel does not give it its device.
+    /// The device cannot be opened.
     Device(DeviceName, io::Error),
 }
 
@@ -159,8 +159,8 @@ impl InterfaceConfig {
         self.open_keyed(shards, tcp, limits, random_key)
     }
 
-    /// Opens as [`InterfaceConfig::open`], with the caller's keys. A host with the same key in each
-    /// run continues in its sequence numbers. The key must be secret.
+    /// Opens as [`InterfaceConfig::open`], with the caller's keys. With the same key in each run, a
+    /// host's sequence numbers continue. The key must be secret.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ fn mac_of(address: IpAddr) -> EthernetAddress {
             let [a, b, c, d] = four.octets();
             EthernetAddress([0x02, 0x77, a, b, c, d])
         }
-        // Of all its octets: hosts of one link may differ in their prefixes alone.
+        // From all octets: hosts of one link may differ in their prefixes alone.
         IpAddr::V6(six) => {
             let hash = SipHasher13::new_with_key(&[0; 16]).hash(&six.octets());
             let [a, b, c, d, e, ..] = hash.to_be_bytes();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// Seen: `--address 10.9.0.0/24`, `127.0.0.1/8` or `::/64` started a server that could not be
-    /// reached, without a word. Cause: an address was only parsed. Cure:
+    /// reached, without an error. Cause: an address was only parsed. Cure:
     /// [`InterfaceConfig::check`].
     #[test]
     fn addresses_no_host_has_are_refused() {
@@ -345,8 +345,8 @@ mod tests {
     }
 
     /// Seen: `--gateway 10.9.0.255`, and `--gateway fe80::1` without an address of IPv6, started a
-    /// server that never sent a packet that way, without a word. Cause: it was only asked whether
-    /// the prefix of an address has the gateway in it, or whether it is link-local.
+    /// server that never sent a packet that way, without an error. Cause: the check only asked if
+    /// the prefix of an address has the gateway in it, or if the gateway is link-local.
     #[test]
     fn gateways_no_host_has_are_refused() {
         let said = |addresses: &[&str], gateway: &str| {
@@ -386,8 +386,8 @@ mod tests {
         assert_eq!(mac("10.9.0.2"), mac("10.9.0.2"));
         assert_ne!(mac("10.9.0.2"), mac("10.9.0.3"));
         assert_ne!(mac("fd00:9::2"), mac("fd00:9::3"));
-        // Seen: 02:77:00:00:00:02 for both, so that each lost the other's frames. Cause: of an
-        // address of IPv6 only the last four octets counted.
+        // Seen: 02:77:00:00:00:02 for both, so that each lost the other's frames. Cause: only the
+        // last four octets of an IPv6 address counted.
         assert_ne!(mac("fd00:1::2"), mac("fd00:2::2"));
         assert_eq!(mac("fd00:1::2"), mac("fd00:1::2"));
         for address in ["10.9.0.2", "fd00:1::2"] {
@@ -402,8 +402,8 @@ mod tests {
             InterfaceError::Device(device.parse().unwrap(), error).to_string()
         };
         let tap = |code| refused("tap:weft0", code);
-        // Seen: "it needs CAP_NET_ADMIN", for an interface that was made for another user, which
-        // one's own needs not.
+        // Seen: "it needs CAP_NET_ADMIN", also for an interface made for another user; a user's own
+        // interface does not need it.
         assert!(tap(libc::EPERM).contains("CAP_NET_ADMIN"));
         assert!(tap(libc::EPERM).contains("ip tuntap add weft0 mode tap user NAME"));
         assert!(refused("packet:eth0", libc::EPERM).contains("CAP_NET_RAW; start as root"));

@@ -80,7 +80,7 @@ pub struct IpConfig {
     pub addresses: Vec<Prefix>,
     /// Gateway of IPv4.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// The same; without it a router may advertise itself.
+    /// Gateway of IPv6; without one, a router may advertise itself.
     pub gateway_v6: Option<Ipv6Addr>,
 }
 
@@ -91,7 +91,7 @@ pub enum Delivery<'f> {
     Segment(Arrived<'f>),
     /// A router, or the peer's host, says that a segment of this host was dropped.
     Error(PathError),
-    /// Nothing: it has been answered, learned from, or dropped and counted.
+    /// Nothing is left to do: the frame was answered, learned from, or dropped and counted.
     Nothing,
 }
 
@@ -104,7 +104,7 @@ pub struct Arrived<'f> {
     pub dst: IpAddr,
     /// ECN codepoint; says whether a router was congested.
     pub ecn: Ecn,
-    /// If the device has merged segments: how much payload each had.
+    /// Payload length of each segment, if the device has merged several.
     pub segment_len: Option<u16>,
     /// The segment.
     pub segment: Segment<'f>,
@@ -127,15 +127,15 @@ pub struct PathError {
 /// Reason why a segment was dropped on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathErrorKind {
-    /// The packet was too long. If that is true: [`Interface::path_mtu_lowered`].
+    /// The packet was too long. The connection confirms it: [`Interface::path_mtu_lowered`].
     TooBig {
         /// The longest packet that fits.
         mtu: u16,
     },
-    /// The host says that nothing is there: a connection that is being opened can end. RFC 1122
-    /// 4.2.3.9; one that is open goes on, RFC 5927 5.2.
+    /// The peer reports that nothing listens there: a connection that is being opened can end, RFC
+    /// 1122 4.2.3.9; an open one continues, RFC 5927 5.2.
     Hard,
-    /// Something that may pass.
+    /// A condition that may pass.
     Soft,
 }
 
@@ -157,9 +157,9 @@ pub struct IpFields {
 /// Headers that were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Their length: where the segment begins.
+    /// Length of the headers: offset of the segment.
     pub len: usize,
-    /// For the segment's checksum.
+    /// Pseudo header for the segment's checksum.
     pub pseudo_header: Sum,
     /// True if the frame can leave. Otherwise its neighbour is being resolved: [`Interface::hold`].
     pub is_resolved: bool,
@@ -168,9 +168,9 @@ pub struct Written {
 /// Reason why a segment cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoute {
-    /// Neither on this link nor behind a gateway, or not an address of one host.
+    /// The address is neither on this link nor behind a gateway, or is not one host's.
     NoGateway,
-    /// Too many neighbours are being asked for.
+    /// Too many neighbours are being resolved.
     Crowded,
 }
 
@@ -185,11 +185,11 @@ pub struct IpCounters {
     pub path_errors: u64,
     /// Dropped: to another host.
     pub not_ours: u64,
-    /// Dropped: a header that cannot be.
+    /// Dropped: an invalid header.
     pub malformed: u64,
     /// Dropped: a wrong checksum.
     pub checksums: u64,
-    /// Dropped: from an address that no single other host has.
+    /// Dropped: from an address that cannot be that of one other host.
     pub bad_sources: u64,
     /// Dropped: a fragment.
     pub fragments: u64,
@@ -199,9 +199,9 @@ pub struct IpCounters {
     pub unknown: u64,
     /// Another host on the link has, or wants, an address of this one.
     pub conflicts: u64,
-    /// Answered: echo, unreachable, neighbour discovery.
+    /// Answers sent: echo, unreachable, neighbour discovery.
     pub answered: u64,
-    /// Not answered, because the rate was reached.
+    /// Answers not sent, because the rate was reached.
     pub limited: u64,
     /// Own frames that were dropped, because their queue was full or the device has failed.
     pub own_dropped: u64,
@@ -213,7 +213,7 @@ pub struct IpCounters {
 pub struct Interface {
     mac: EthernetAddress,
     mtu: usize,
-    /// MTU that a router has advertised, if that is less.
+    /// MTU that a router has advertised, if that is less than the device's.
     mtu_v6: usize,
     hop_limit: u8,
     routes: Routes,
@@ -258,7 +258,7 @@ impl Interface {
         self.mac
     }
 
-    /// Its neighbours: to fix one, or to tell what another shard has learned.
+    /// Its neighbour cache: to fix an entry, or to share what another shard has learned.
     pub fn neighbors(&mut self) -> &mut NeighborCache {
         &mut self.neighbors
     }
@@ -315,8 +315,8 @@ impl Interface {
         self.mtu_v6.min(self.mtu)
     }
 
-    /// A packet to `dst` was too long, and the connection has found that to be true. Says whether
-    /// packets to it are to be shorter now.
+    /// Records that a packet to `dst` was too long, as its connection has confirmed. Returns true
+    /// if packets to `dst` must be shorter now.
     pub fn path_mtu_lowered(&mut self, now: Instant, dst: IpAddr, mtu: u16) -> bool {
         let before = self.mtu_to(now, dst);
         self.paths.lower(now, dst, usize::from(mtu), before);
@@ -325,7 +325,7 @@ impl Interface {
         is_lower
     }
 
-    // ---- What goes
+    // ---- Departures
 
     /// Writes the Ethernet and IP headers of a segment to the beginning of `room`, which has
     /// [`HEADERS_LEN_MAX`] bytes.
@@ -360,7 +360,7 @@ impl Interface {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let may_cut = self.paths.may_cut(now, to.dst);
-                // Nothing tells packets apart that are never cut. RFC 6864 4.1
+                // Packets that are never fragmented need no identification. RFC 6864 4.1
                 self.identification = self.identification.wrapping_add(may_cut.into());
                 let header = Ipv4Header {
                     src,
@@ -429,16 +429,16 @@ impl Interface {
         }
     }
 
-    /// A connection has made progress with `dst`, so the neighbour that its packets go by is there:
-    /// it need not be asked. RFC 4861 7.3.1
+    /// Confirms the neighbour on the way to `dst`, because a connection has made progress there: it
+    /// need not be asked. RFC 4861 7.3.1
     pub fn confirm(&mut self, now: Instant, dst: IpAddr) {
         if let Some(hop) = self.routes.next_hop(now, dst) {
             self.neighbors.confirm(now, hop);
         }
     }
 
-    /// Nothing comes back from `dst`: the neighbour that its packets go by is asked whether it is
-    /// there. RFC 1122 3.3.1.4
+    /// Probes the neighbour on the way to `dst`, because nothing comes back from there. RFC 1122
+    /// 3.3.1.4
     pub fn doubt(&mut self, now: Instant, dst: IpAddr) {
         if let Some(hop) = self.routes.next_hop(now, dst) {
             self.neighbors.doubt(now, hop);
@@ -446,7 +446,7 @@ impl Interface {
     }
 
     /// Hands its own frames to the device: answers, questions, and frames that waited for a
-    /// neighbour. What the device has no room for waits: [`Interface::is_held_up`].
+    /// neighbour. Frames that do not fit wait: [`Interface::is_held_up`].
     pub fn transmit(&mut self, now: Instant, device: &mut impl Device) {
         while let Some(frame) = self.neighbors.released() {
             match transmit_one(now, device, &frame) {
@@ -480,16 +480,16 @@ impl Interface {
         }
     }
 
-    /// The device had no room for all of its own frames: they leave with the next
+    /// True if the device had no space for all own frames: they leave with the next
     /// [`Interface::transmit`].
     pub fn is_held_up(&self) -> bool {
         self.own.is_held_up()
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn on_timer(&mut self, now: Instant) {
         self.neighbors.on_timer(now);
-        // Before a report begins, which waits for the end of the one before.
+        // Announcements come before a new report, which waits for the end of the previous one.
         self.on_announcement_timer(now);
         if self.reports.at.is_some_and(|at| at <= now) {
             self.report_groups(now);
@@ -545,7 +545,7 @@ impl Interface {
         });
     }
 
-    /// Queues an own frame, of which `write` says the length.
+    /// Queues an own frame; `write` fills it and returns its length.
     fn queue(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
         let Some(mut room) = self.own.room() else {
             self.counters.own_dropped += 1;
@@ -555,12 +555,12 @@ impl Interface {
         self.own.push(OwnFrame { room, len });
     }
 
-    /// To a group.
+    /// Sends a message of neighbour discovery to a group.
     fn send_ndp(&mut self, src: Ipv6Addr, dst: Ipv6Addr, message: Icmpv6Message<'_>) {
         self.send_icmpv6_to(EthernetAddress::of_multicast_v6(dst), src, dst, &message);
     }
 
-    /// A message of neighbour discovery, past the cache.
+    /// Sends a message of neighbour discovery to a known link address, bypassing the cache.
     fn send_icmpv6_to(
         &mut self,
         link: EthernetAddress,
@@ -573,7 +573,7 @@ impl Interface {
             src,
             dst,
             next_header: Protocol::ICMPV6,
-            // So that the receiver sees that it has passed no router. RFC 4861 7.1
+            // Proves to the receiver that no router has forwarded it. RFC 4861 7.1
             hop_limit: NDP_HOP_LIMIT,
             dscp: 0,
             ecn: Ecn::NotCapable,
@@ -586,13 +586,13 @@ impl Interface {
         });
     }
 
-    /// "I have `address`", to all.
+    /// Advertises the own `address` to all nodes.
     fn advertise(&mut self, address: Ipv6Addr) {
         self.send_ndp(address, ALL_NODES, self.advertisement(address, false));
     }
 
-    /// "I have `address`", to `to`, which has asked and says that its own one on the link is
-    /// `source`. A stranger's answer needs no entry in the cache.
+    /// Advertises the own `address` to `to`, which has asked for it from link address `source`. A
+    /// stranger's answer needs no entry in the cache.
     fn advertise_to(
         &mut self,
         now: Instant,
@@ -627,7 +627,7 @@ fn transmit_one(now: Instant, device: &mut impl Device, frame: &[u8]) -> Result<
     device.transmit(now, &whole)
 }
 
-/// A message of neighbour discovery has passed no router. RFC 4861 7.1
+/// Hop limit of neighbour discovery: proof that no router has forwarded a message. RFC 4861 7.1
 const NDP_HOP_LIMIT: u8 = 255;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

@@ -22,7 +22,7 @@
 //!
 //! Anyone on the link can claim anything. These rules limit the damage; they do not prevent it.
 //!
-//! - Answers to our questions are believed.
+//! - Answers to own requests are believed.
 //! - A request *to this host* makes a stale entry: the asker is about to be answered. RFC 826; RFC
 //!   4861 7.2.3
 //! - Unsolicited claims, such as a gratuitous ARP, change an existing entry and make none. An entry
@@ -47,24 +47,24 @@ pub const NEIGHBORS_MAX: usize = 1024;
 /// Limit on neighbours in resolution: each holds a frame.
 pub const INCOMPLETE_MAX: usize = 64;
 
-/// Places beside them that only routers have: strangers can make a host ask for as many neighbours
-/// as they like, and all hosts beyond the link are behind a router.
+/// Entries reserved for routers: strangers can make a host resolve any number of neighbours, and
+/// all hosts beyond the link are behind a router.
 pub const INCOMPLETE_ROUTERS_MAX: usize = 8;
 
 /// Questions before a neighbour counts as absent: MAX_MULTICAST_SOLICIT. RFC 4861 10
 pub const QUESTIONS_MAX: u8 = 3;
 
-/// Between two questions: RETRANS_TIMER in RFC 4861 10, and what RFC 1122 2.3.2.1 allows ARP.
+/// Interval of questions: RETRANS_TIMER in RFC 4861 10, and what RFC 1122 2.3.2.1 allows ARP.
 pub const QUESTION_EVERY: Duration = Duration::from_secs(1);
 
-/// For how long an answer counts: REACHABLE_TIME. RFC 4861 10
+/// Validity of an answer: REACHABLE_TIME. RFC 4861 10
 pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
 
 /// Time for which TCP may confirm a stale neighbour before it is probed: DELAY_FIRST_PROBE_TIME.
 /// RFC 4861 10
 pub const DELAY: Duration = Duration::from_secs(5);
 
-/// For how long what was not asked for does not change an address again.
+/// Time for which unsolicited messages do not change an address again.
 pub const LOCK: Duration = Duration::from_secs(1);
 
 /// Interval at which a full cache takes one neighbour that nothing was sent to yet.
@@ -73,18 +73,18 @@ pub const STRANGER_EVERY: Duration = Duration::from_millis(1);
 /// Outcome of a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Frames go there.
+    /// Known address: frames go there.
     Known(EthernetAddress),
     /// A question is on its way: [`NeighborCache::hold`].
     Asked,
-    /// There is no room to ask.
+    /// There is no room for another question.
     Refused,
 }
 
 /// A question to be asked on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Who has this address?
+    /// Address whose owner is asked for.
     pub target: IpAddr,
     /// Recipient of a unicast probe, the last known owner; `None` for a broadcast or multicast.
     pub unicast_to: Option<EthernetAddress>,
@@ -110,24 +110,24 @@ pub struct NeighborCounters {
 /// The neighbours of one link.
 #[derive(Default)]
 pub struct NeighborCache {
-    /// Ordered, so that the same run takes the same turns.
+    /// Ordered, so that a run with the same input repeats itself.
     entries: BTreeMap<IpAddr, Neighbor>,
     incomplete: usize,
-    /// Not later than the first entry's time.
+    /// Lower bound of the entries' times.
     wakes_at: Option<Instant>,
     questions: VecDeque<Question>,
     /// Frames that can leave.
     released: VecDeque<Vec<u8>>,
-    /// Their buffers.
+    /// Buffers of released frames.
     spare: Vec<Vec<u8>>,
-    /// No stranger makes a neighbour go before.
+    /// Time before which no stranger evicts a neighbour.
     stranger_at: Instant,
     counters: NeighborCounters,
 }
 
 struct Neighbor {
     state: State,
-    /// Means nothing while it is incomplete.
+    /// Meaningless in state `Incomplete`.
     mac: EthernetAddress,
     held: Option<Vec<u8>>,
     used_at: Instant,
@@ -151,7 +151,7 @@ enum State {
         asked: u8,
         next: Instant,
     },
-    /// Told by the user; it does not change.
+    /// Set by the user; it does not change.
     Fixed,
 }
 
@@ -181,7 +181,7 @@ impl NeighborCache {
         self.entries.is_empty()
     }
 
-    /// A neighbour that is not asked for: its address does not change.
+    /// Adds a neighbour with a fixed address, for which no question is asked.
     pub fn fix(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress) {
         self.know(now, address, mac, State::Fixed);
     }
@@ -255,15 +255,15 @@ impl NeighborCache {
         entry.held = Some(frame);
     }
 
-    /// TCP has heard from a host behind `address`, so it is reachable. RFC 4861 7.3.1
+    /// Confirms a neighbour: TCP has heard from a host behind `address`. RFC 4861 7.3.1
     pub fn confirm(&mut self, now: Instant, address: IpAddr) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.confirm(now);
         }
     }
 
-    /// TCP hears nothing from behind `address`: it is asked now, and not when its time is over. It
-    /// is used meanwhile.
+    /// Probes a neighbour at once, because TCP hears nothing from behind `address`. Its entry is
+    /// used meanwhile.
     pub fn doubt(&mut self, now: Instant, address: IpAddr) {
         let Some(entry) = self.entries.get_mut(&address) else {
             return;
@@ -274,8 +274,8 @@ impl NeighborCache {
         }
     }
 
-    /// A neighbour says its address: an ARP reply, or a neighbour advertisement. `was_asked` if it
-    /// says so itself. RFC 4861 7.2.5
+    /// Takes the address from an ARP reply or a neighbour advertisement; `was_asked` if that claims
+    /// to be an answer. RFC 4861 7.2.5
     pub fn advertised(
         &mut self,
         now: Instant,
@@ -299,11 +299,11 @@ impl NeighborCache {
             return;
         }
         let is_other = mac.is_some_and(|mac| mac != entry.mac);
-        // It says that it was asked; whether it was is known here.
+        // The message claims to be an answer; only the state shows if it is one.
         let is_answer = was_asked && matches!(entry.state, State::Probe { .. });
         if is_other && !(is_override && (is_answer || entry.may_change(now))) {
             self.counters.not_believed += 1;
-            // Two say that they have it: the next use asks.
+            // Two hosts claim the address: the next use asks.
             if !is_override && matches!(entry.state, State::Reachable { .. }) {
                 entry.state = State::Stale;
             }
@@ -317,8 +317,7 @@ impl NeighborCache {
         }
     }
 
-    /// A neighbour has said its address in passing: it has asked a question. `may_add` if it was
-    /// asked of this host.
+    /// Takes the address from a neighbour's own question; `may_add` if that was for this host.
     pub fn hinted(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, may_add: bool) {
         let Some(entry) = self.entries.get_mut(&address) else {
             if may_add && self.make_room_for_stranger(now) {
@@ -337,7 +336,7 @@ impl NeighborCache {
         }
     }
 
-    /// The address is known now, and the frame that waited for it can leave.
+    /// Makes the address known, and releases the frame that waited for it.
     fn know(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, state: State) {
         let added = Neighbor::new(now, state);
         let entry = self.entries.entry(address).or_insert(added);
@@ -353,7 +352,7 @@ impl NeighborCache {
         }
     }
 
-    /// Does what is due: asks again, or gives up.
+    /// Does the due work: asks again, or gives up.
     pub fn on_timer(&mut self, now: Instant) {
         if self.wakes_at.is_none_or(|at| now < at) {
             return;
@@ -375,7 +374,7 @@ impl NeighborCache {
         self.wakes_at = wakes_at;
     }
 
-    /// The time of an entry has come. Says whether it stays.
+    /// Handles an entry whose time has come. Returns false if it is to be removed.
     fn step(&mut self, now: Instant, address: IpAddr, entry: &mut Neighbor) -> bool {
         let next = now + QUESTION_EVERY;
         match &mut entry.state {
@@ -427,7 +426,7 @@ impl NeighborCache {
     }
 
     fn ask(&mut self, target: IpAddr, unicast_to: Option<EthernetAddress>) {
-        // Each neighbour has at most one question that was not taken: its next one comes later.
+        // Each neighbour has at most one untaken question: its next one comes later.
         if self.questions.len() == NEIGHBORS_MAX {
             self.counters.refused += 1;
             return;
@@ -448,9 +447,9 @@ impl NeighborCache {
         self.make_room()
     }
 
-    /// Makes room for one more: the neighbour goes that was not used for longest, but none that is
-    /// being asked for, and none that was told by the user. One in use stays as long as there is
-    /// one that is not: making oneself known costs a frame, and must not drive others out.
+    /// Evicts the neighbour unused for longest, but none that is being resolved or was set by the
+    /// user. One in use stays as long as another is not in use: a single frame makes a stranger
+    /// known and must not evict others.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < NEIGHBORS_MAX {
             return true;
@@ -480,7 +479,7 @@ impl Neighbor {
         }
     }
 
-    /// True if another address may replace this one unasked.
+    /// True if an unsolicited message may change the address.
     fn may_change(&self, now: Instant) -> bool {
         self.state != State::Fixed && now.since(self.changed_at) >= LOCK
     }

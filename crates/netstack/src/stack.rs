@@ -27,9 +27,9 @@
 //! | [`ShardLimits::flows_max`] | a SYN is dropped; `connect` fails | `flows_refused` |
 //! | [`ShardLimits::time_wait_max`] | the oldest name goes early | `time_wait_evicted` |
 //! | [`TcpConfig::fin_wait_2_timeout`] | a connection without an owner is forgotten | `fin_wait_2_timeouts` |
-//! | [`ShardLimits::send_memory_max`] | a write takes less than there is room for otherwise | `writes_cut_short` |
-//! | [`ShardLimits::receive_memory_max`] | for what comes in order, others give up what came out of order; else a segment that needs more than a short ring is dropped | `out_of_order_given_up`, `receive_memory_refused` |
-//! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is left out | `replies_dropped` |
+//! | [`ShardLimits::send_memory_max`] | a write takes less than would otherwise fit | `writes_cut_short` |
+//! | [`ShardLimits::receive_memory_max`] | data in order makes other connections drop data out of order; failing that, a segment that needs more than a short ring is dropped | `out_of_order_given_up`, `receive_memory_refused` |
+//! | [`ShardLimits::replies_max`] | a RST or ACK without a flow is not sent | `replies_dropped` |
 //! | [`Backlog::syn_queue_max`] | a SYN is answered with a cookie | `cookies_sent` |
 //! | [`Backlog::accept_queue_max`] | SYNs and last ACKs of handshakes are dropped | `accept_overflows` |
 
@@ -63,7 +63,7 @@ use wheel::TimerWheel;
 pub use departures::{Departure, Pieces, Writer};
 pub use listener::Backlog;
 
-/// A connection, as the application names it. A name is not given twice.
+/// Identifier of a connection for the application. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId {
     index: u32,
@@ -71,8 +71,8 @@ pub struct FlowId {
 }
 
 impl FlowId {
-    /// A small number that no other connection of the shard has at the same time: a place in a
-    /// table of the application's.
+    /// A small number that no other connection of the shard has at the same time: an index for
+    /// tables of the application.
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -85,21 +85,21 @@ pub struct ShardLimits {
     pub flows_max: usize,
     /// Names in TIME-WAIT.
     pub time_wait_max: usize,
-    /// Answers to segments that belong to no connection, until they leave.
+    /// Queued answers to segments that belong to no connection.
     pub replies_max: usize,
     /// Segments that one connection sends before the next has its turn.
     pub turn_segments_max: usize,
     /// Bytes that a connection takes from an application that writes by copying.
     pub send_capacity: usize,
-    /// Memory of what was written by copying and is not acknowledged, of all connections together.
-    /// From half of it on a connection has less than `send_capacity`, and beyond it
+    /// Memory for copied bytes that are not acknowledged, of all connections together. From half of
+    /// it on a connection gets less than `send_capacity`, and beyond it
     /// [`SHARE_LEN_MIN`](crate::tcp::buffer::SHARE_LEN_MIN).
     pub send_memory_max: usize,
-    /// Memory of what came and was not read, of all connections together. Beyond it what came out
-    /// of order is given up for what comes in order, and then each has a short ring:
-    /// [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
+    /// Memory for received bytes that were not read, of all connections together. Beyond it data
+    /// out of order is dropped in favour of data in order, and then each connection has a short
+    /// ring: [`RING_LEN_MIN`](crate::tcp::buffer::RING_LEN_MIN).
     pub receive_memory_max: usize,
-    /// The ports of active opens. RFC 6335 6
+    /// Port range of active opens. RFC 6335 6
     pub ephemeral_ports: (u16, u16),
 }
 
@@ -145,9 +145,9 @@ pub enum ConnectError {
     TooMany,
     /// All ports to this peer are in use.
     NoPort,
-    /// There is a connection of this name.
+    /// The connection exists already.
     InUse,
-    /// There is no way to the peer: no gateway leads there, or no address of ours.
+    /// No route to the peer: no gateway leads there, or no own address fits.
     NoAddress,
     /// The host has several shards, and the peer's answers could come to any of them: over AF_XDP,
     /// and over TAP without `CAP_BPF`.
@@ -186,16 +186,16 @@ pub struct Shard {
     send_queue: VecDeque<u32>,
     /// Flows with events that were not taken, once each.
     event_queue: VecDeque<u32>,
-    /// Flows that hold what came out of order, once each, the oldest first; and some that did.
+    /// Flows that hold data out of order, once each, the oldest first; and some that did.
     holed: VecDeque<FlowId>,
     replies: VecDeque<(FourTuple, Outgoing)>,
-    /// Peers that do not answer, of late: [`Shard::next_silent`].
+    /// Peers that recently stopped answering: [`Shard::next_silent`].
     silent: VecDeque<IpAddr>,
     send_rings: RingPool,
     receive_rings: RingPool,
     serial: u32,
     next_port: u32,
-    /// The longest payload that the device cuts for flows that are long.
+    /// Longest payload that the device cuts for flows that may send long ones.
     long_len_max: u32,
     counters: ShardCounters,
 }
@@ -232,16 +232,16 @@ struct Flow {
     receive: ReceiveBuffer,
     send: SendBuffer,
     serial: u32,
-    /// The port of the listener that it is half open or waits at.
+    /// Port of the listener at which it is half open or waits for accept.
     waits_at: Option<u16>,
     events: Happened,
-    /// RFC 2474
+    /// Class of service. RFC 2474
     dscp: u8,
-    /// The device cuts longer payloads for it than for others: [`Shard::long_len_max`].
+    /// True if the device cuts longer payloads for it: [`Shard::long_len_max`].
     is_long: bool,
-    /// The application has it, or will.
+    /// True if the application owns it, or will.
     is_owned: bool,
-    /// Its name is another's by now, or in TIME-WAIT.
+    /// True if its four-tuple belongs to another flow by now, or to TIME-WAIT.
     is_nameless: bool,
     is_in_send_queue: bool,
     is_in_event_queue: bool,
@@ -249,7 +249,7 @@ struct Flow {
     is_holed: bool,
 }
 
-/// Peers whose silence was not yet asked for: more are left out.
+/// Limit of silent peers not yet taken; more are left out.
 const SILENT_MAX: usize = 64;
 
 /// Flag of the table's numbers: set for names in TIME-WAIT, clear for flows by index.
@@ -291,13 +291,13 @@ impl Shard {
         }
     }
 
-    /// Takes connections to `port`. What is there already stays as it is.
+    /// Listens at `port`. An existing listener stays as it is.
     pub fn listen(&mut self, port: u16, backlog: Backlog) {
         self.listeners.add(port, backlog);
     }
 
-    /// Takes no more handshakes: a SYN is answered with a RST. Those under way end, and can be
-    /// accepted.
+    /// Refuses further handshakes: a SYN is answered with a RST. Handshakes under way complete and
+    /// can be accepted.
     pub fn refuse_handshakes(&mut self, port: u16) {
         if let Some(listening) = self.listeners.get_mut(port) {
             listening.refuses_handshakes = true;
@@ -310,7 +310,7 @@ impl Shard {
         listening.map_or(0, |listening| listening.half_open + listening.waiting.len())
     }
 
-    /// Takes no more. Half-open connections are forgotten, those that wait are reset.
+    /// Stops listening. Half-open connections are forgotten, those waiting for accept reset.
     pub fn unlisten(&mut self, port: u16) {
         self.listeners.remove(port);
         for index in 0..self.flows.capacity() {
@@ -336,7 +336,7 @@ impl Shard {
         Some(id)
     }
 
-    /// An active open, from a port that is free. RFC 6056 3.3.3
+    /// Opens a connection from a free port. RFC 6056 3.3.3
     ///
     /// # Errors
     ///
@@ -382,7 +382,7 @@ impl Shard {
         Err(ConnectError::NoPort)
     }
 
-    /// An active open from a port of one's own.
+    /// Opens a connection from a port of the caller's choice.
     ///
     /// # Errors
     ///
@@ -413,7 +413,7 @@ impl Shard {
 
     // ---- what the application does with a connection
 
-    /// Copies as many of `bytes` as there is room for, to be sent.
+    /// Copies as much of `bytes` as fits to the send buffer; returns the number of bytes.
     pub fn write(&mut self, id: FlowId, bytes: &[u8]) -> usize {
         let Some(index) = self.index_of(id) else {
             return 0;
@@ -436,8 +436,8 @@ impl Shard {
         self.flow(id).map_or(0, |flow| flow.send.room(&self.send_rings))
     }
 
-    /// `len` more bytes are to be sent, which the [`Writer`] of [`Shard::transmit`] has. A
-    /// connection is written to, or queued to, and not both.
+    /// Queues `len` more bytes, which the [`Writer`] of [`Shard::transmit`] will supply. A
+    /// connection uses either this or [`Shard::write`], not both.
     ///
     /// # Panics
     ///
@@ -449,7 +449,7 @@ impl Shard {
         }
     }
 
-    /// The bytes that came and were not read, in two pieces if they lie around the end of a ring.
+    /// Received bytes that were not read, in two pieces if they wrap around the end of a ring.
     pub fn peek(&self, id: FlowId) -> (&[u8], &[u8]) {
         match self.flow(id) {
             Some(flow) => flow.receive.peek(flow.connection.readable_len()),
@@ -457,7 +457,7 @@ impl Shard {
         }
     }
 
-    /// Drops the first `len` of them.
+    /// Drops the first `len` of those bytes.
     pub fn consume(&mut self, id: FlowId, len: usize) {
         let Some(index) = self.index_of(id) else {
             return;
@@ -471,7 +471,7 @@ impl Shard {
         self.wake(id.index);
     }
 
-    /// Copies what came into `room`, and says how much. None does not mean the end:
+    /// Copies received bytes to `room` and returns how many. Zero does not mean the end:
     /// [`Connection::is_peer_closed`].
     pub fn read(&mut self, id: FlowId, room: &mut [u8]) -> usize {
         let (front, back) = self.peek(id);
@@ -486,7 +486,7 @@ impl Shard {
         len
     }
 
-    /// Nothing more is sent than what was written: a half-close.
+    /// Half-closes the connection: written bytes are still sent, and nothing after them.
     pub fn finish(&mut self, id: FlowId) {
         if let Some(flow) = self.flow_mut(id) {
             flow.connection.finish();
@@ -494,8 +494,8 @@ impl Shard {
         }
     }
 
-    /// Nothing more is sent, nothing more is read, and the name is not used again by the
-    /// application. What was written is still sent.
+    /// Closes the connection: the application neither writes nor reads nor names it any more.
+    /// Written bytes are still sent.
     pub fn close(&mut self, now: Instant, id: FlowId) {
         let fin_wait_2_timeout = self.configs.v4.fin_wait_2_timeout;
         if let Some(index) = self.index_of(id) {
@@ -503,7 +503,7 @@ impl Shard {
             flow.is_owned = false;
             flow.connection.finish();
             flow.connection.shut_read(now, now + fin_wait_2_timeout);
-            // The network may need the connection for minutes; what came is of no use any more.
+            // The network may need the connection for minutes; received bytes are of no use.
             flow.receive.rest(&mut self.receive_rings);
             self.wake(id.index);
         }
@@ -518,7 +518,7 @@ impl Shard {
         }
     }
 
-    /// RFC 9293 3.7.4
+    /// Sets whether short segments leave at once. RFC 9293 3.7.4
     pub fn set_nodelay(&mut self, id: FlowId, is_nodelay: bool) {
         if let Some(flow) = self.flow_mut(id) {
             flow.connection.set_nodelay(is_nodelay);
@@ -526,22 +526,22 @@ impl Shard {
         }
     }
 
-    /// RFC 9293 3.8.4, MUST-24
+    /// Switches keep-alive probes on or off. RFC 9293 3.8.4, MUST-24
     pub fn set_keep_alive(&mut self, now: Instant, id: FlowId, is_on: bool) {
         self.set(id, |connection, config| {
             connection.set_keep_alive(config, now, is_on);
         });
     }
 
-    /// RFC 9293 3.8.3, MUST-21
+    /// Sets the user time-out. RFC 9293 3.8.3, MUST-21
     pub fn set_user_timeout(&mut self, now: Instant, id: FlowId, timeout: Duration) {
         self.set(id, |connection, config| {
             connection.set_user_timeout(config, now, timeout);
         });
     }
 
-    /// The class of service that its segments ask for from now on, DSCP: zero, if nothing is said.
-    /// RFC 9293 3.9.1.9, MUST-48
+    /// Sets the class of service (DSCP) of its segments from now on; zero by default. RFC 9293
+    /// 3.9.1.9, MUST-48
     ///
     /// # Panics
     ///
@@ -561,12 +561,12 @@ impl Shard {
         }
     }
 
-    /// The machine of a connection, to look at.
+    /// The connection machine, read-only.
     pub fn connection(&self, id: FlowId) -> Option<&Connection> {
         self.flow(id).map(|flow| &flow.connection)
     }
 
-    /// Its name.
+    /// Addresses and ports of a connection.
     pub fn tuple(&self, id: FlowId) -> Option<&FourTuple> {
         self.flow(id).map(|flow| &flow.tuple)
     }
@@ -578,7 +578,7 @@ impl Shard {
 
     // ---- the loop
 
-    /// The next connection on which something happened, and what.
+    /// The next connection with events, and the events.
     pub fn next_event(&mut self) -> Option<(FlowId, Happened)> {
         while let Some(index) = self.event_queue.pop_front() {
             let Some(flow) = self.flows.get_mut(index as usize) else {
@@ -593,7 +593,7 @@ impl Shard {
         None
     }
 
-    /// Does what is due by now.
+    /// Does the work that is due by now.
     pub fn expire(&mut self, now: Instant) {
         while let Some((index, expires_at)) = self.time_wait.oldest() {
             if expires_at > now {
@@ -608,7 +608,7 @@ impl Shard {
                 if happened.contains(Happened::TROUBLED) && self.silent.len() < SILENT_MAX {
                     self.silent.push_back(flow.tuple.remote);
                 }
-                // A deadline ends nothing as closed but FIN-WAIT-2 without an owner.
+                // Of all deadlines, only FIN-WAIT-2 without an owner ends a connection as closed.
                 let is_closed = flow.connection.end() == Some(End::Closed);
                 if happened.contains(Happened::ENDED) && is_closed {
                     self.counters.fin_wait_2_timeouts += 1;
@@ -616,15 +616,15 @@ impl Shard {
                 self.announce(index, happened);
                 self.wake(index);
             } else {
-                // It was put off.
+                // The deadline was put off.
                 let deadline = flow.connection.deadline();
                 self.wheel.arm(index, deadline);
             }
         }
     }
 
-    /// A peer that has not answered for some time, as [`Shard::expire`] has found: the way there
-    /// may be what is wrong. RFC 9293 3.8.3 (b), RFC 1122 3.3.1.4
+    /// Next peer that [`Shard::expire`] found silent for some time: the route may be the cause. RFC
+    /// 9293 3.8.3 (b), RFC 1122 3.3.1.4
     pub fn next_silent(&mut self) -> Option<IpAddr> {
         self.silent.pop_front()
     }
@@ -659,7 +659,7 @@ impl Shard {
         &self.counters
     }
 
-    // ---- shared by the rooms
+    // ---- shared by the modules
 
     fn id_of(&self, index: u32) -> FlowId {
         FlowId { index, serial: self.flows[index as usize].serial }
@@ -728,7 +728,7 @@ impl Shard {
         }
     }
 
-    /// The name is free.
+    /// Frees the flow's four-tuple for others.
     fn unname(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         if !flow.is_nameless {
@@ -757,7 +757,7 @@ impl Shard {
         self.counters.tcp.add(flow.connection.counters());
     }
 
-    /// The name's wait is over.
+    /// Ends the wait of a four-tuple in TIME-WAIT.
     fn forget(&mut self, entry: u32) {
         let tuple = self.time_wait.get(entry).tuple;
         let hash = self.secret.0.table_hash(&tuple);
@@ -770,8 +770,8 @@ impl Shard {
 mod tests {
     use super::*;
 
-    /// Seen: 1,049 bytes of each of 100,000. Cause: the hash, the send buffer's capacity and the
-    /// initial window stood in each connection, and follow from what others hold. Cure: 32 bytes
+    /// Seen: 1,049 bytes for each of 100,000 connections. Cause: each had the hash, the send
+    /// buffer's capacity and the initial window, which follow from other values. Cure: 32 bytes
     /// less.
     #[test]
     fn idle_connections_take_under_a_kibibyte() {

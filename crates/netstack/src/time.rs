@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// A point in time, in nanoseconds since one that the caller has chosen.
 ///
-/// Not [`std::time::Instant`]: that one cannot be made up, so a run in virtual time could not be
-/// repeated; and it is twice as large, in connections that keep many of them.
+/// Not [`std::time::Instant`]: that has no constructor from a number, so a run in virtual time
+/// could not be repeated; and it is twice as large, in connections that keep many of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     nanos: u64,

@@ -37,7 +37,7 @@ pub mod vnet;
 pub enum Malformed {
     /// The bytes end before the header does, or before the length in the header.
     Truncated,
-    /// A version, type or length field that cannot be.
+    /// An invalid version, type or length field.
     Header,
     /// The checksum does not fit the bytes.
     Checksum,
@@ -48,7 +48,7 @@ pub enum Malformed {
 pub struct Protocol(pub u8);
 
 impl Protocol {
-    /// Options of IPv6 that each router looks at; what they are of follows.
+    /// Options of IPv6 that each router examines; the next header follows.
     pub const HOP_BY_HOP: Protocol = Protocol(0);
     /// ICMP for IPv4.
     pub const ICMP: Protocol = Protocol(1);
@@ -77,13 +77,13 @@ pub enum Ecn {
 /// A class of service (DSCP) has six bits. RFC 2474 3
 pub const DSCP_MAX: u8 = 0x3f;
 
-/// Out of IPv4's type of service or IPv6's traffic class.
+/// DSCP in IPv4's type of service or IPv6's traffic class.
 const fn dscp_of(class: u8) -> u8 {
     class >> 2
 }
 
 impl Ecn {
-    /// Out of IPv4's type of service or IPv6's traffic class.
+    /// ECN codepoint in IPv4's type of service or IPv6's traffic class.
     pub const fn of_traffic_class(class: u8) -> Ecn {
         match class & 0b11 {
             0b00 => Ecn::NotCapable,

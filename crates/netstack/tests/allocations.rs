@@ -1,5 +1,5 @@
-//! Nothing is allocated for a packet: a counting allocator under a shard in its stride, and under a
-//! whole netstack. Each thread, and so each test, is counted by itself.
+//! Nothing is allocated for a packet: a counting allocator under a shard that has warmed up, and
+//! under a whole netstack. Each thread, and so each test, is counted by itself.
 
 extern crate weftwork_netstack as netstack;
 
@@ -107,7 +107,7 @@ fn exchange(
     }
 }
 
-/// Both read what has come and queue `len` more: requests one way, replies the other.
+/// Both read the received bytes and queue `len` more: requests one way, replies the other.
 fn converse(shards: &mut [Shard; 2], flows: [FlowId; 2], lens: [u64; 2]) {
     for at in 0..2 {
         while let Some((id, _)) = shards[at].next_event() {
@@ -115,7 +115,7 @@ fn converse(shards: &mut [Shard; 2], flows: [FlowId; 2], lens: [u64; 2]) {
             let readable = front.len() + back.len();
             shards[at].consume(id, readable);
         }
-        let machine = shards[at].connection(flows[at]).expect("it is open");
+        let machine = shards[at].connection(flows[at]).expect("the connection is open");
         if machine.unsent_len() < 4 * lens[at] {
             shards[at].queue(flows[at], lens[at]);
         }
@@ -137,7 +137,7 @@ fn a_warm_shard_allocates_nothing() {
     exchange(&mut shards, now, &page, &mut link, 0, &mut count);
     let far = shards[1].accept(PORT).expect("a connection");
     for loss in [0, 50] {
-        // First it grows to what it needs, then it must not grow any more.
+        // First it grows to the needed size, then it must not grow any more.
         let mut before = (0, 0);
         for round in 0..4000 {
             if round == 2000 {
@@ -155,7 +155,7 @@ fn a_warm_shard_allocates_nothing() {
     }
 }
 
-/// The same with what is between a shard and its device: neighbours, IP, checksums, frames.
+/// Counts the layers between a shard and its device as well: neighbours, IP, checksums, frames.
 #[test]
 fn a_warm_netstack_allocates_nothing() {
     let (near, far) = mem::pair(Capabilities::plain(1500), 256);
@@ -179,7 +179,7 @@ fn a_warm_netstack_allocates_nothing() {
     hosts[1].shard().listen(PORT, Backlog::default());
     let remote = SocketAddr::new(ADDRESSES[1], PORT);
     let mut flows = [hosts[0].connect(now, remote).ok(), None];
-    // First it grows to what it needs, then it must not grow any more.
+    // First it grows to the needed size, then it must not grow any more.
     let mut before = (0, 0);
     for round in 0..4000 {
         if round == 2000 {
@@ -196,7 +196,7 @@ fn a_warm_netstack_allocates_nothing() {
                 shard.consume(id, readable);
             }
             if let Some(id) = *flow
-                && shard.connection(id).expect("it is open").unsent_len() < 4 * len
+                && shard.connection(id).expect("the connection is open").unsent_len() < 4 * len
             {
                 shard.queue(id, len);
             }

@@ -1,4 +1,4 @@
-//! Packets of IPv4 above 64 KiB: for whom they are, and that a stream arrives as it was.
+//! Packets of IPv4 above 64 KiB: their receivers, and intact streams.
 
 extern crate weftwork_netstack as netstack;
 
@@ -19,13 +19,13 @@ const BIG: usize = 256 << 10;
 const STREAM_LEN: usize = 8 << 20;
 const V6_OF_SECOND: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
-/// Notes how long frames are that leave.
+/// Notes the length of frames that leave.
 struct Measured {
     device: Mem,
     longest: usize,
     /// Length of the longest frame that it takes.
     takes_max: usize,
-    /// Every so many are lost.
+    /// Loses every frame whose number is a multiple of this.
     loses_every: Option<u64>,
     transmitted: u64,
 }
@@ -58,8 +58,8 @@ fn mac(host: u8) -> EthernetAddress {
     EthernetAddress([2, 0, 0, 0, 0, host])
 }
 
-/// Two hosts, the first of which has a device of `device_host`. `len` is how much of the addresses
-/// tells the link: with 32 the other one is behind a gateway, which is itself.
+/// Two hosts, the first of which has a device of `device_host`. `len` is the prefix length of the
+/// link: with 32 the other host is behind a gateway, which is the host itself.
 fn hosts(is_v6: bool, len: u8, device_host: EthernetAddress) -> [Netstack<Measured>; 2] {
     let capabilities = Capabilities {
         big_tcp: Some(BigTcp { len_max: BIG, host: device_host }),
@@ -117,7 +117,7 @@ fn stream(hosts: &mut [Netstack<Measured>; 2]) -> usize {
     let bytes: Vec<u8> = (0..STREAM_LEN).map(|at| ((at * 7) >> 5) as u8).collect();
     let mut now = Instant::START;
     hosts[1].shard().listen(PORT, Backlog::default());
-    let near = hosts[0].connect(now, remote).expect("a way to the peer");
+    let near = hosts[0].connect(now, remote).expect("a route to the peer");
     let mut far: Option<FlowId> = None;
     let mut written = 0;
     let mut read = Vec::with_capacity(STREAM_LEN);
@@ -144,7 +144,7 @@ fn stream(hosts: &mut [Netstack<Measured>; 2]) -> usize {
         now = now.max(wakes.min(before + std::time::Duration::from_millis(1)));
         assert!(now.as_millis() < 600_000, "{} of {STREAM_LEN}", read.len());
     }
-    assert!(read == bytes, "other bytes than were sent");
+    assert!(read == bytes, "the received bytes differ from the sent ones");
     hosts[0].device().longest - ethernet::HEADER_LEN
 }
 
@@ -172,9 +172,9 @@ fn losses_in_big_packets_are_repaired() {
     assert!(longest > 0xffff, "{longest}");
 }
 
-/// Seen in a review: a device that never has room for a long frame, as a kernel whose free memory
+/// Seen in a review: a device that never has space for a long frame, as a kernel whose free memory
 /// lies in single pages, was offered the same frame again and again, and nothing else left. Cure:
-/// the frame is as good as lost, and its connection sends shorter ones.
+/// the frame counts as lost, and its connection sends shorter ones.
 #[test]
 fn devices_that_refuse_big_packets() {
     let mut hosts = hosts(false, 24, mac(2));

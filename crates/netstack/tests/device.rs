@@ -35,7 +35,7 @@ fn pair(frames_max: usize) -> (Mem, Mem) {
     mem::pair(Capabilities::plain(MTU), frames_max)
 }
 
-/// The frames that are there now.
+/// The frames that have arrived.
 fn received(device: &mut impl Device, now: Instant) -> Vec<Vec<u8>> {
     let mut burst = ReceiveBurst::new(1000, device.capabilities().receive_len_max);
     device.receive(now, &mut burst).unwrap();
@@ -161,8 +161,8 @@ fn frames_above_the_mtu_panic() {
 
 // ---- Impair
 
-/// Sends `count` numbered frames, one a millisecond, and says what came when. The numbers stand
-/// behind the Ethernet header.
+/// Sends `count` numbered frames, one a millisecond, and returns arrival times and frames. The
+/// numbers follow the Ethernet header.
 fn run(impairment: Impairment, count: u16, seed: u64) -> (Vec<(Instant, Vec<u8>)>, ImpairCounters) {
     let (a, mut b) = pair(10_000);
     let mut a = Impair::new(a, impairment, Impairment::NONE, seed);
@@ -216,7 +216,7 @@ fn the_seed_determines_the_run() {
     assert_ne!(first, run(bad, 1000, 8).0);
     assert_eq!(counters.came + counters.doubled, counters.left + counters.lost);
     for count in [counters.lost, counters.doubled, counters.corrupted, counters.reordered] {
-        // One in ten of a thousand: fewer than 50 or more than 200 is no chance.
+        // About 100 of a thousand are expected: fewer than 50 or more than 200 is not chance.
         assert!((50..200).contains(&count), "{counters:?}");
     }
 }
@@ -271,8 +271,8 @@ fn frames_beyond_the_limit_are_dropped() {
     assert_eq!((seen.len(), counters.overflowed), (10, 90));
 }
 
-/// Seen: behind a link with no impairment at all, frames were lost that the device had no room for,
-/// and counted as the link's. Cure: they wait, and go on in their order when it has room.
+/// Seen: behind a link without any impairment, frames were lost for which the device had no room,
+/// and were counted as the link's losses. Cure: they wait, and are sent in order when it has room.
 #[test]
 fn frames_wait_for_a_full_device() {
     let (a, mut b) = pair(2);
@@ -283,7 +283,7 @@ fn frames_wait_for_a_full_device() {
     let mut now = Instant::START;
     let mut seen = Vec::new();
     while let Some(at) = a.wakes_at() {
-        assert!(at > now, "it is asked again without a pause");
+        assert!(at > now, "the device wakes without a pause");
         seen.extend(received(&mut b, now));
         now = at;
         a.flush(now).unwrap();
@@ -389,9 +389,9 @@ fn bad_names_and_zero_queues_are_refused() {
     }
 }
 
-/// Seen: of two shards, one has asked for its neighbour and the answer came to the queue of the
-/// other, so every second connection was never answered. Cause: an answer is of no flow. Cure: what
-/// is about the link goes to all siblings; a question does not, or all would answer it.
+/// Seen: one of two shards asked for its neighbour, and the answer came to the queue of the other,
+/// so every second connection got no answer. Cause: an answer belongs to no flow. Cure: frames
+/// about the link go to all siblings, except questions, which all siblings would answer.
 #[test]
 fn link_answers_reach_every_queue() {
     let frame = |ethertype, payload: &[u8]| {
@@ -416,8 +416,8 @@ fn link_answers_reach_every_queue() {
         packet.emit(&mut room);
         frame(EtherType::ARP, &room)
     };
-    // Seen: a gateway that had moved to another Ethernet address said so (RFC 5227 2.3), and one
-    // shard heard it; the others sent to the old one until they asked it in vain. It has no answer.
+    // Seen: a gateway announced its new Ethernet address (RFC 5227 2.3), and only one shard got the
+    // frame; the others sent to the old address until their probes had failed.
     let announcement = {
         let address = "192.0.2.1".parse().unwrap();
         let packet = ArpPacket {
@@ -458,7 +458,7 @@ fn link_answers_reach_every_queue() {
         assert_eq!(received(&mut siblings[other], Instant::START), for_all);
         assert!(received(&mut siblings[other], Instant::START).is_empty());
     }
-    // Those that are not looked at do not pile up.
+    // Frames that are not taken do not pile up.
     for _ in 0..2 * INBOX_FRAMES_MAX {
         near[0].transmit(Instant::START, &plain(&for_all[0])).unwrap();
         received(&mut siblings[0], Instant::START);
@@ -500,10 +500,10 @@ fn queue_and_inbox_share_a_burst() {
         burst.clear();
         siblings[0].receive(Instant::START, &mut burst).unwrap();
         let count = |bytes: &[u8]| burst.frames().filter(|it| it.bytes == bytes).count();
-        assert!(count(&answer) > 0, "none of {answers}");
-        assert!(count(&other) > 0, "none beside {answers} of the inbox");
+        assert!(count(&answer) > 0, "no answer of {answers} came");
+        assert!(count(&other) > 0, "no other frame came beside {answers} answers");
         assert_eq!(count(&answer) + count(&other), 16);
     }
-    // What came by a sibling is not told again.
+    // A frame from a sibling is not forwarded again.
     assert!(received(&mut siblings[1], Instant::START).is_empty());
 }

@@ -33,7 +33,7 @@ fn request_and_reply_cross_a_bad_link() {
     let first = number("NETSTACK_FIRST_SEED").unwrap_or(0);
     for seed in first..first + number("NETSTACK_SEEDS").unwrap_or(SEEDS) {
         let result = std::panic::catch_unwind(|| run(seed));
-        assert!(result.is_ok(), "again with NETSTACK_SEED={seed}");
+        assert!(result.is_ok(), "repeat with NETSTACK_SEED={seed}");
     }
 }
 
@@ -111,7 +111,7 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
     let mut now = Instant::START;
     hosts[1].shard().listen(PORT, Backlog::default());
     let remote = SocketAddr::new(address(is_v6, 2), PORT);
-    let flow = hosts[0].connect(now, remote).expect("a way to the peer");
+    let flow = hosts[0].connect(now, remote).expect("a route to the peer");
     let mut near = Some(flow);
     let mut far = None;
     let mut written = 0;
@@ -129,7 +129,7 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
             }
         }
         far = far.or_else(|| hosts[1].shard().accept(PORT));
-        // What a doubled SYN opens after the connection.
+        // A duplicated SYN may open a second connection.
         while let Some(double) = hosts[1].shard().accept(PORT) {
             hosts[1].shard().abort(double);
             hosts[1].shard().close(now, double);
@@ -145,10 +145,10 @@ fn converse(hosts: &mut [Host; 2], is_v6: bool, len: usize) {
             return;
         }
         let wakes = hosts.iter().map(Netstack::wakes_at).min().expect("two");
-        assert!(wakes != Instant::NEVER, "nothing will ever happen: {written}, {read} of {len}");
+        assert!(wakes != Instant::NEVER, "no event will come: {written}, {read} of {len}");
         now = now.max(wakes);
     }
-    panic!("it does not end: wrote {written}, read {read} of {len} at {now:?}");
+    panic!("the transfer does not end: wrote {written}, read {read} of {len} at {now:?}");
 }
 
 fn client(

@@ -1,7 +1,7 @@
-//! How much gets through a link that loses: one flow from one shard to another for some seconds of
-//! virtual time, by loss, delay, algorithm and the receiver's buffer. The numbers are exact: the
-//! same in every run, so a change of congestion control or loss recovery shows here: look at what
-//! it does to the table, and put the new one in the place of the old.
+//! Goodput over a lossy link: one flow from one shard to another for some seconds of virtual time,
+//! by loss, delay, algorithm and the receiver's buffer. The numbers are exact: the same in every
+//! run, so a change of congestion control or loss recovery shows here: check its effect on the
+//! table, and replace the table.
 
 extern crate weftwork_netstack as netstack;
 
@@ -21,7 +21,7 @@ const ADDRESSES: [IpAddr; 2] =
 const PORT: u16 = 80;
 const TIME: Duration = Duration::from_secs(10);
 
-/// 20 Mbit/s, and what waits for that at most.
+/// 20 Mbit/s, and the limit of the queue before it.
 const BYTES_PER_S: u64 = 2_500_000;
 
 struct Link {
@@ -140,7 +140,7 @@ fn goodput_by_loss() {
     let large = TcpConfig { receive_capacity: 4 << 20, ..TcpConfig::default() };
     let newreno = TcpConfig { congestion: CongestionControl::NewReno, ..large };
     let without_sack = TcpConfig { has_sack: false, ..newreno };
-    // It stays as it is.
+    // The buffer does not grow.
     let buffer = |kib: u32| TcpConfig {
         receive_capacity: kib << 10,
         receive_capacity_max: 0,
@@ -166,5 +166,5 @@ fn goodput_by_loss() {
             table += &format!("{name:20} {delay_ms:2} ms  {}\n", row.join(" "));
         }
     }
-    assert!(table == TABLE, "it was\n{TABLE}\nand is\n{table}");
+    assert!(table == TABLE, "the table was\n{TABLE}\nand is\n{table}");
 }

@@ -1,5 +1,5 @@
-//! Headers below TCP: what is emitted is parsed, etherparse and smoltcp agree, and what cannot be
-//! is said to be so.
+//! Headers below TCP: emitted headers parse back, etherparse and smoltcp agree, and invalid input
+//! is refused.
 
 extern crate weftwork_netstack as netstack;
 
@@ -102,7 +102,7 @@ fn ndp() -> impl Strategy<Value = NdpMessage> {
         uniform4(option::of(prefix)),
     );
     let router = router.prop_map(|(fields, reachable, retransmit, source, mtu, mut prefixes)| {
-        // They stand one behind the other.
+        // The present prefixes come first.
         prefixes.sort_by_key(Option::is_none);
         RouterAdvertisement {
             hop_limit: fields.0,
@@ -329,7 +329,7 @@ Malformed::Truncated
         bytes.truncate(len);
         prop_assert_eq!(Icmpv6Message::parse(ends.0, ends.1, &bytes), Ok(message));
         for cut in 0..len {
-            // A shorter one has another checksum; what is asked is that nothing is read beyond it.
+            // A shorter message has another checksum; nothing may be read beyond its end.
             prop_assert!(Icmpv6Message::parse(ends.0, ends.1, &bytes[..cut]).is_err());
         }
         smoltcp_reads(ends, &bytes, &message);
@@ -472,7 +472,7 @@ fn smoltcp_reads(ends: (Ipv6Addr, Ipv6Addr), bytes: &[u8], message: &Icmpv6Messa
     }
 }
 
-// ---- What cannot be
+// ---- Invalid input
 
 #[test]
 fn arp_about_other_addresses_is_refused() {
@@ -518,7 +518,7 @@ fn ndp_options_of_length_0_are_malformed() {
     assert_eq!(solicitation(&[]), Ok(()));
     assert_eq!(solicitation(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(Malformed::Header));
     assert_eq!(solicitation(&[1, 2, 0, 0, 0, 0, 0, 0]), Err(Malformed::Truncated));
-    // Not known: passed over.
+    // An unknown option is skipped.
     assert_eq!(solicitation(&[99, 1, 0, 0, 0, 0, 0, 0]), Ok(()));
 }
 

@@ -1,4 +1,4 @@
-//! Our netstack and smoltcp's talk to each other over a link in memory, in both roles: bytes that
+//! This netstack and smoltcp talk to each other over a link in memory, in both roles: bytes that
 //! one end sends come back from the other, and both ends close.
 
 extern crate weftwork_netstack as netstack;
@@ -26,7 +26,7 @@ const MTU: usize = 1500;
 const PORT: u16 = 80;
 const TURNS_MAX: usize = 200_000;
 
-/// smoltcp's side of a device of ours.
+/// Adapts a device of this netstack to smoltcp.
 struct Adapter {
     device: Mem,
     burst: ReceiveBurst,
@@ -36,10 +36,10 @@ struct Adapter {
 }
 
 impl Adapter {
-    /// Seen: smoltcp stayed in LAST-ACK for ever, and our end in TIME-WAIT was not asked again.
-    /// Cause: its FIN had come, our acknowledgement of that was corrupted, and an older one came
-    /// late. smoltcp 0.12 stops its timer for an older one in LAST-ACK, so that the FIN never
-    /// leaves again. Cure: behind its FIN the link loses what does not acknowledge that; our end
+    /// Seen: smoltcp stayed in LAST-ACK forever, and this end in TIME-WAIT was not asked again.
+    /// Cause: its FIN had arrived, the acknowledgement of that was corrupted, and an older one came
+    /// late. smoltcp 0.12 stops its timer for an older one in LAST-ACK, so the FIN is never sent
+    /// again. Cure: behind smoltcp's FIN the link loses frames that do not acknowledge it; this end
     /// must be able to end nevertheless.
     fn is_lost(&self, frame: &[u8]) -> bool {
         let Some((fin_end, tcp)) = self.fin_end.zip(tcp_of(frame)) else {
@@ -213,7 +213,7 @@ fn our_client_their_server() {
             let socket = their.sockets.get_mut::<Socket<'_>>(their.socket);
             socket.listen(PORT).expect("a socket that listens");
             let remote = SocketAddr::new("192.0.2.2".parse().expect("an address"), PORT);
-            let id = ours.connect(Instant::START, remote).expect("a way");
+            let id = ours.connect(Instant::START, remote).expect("a route");
             let mut stream = Stream::default();
             let mut flow = Some(id);
             run(&mut ours, &mut their, |ours, socket, now| {
@@ -256,11 +256,11 @@ fn their_client_our_server() {
                     stream.take(bytes);
                     (bytes.len(), ())
                 });
-                took.expect("it can receive");
+                took.expect("the socket can receive");
             }
             while stream.written < LEN && socket.can_send() {
                 let next = stream.next(LEN);
-                stream.written += socket.send_slice(&next).expect("it can send");
+                stream.written += socket.send_slice(&next).expect("the socket can send");
             }
             if stream.read == LEN {
                 socket.close();
@@ -293,13 +293,13 @@ fn run(
         let wakes = their.interface.poll_at(their_time(now), &their.sockets);
         let wakes =
             wakes.map_or(Instant::NEVER, |at| Instant::from_nanos(at.total_micros() as u64 * 1000));
-        // What smoltcp has just sent is with us at once: look again soon.
+        // Frames that smoltcp has just sent arrive at once: look again soon.
         let soon = now + Duration::from_micros(100);
         now = ours.wakes_at().min(wakes).clamp(soon, now + Duration::from_secs(1));
     }
     let socket = their.sockets.get::<Socket<'_>>(their.socket);
     let counters = ours.shard().counters();
-    panic!("it does not end: smoltcp is in {} at {now:?}, {counters:?}", socket.state());
+    panic!("the transfer does not end: smoltcp is in {} at {now:?}, {counters:?}", socket.state());
 }
 
 fn our_turn(ours: &mut Netstack<Impair<Mem>>, id: FlowId, stream: &mut Stream, len: usize) {
@@ -341,7 +341,7 @@ fn their_echo(socket: &mut Socket<'_>) {
             let len = bytes.len().min(room);
             (len, bytes[..len].to_vec())
         });
-        let bytes = bytes.expect("it can receive");
+        let bytes = bytes.expect("the socket can receive");
         assert_eq!(socket.send_slice(&bytes), Ok(bytes.len()));
     }
     if socket.state() == State::CloseWait && socket.send_queue() == 0 {

@@ -1,5 +1,5 @@
-//! What TCP asks of IP, and tells it: RFC 9293 3.9.2. One host on a link, of which each frame is
-//! looked at.
+//! Interface between TCP and IP: RFC 9293 3.9.2. One host on a link, of which each frame is
+//! examined.
 
 extern crate weftwork_netstack as netstack;
 
@@ -82,7 +82,7 @@ impl World {
 
     fn connect(&mut self, peer: IpAddr) -> FlowId {
         let remote = SocketAddr::new(peer, 80);
-        self.host.connect(self.now, remote).expect("a way to it")
+        self.host.connect(self.now, remote).expect("a route to the host")
     }
 
     fn tell(&mut self, own: IpAddr, peer: IpAddr, segment: &Segment<'_>) {
@@ -295,13 +295,13 @@ fn silent_peers_make_neighbours_doubtful() {
         panic!("{} questions", questions.len());
     };
     assert_eq!(IpAddr::V4(question.target_ip), address("10.0.0.9"));
-    // To it alone: it is known where it was.
+    // A unicast probe: the last address is known.
     assert_eq!(question.target_mac, PEER_MAC);
 }
 
 #[test]
 fn replies_come_from_the_addressed_address() {
-    // RFC 9293 3.9.1.1, MUST-45, though another one of ours is nearer to the peer.
+    // RFC 9293 3.9.1.1, MUST-45, though another own address is nearer to the peer.
     let mut world = World::new(1500);
     world.host.shard().listen(80, Backlog::default());
     let peer = address("10.0.0.9");
@@ -311,7 +311,7 @@ fn replies_come_from_the_addressed_address() {
     assert_eq!(src, asked);
 }
 
-/// Seen (in review): after its neighbour was forgotten a connection went on only with a time-out.
+/// Seen (in review): after its neighbour was forgotten a connection continued only with a time-out.
 /// Cause: a frame of several segments, which the device would have cut, is too long to wait. Cure:
 /// its first segment waits.
 #[test]
@@ -325,7 +325,7 @@ fn the_first_segment_waits_for_the_neighbour() {
     let iss = Segment::parse(&answer).expect("an answer").seq;
     world.tell(own, peer, &segment(2, Some(iss + 1)));
     let id = world.host.shard().accept(80).expect("a connection");
-    // It does not answer.
+    // The peer does not answer.
     world.host.interface().doubt(world.now, peer);
     world.sent_by(Duration::from_secs(10));
     world.host.shard().write(id, &[7; 8 * 536]);

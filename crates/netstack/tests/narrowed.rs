@@ -62,9 +62,9 @@ fn address(number: u8) -> IpAddr {
     Ipv4Addr::new(192, 0, 2, number).into()
 }
 
-/// Seen: after `ip link set mtu` on the interface of a packet socket nothing left any more, of any
-/// connection. Cause: EMSGSIZE was an error of the device, before which it is left alone for a
-/// while, and the same segment left again. Cure: it is what a router would say of a narrow path.
+/// Seen: after `ip link set mtu` on the interface of a packet socket, no connection sent anything
+/// any more. Cause: EMSGSIZE counted as a device error, which pauses the device, and the same
+/// segment was sent again. Cure: it is handled like a router's report of a narrow path.
 #[test]
 fn a_lowered_device_mtu_shortens_segments() {
     let (near, far) = mem::pair(Capabilities::plain(1500), 64);
@@ -97,14 +97,14 @@ fn a_lowered_device_mtu_shortens_segments() {
         }
         now += Duration::from_millis(1);
     }
-    assert!(came == sent, "other bytes came than were sent");
+    assert!(came == sent, "the received bytes differ from the sent ones");
     assert_eq!(near.device().mtu, 1000);
     let tcp = near.shard().connection(client).unwrap().counters();
     assert_eq!(tcp.timeouts, 0);
 }
 
-/// Seen: each connection over a narrow path lost its first full segments again. Cause: what routers
-/// had said was kept, and never read. Cure: a connection that opens looks.
+/// Seen: each connection over a narrow path lost its first full segments again. Cause: routers'
+/// reports were kept, and never read. Cure: a connection that opens reads them.
 #[test]
 fn the_next_connection_knows_the_path_mtu() {
     // By its own SYN, by the peer's, and by a cookie.

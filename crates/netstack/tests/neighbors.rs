@@ -1,4 +1,4 @@
-//! The neighbour cache: what it asks, what it believes, and what it keeps.
+//! The neighbour cache: its questions, its trust and its limits.
 
 extern crate weftwork_netstack as netstack;
 
@@ -163,7 +163,7 @@ fn questions_to_this_host_make_an_entry() {
     cache.hinted(START, host(1), A, true);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
     assert_eq!(questions(&mut cache), []);
-    // It is stale: used, it is asked for.
+    // The entry is stale: its use causes a question.
     cache.on_timer(START + DELAY);
     assert_eq!(questions(&mut cache).len(), 1);
 }
@@ -193,15 +193,15 @@ fn gratuitous_changes_have_a_rate() {
 }
 
 /// Seen in review: an ARP reply to this host, or an advertisement that calls itself solicited, was
-/// believed at any time. Cause: the sender's word that it was asked. Cure: what was not asked for
-/// is treated as such, whatever it says.
+/// believed at any time. Cause: the sender's flag was trusted. Cure: a message without an open
+/// question counts as unsolicited, whatever its flag.
 #[test]
 fn unsolicited_answers_do_not_confirm() {
     let mut cache = knows_one(START);
     cache.advertised(START, host(1), Some(B), true, true);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
     assert_eq!(cache.counters().not_believed, 1);
-    // While it is asked for, an answer is one.
+    // During a probe, an answer counts as one.
     let later = START + REACHABLE_FOR;
     cache.resolve(later, host(1));
     cache.on_timer(later + DELAY);
@@ -247,12 +247,12 @@ fn prefix_scans_have_a_limit() {
         (2..10_000).filter(|&number| cache.resolve(START, host(number)) == Resolution::Asked);
     assert_eq!(asked.count(), INCOMPLETE_MAX);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
-    // Routers have places of their own, of which there is an end as well.
+    // Routers have reserved entries, which are limited as well.
     let asked = (10_000..10_100)
         .filter(|&number| cache.resolve_router(START, host(number)) == Resolution::Asked);
     assert_eq!(asked.count(), INCOMPLETE_ROUTERS_MAX);
     assert_eq!(cache.resolve(START, host(10_100)), Resolution::Refused);
-    // Those who did not answer make room.
+    // Neighbours that did not answer are removed.
     for second in 1..=3 {
         cache.on_timer(START + Duration::from_secs(second));
     }
@@ -288,7 +288,7 @@ fn hints_evict_no_neighbour_in_use() {
     assert_eq!(cache.len(), NEIGHBORS_MAX);
     let later = START + REACHABLE_FOR + QUESTION_EVERY;
     assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
-    // It is asked about now, and still in use.
+    // Host 1 is being probed now, and its entry is still in use.
     for number in 0..NEIGHBORS_MAX as u32 {
         cache.hinted(later + QUESTION_EVERY, host(10_000 + number), B, true);
     }
@@ -309,7 +309,7 @@ fn a_full_cache_takes_few_strangers() {
     cache.hinted(START + STRANGER_EVERY, host(50_000), A, true);
     assert_eq!(cache.counters().evicted, 2);
     assert_eq!(cache.resolve(START + STRANGER_EVERY, host(50_000)), Resolution::Known(A));
-    // One that we want to send to need not wait.
+    // A neighbour to send to need not wait.
     assert_eq!(cache.resolve(START + STRANGER_EVERY, host(60_000)), Resolution::Asked);
 }
 
@@ -373,7 +373,7 @@ proptest! {
             questions(&mut cache);
             prop_assert!(cache.len() <= NEIGHBORS_MAX);
         }
-        // With nothing said and nothing used, every question ends.
+        // Without messages and use, every question ends.
         for _ in 0..10 {
             now += DELAY;
             cache.on_timer(now);

@@ -32,11 +32,11 @@ fn every_script_passes() {
 #[test]
 fn wrong_scripts_say_where_and_why() {
     let text = "# A script\nlisten\n< S 0 win 100 mss 1000\n> S. 0 ack 7\n";
-    let report = script::Script::new("wrong", text).run().expect_err("it is wrong");
+    let report = script::Script::new("wrong", text).run().expect_err("the script is wrong");
     assert!(report.starts_with("wrong.txt:4: > S. 0 ack 7\n"), "{report}");
     assert!(report.contains("in its place came  > S. 0 ack 1 win"), "{report}");
     let text = "# A script\nlisten\n< S 0 win 100 mss 1000\n";
-    let report = script::Script::new("short", text).run().expect_err("more was sent");
+    let report = script::Script::new("short", text).run().expect_err("more segments were sent");
     assert!(report.contains("does not expect  > S. 0 ack 1"), "{report}");
     let text = "# A script\nlisten\n+1s > S. 0 ack 1\n";
     let report = script::Script::new("silent", text).run().expect_err("nothing is sent");
@@ -50,13 +50,13 @@ const BEGIN: &str = "<!-- The rest is made by the test: NETSTACK_UPDATE=1. -->\n
 fn the_page_counts_every_script() {
     let path = here().join(PAGE);
     let page = std::fs::read_to_string(&path).expect("the page");
-    let (before, counted) = page.split_once(BEGIN).expect("its made part");
+    let (before, counted) = page.split_once(BEGIN).expect("the generated part");
     let scripts = script::all(&here().join("tests/scripts"));
     let made = summary(&scripts);
     if std::env::var_os("NETSTACK_UPDATE").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{made}")).expect("the page is written");
     } else {
-        assert!(made == counted, "{PAGE} is old: run this test with NETSTACK_UPDATE=1");
+        assert!(made == counted, "{PAGE} is outdated: run this test with NETSTACK_UPDATE=1");
     }
     // The tables of requirements above name scripts and tests, too.
     let tests = tests_of(&["", "../sockets", "../serve", "../weft"]);
@@ -66,7 +66,7 @@ fn the_page_counts_every_script() {
         } else {
             !is_test(name) || tests.contains(name)
         };
-        assert!(exists, "the page names {name}, and there is no such thing");
+        assert!(exists, "the page names {name}, which does not exist");
     }
 }
 
@@ -75,7 +75,7 @@ fn each_requirement_is_on_the_page_once() {
     let page = std::fs::read_to_string(here().join(PAGE)).expect("the page");
     let (before, rest) = page.split_once("\n## The requirements\n").expect("a part");
     let given_up = musts_in(before);
-    let (tables, _) = rest.split_once(BEGIN).expect("its end");
+    let (tables, _) = rest.split_once(BEGIN).expect("the end of the tables");
     let mut requirements = Vec::new();
     for row in tables.lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -87,7 +87,7 @@ fn each_requirement_is_on_the_page_once() {
         }
         let is_named = names_in(shown).any(|name| is_script(name) || is_test(name));
         let has_reason = shown.starts_with("not done, see above");
-        assert!(is_named || has_reason, "{what}: nothing shows it");
+        assert!(is_named || has_reason, "{what}: no test or reason shows it");
         if let Some(numbers) = requirement.strip_prefix("MUST-") {
             let numbers = numbers_in(numbers);
             let is_above = numbers.iter().all(|number| given_up.contains(number));
@@ -109,7 +109,7 @@ const MUSTS_OF_RFC9293: u32 = 69;
 
 /// `2`, `8, 9`, `30 to 33`
 fn numbers_in(text: &str) -> Vec<u32> {
-    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text} is no number"));
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text} is not a number"));
     let ranges = text.split(", ").map(|part| match part.split_once(" to ") {
         Some((first, last)) => number(first)..=number(last),
         None => number(part)..=number(part),
@@ -117,7 +117,7 @@ fn numbers_in(text: &str) -> Vec<u32> {
     ranges.flatten().collect()
 }
 
-/// The numbers behind each `MUST-`, up to the end of the brackets that it stands in.
+/// The numbers behind each `MUST-`, up to the closing bracket.
 fn musts_in(text: &str) -> Vec<u32> {
     let lists = text.split("MUST-").skip(1);
     let lists = lists.map(|it| it.split([')', '|', '\n', ';']).next().unwrap_or_default());

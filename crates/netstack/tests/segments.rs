@@ -1,5 +1,4 @@
-//! TCP segments: what is emitted is parsed, other people's parsers agree, and what cannot be is
-//! said to be so.
+//! TCP segments: emitted segments parse back, other parsers agree, and invalid input is refused.
 
 extern crate weftwork_netstack as netstack;
 
@@ -62,7 +61,7 @@ fn flags() -> impl Strategy<Value = Flags> {
     })
 }
 
-/// Options as they can stand in a segment with these flags.
+/// Options that a segment with these flags can have.
 fn options(is_syn: bool) -> BoxedStrategy<TcpOptions> {
     let timestamps = option::of(any::<(u32, u32)>());
     if is_syn {
@@ -325,7 +324,7 @@ fn checksummed(bytes: &[u8], header_len: usize, pseudo: Sum) -> Vec<u8> {
     bytes
 }
 
-// ---- Options that cannot be
+// ---- Invalid options
 
 /// A header with these bytes as its options, filled up with zeros: the end of the options.
 fn with_options(flags: Flags, options: &[u8]) -> Vec<u8> {
@@ -389,7 +388,7 @@ fn unknown_options_are_skipped() {
 
 #[test]
 fn unaligned_options_and_early_ends() {
-    // RFC 9293 3.1, MUST-64: not aligned. And what stands behind the end does not count.
+    // RFC 9293 3.1, MUST-64: not aligned. Bytes after the end option do not count.
     let options = options_of(Flags::SYN, &[1, 2, 4, 0x05, 0xb4, 3, 3, 2, 0, 4, 2, 0]);
     let expected = TcpOptions { mss: Some(1460), window_scale: Some(2), ..TcpOptions::NONE };
     assert_eq!(options, expected);

@@ -27,16 +27,16 @@ const SEEDS: u64 = 400;
 
 /// Seeds of failures that were repaired.
 const SEEDS_KEPT: [u64; 2] = [
-    // The whole of a connection was doubled, and its double came within the tick of the initial
-    // sequence numbers: it opened a second connection, which no application took.
+    // All packets of a connection were duplicated, and the copies came within one tick of the
+    // initial sequence numbers: they opened a second connection, which no application accepted.
     1_795_468_689_195_295,
-    // Both ends had sent a few bytes more than their peer's window, as it was rounded later, had
-    // room for. Their acknowledgements stood at its edge, before what the peer had received, and
-    // neither looked at the other's any more.
+    // Both ends had sent a few bytes more than fit into the peer's window, as it was rounded later.
+    // Their ACKs had its edge as number, which is below what the peer had received, so each end
+    // ignored the other's.
     1_795_469_522_299_843,
 ];
 
-/// More events than any run has: a run that gets there goes round in circles.
+/// More events than any run has: a run that gets there is in an endless loop.
 const EVENTS_MAX: usize = 400_000;
 
 #[test]
@@ -50,7 +50,7 @@ fn both_streams_arrive_intact() {
     let fresh = first..first + number("NETSTACK_SEEDS").unwrap_or(SEEDS);
     for seed in SEEDS_KEPT.into_iter().chain(fresh) {
         let run = std::panic::catch_unwind(|| World::new(seed).run());
-        assert!(run.is_ok(), "again with NETSTACK_SEED={seed}");
+        assert!(run.is_ok(), "repeat with NETSTACK_SEED={seed}");
     }
 }
 
@@ -159,14 +159,14 @@ impl World {
                 break;
             }
             let next = self.next_event();
-            assert!(next != Instant::NEVER, "nothing will ever happen\n{}", self.describe());
+            assert!(next != Instant::NEVER, "no event will come\n{}", self.describe());
             self.now = self.now.max(next);
             events += 1;
-            assert!(events < EVENTS_MAX, "it does not end\n{}", self.describe());
+            assert!(events < EVENTS_MAX, "the run does not end\n{}", self.describe());
         }
         for site in &self.sites {
             assert_eq!(site.shard.flows_len(), 0, "a flow is left");
-            assert_eq!(site.shard.time_wait_len(), 0, "a name is left");
+            assert_eq!(site.shard.time_wait_len(), 0, "a TIME-WAIT entry is left");
         }
         let [near, far] = &self.sites;
         assert_eq!((near.read, far.read), (far.to_write, near.to_write), "bytes");
@@ -207,7 +207,7 @@ impl World {
                 });
                 true
             });
-            // What was sent may have made the application's turn.
+            // The sent segments may have caused events for the application.
             while site.shard.next_event().is_some() {}
         }
         for packet in leaving {
@@ -252,7 +252,7 @@ impl World {
     fn next_event(&self) -> Instant {
         let arrival = self.flying.peek().map_or(Instant::NEVER, |next| next.0.0);
         let wakes = self.sites.iter().map(|site| site.shard.wakes_at());
-        // A slow reader goes on a little later.
+        // A slow reader continues a little later.
         let has_to_read = self.sites.iter().any(|site| {
             let machine = site.flow.and_then(|id| site.shard.connection(id));
             machine.is_some_and(|machine| machine.readable_len() > 0)

@@ -49,7 +49,7 @@ pub(super) mod code {
     /// program returns 0.
     pub(in super::super) const LOAD_FRAME_HALF: u8 = 0x28;
     pub(in super::super) const LOAD_FRAME_BYTE: u8 = 0x30;
-    /// The same at a register's sum with the immediate.
+    /// The same, at the sum of a register and the immediate.
     pub(in super::super) const LOAD_FRAME_HALF_BEHIND: u8 = 0x48;
     pub(in super::super) const STORE: u8 = 0x7b;
     pub(in super::super) const STORE_WORD: u8 = 0x63;
@@ -61,7 +61,7 @@ pub(super) mod code {
     pub(in super::super) const AND_IMMEDIATE: u8 = 0x57;
     pub(in super::super) const SHIFT_LEFT_IMMEDIATE: u8 = 0x67;
     pub(in super::super) const EXCLUSIVE_OR: u8 = 0xaf;
-    /// By the immediate; words are of 32 bits, and the upper half is zero then.
+    /// Multiplies by the immediate in 32 bits; the upper half becomes zero.
     pub(in super::super) const MULTIPLY_WORD: u8 = 0x24;
     pub(in super::super) const SHIFT_RIGHT_WORD: u8 = 0x74;
     pub(in super::super) const JUMP: u8 = 0x05;
@@ -73,7 +73,7 @@ pub(super) mod code {
     pub(in super::super) const EXIT: u8 = 0x95;
 }
 
-const _: () = assert!(cfg!(target_endian = "little"), "registers are the other way round");
+const _: () = assert!(cfg!(target_endian = "little"), "the program needs a little-endian CPU");
 
 /// `enum bpf_map_type` and `enum bpf_prog_type` in `linux/bpf.h`.
 pub(super) const MAP_OF_VALUES: u32 = 2;
@@ -194,7 +194,7 @@ pub(super) fn attach_xdp(
 ///
 /// # Safety
 ///
-/// `attributes` is what `command` reads, and so is what it points to.
+/// `attributes`, and the memory it points to, have the form that `command` reads.
 unsafe fn bpf<T>(command: c_int, attributes: &T) -> io::Result<c_long> {
     let at = &raw const *attributes;
     let len = size_of::<T>();
@@ -208,7 +208,7 @@ unsafe fn bpf<T>(command: c_int, attributes: &T) -> io::Result<c_long> {
 
 /// # Safety
 ///
-/// `returned` is a descriptor that a system call has just made, and nothing else has.
+/// `returned` is a descriptor that a system call has just made and nothing else owns.
 unsafe fn descriptor(returned: c_long) -> OwnedFd {
     // SAFETY: as the caller promises.
     unsafe { OwnedFd::from_raw_fd(returned as RawFd) }

@@ -31,21 +31,21 @@ use crate::wire::{ipv4, ipv6};
 /// Impairment of one direction of the link. Probabilities are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
-    /// The probability that a frame is lost.
+    /// Probability that a frame is lost.
     pub loss: f64,
-    /// That it comes twice.
+    /// Probability that a frame arrives twice.
     pub duplication: f64,
-    /// That one of its bits, behind the Ethernet header, is flipped.
+    /// Probability that one bit of a frame, behind the Ethernet header, is flipped.
     pub corruption: f64,
-    /// That it is held for [`Impairment::reordering_by`] longer, and others pass it.
+    /// Probability of a hold for [`Impairment::reordering_by`] longer, so that others pass.
     pub reordering: f64,
     /// Additional delay of a reordered frame.
     pub reordering_by: Duration,
-    /// That it is marked as having met congestion, if its sender understands that. RFC 3168
+    /// Probability of a congestion mark, if the frame's sender supports that. RFC 3168
     pub marking: f64,
     /// Propagation delay.
     pub delay: Duration,
-    /// And up to so much more, evenly distributed. Frames do not pass each other by that.
+    /// Limit of a further delay, evenly distributed. It does not reorder frames.
     pub jitter: Duration,
     /// Rate in bytes per second, Ethernet headers included.
     pub rate_bytes_per_s: Option<u64>,
@@ -97,20 +97,20 @@ pub struct ImpairCounters {
 /// Pause before a full device is tried again.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
-/// A device behind a bad link. It offers no offload for transmission, so that what it impairs are
-/// the frames that a wire would see; a device that merges segments is to be opened without that.
+/// A device behind a bad link. It offers no offload for transmission, so it impairs the frames that
+/// a wire would see. A device that merges segments must be opened without merging.
 pub struct Impair<D> {
     device: D,
     transmit: Direction,
     receive: Direction,
     /// Frames from the device, before they are impaired.
     came: ReceiveBurst,
-    /// The device had no room: it is not asked before.
+    /// Time before which the full device is not tried again.
     full_until: Instant,
 }
 
 impl<D: Device> Impair<D> {
-    /// Impairs what `device` transmits and what it receives. The seed decides everything.
+    /// Impairs the frames that `device` transmits and receives. The seed decides everything.
     pub fn new(device: D, transmit: Impairment, receive: Impairment, seed: u64) -> Impair<D> {
         const FRAMES_PER_RECEIVE: usize = 64;
         let came = ReceiveBurst::new(FRAMES_PER_RECEIVE, device.capabilities().receive_len_max);
@@ -134,14 +134,13 @@ impl<D: Device> Impair<D> {
         &mut self.device
     }
 
-    /// Another link from now on; frames that are under way stay so.
+    /// Replaces the link's impairments; frames in flight are not affected.
     pub fn change(&mut self, transmit: Impairment, receive: Impairment) {
         self.transmit.impairment = transmit;
         self.receive.impairment = receive;
     }
 
-    /// Gives the frames to the device that are due. If it has no room, they wait for it in their
-    /// order.
+    /// Transmits the frames that are due. If the device is full, they wait in order.
     fn release(&mut self, now: Instant) -> io::Result<()> {
         if now < self.full_until {
             return Ok(());
@@ -244,7 +243,7 @@ struct Direction {
     counters: ImpairCounters,
 }
 
-/// In the order in which they leave.
+/// Frame in flight, ordered by the time at which it leaves.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct UnderWay {
     due: Instant,
@@ -330,7 +329,7 @@ impl Direction {
         self.under_way.push(Reverse(UnderWay { due, number: self.pushed, held }));
     }
 
-    /// Flips a bit behind the Ethernet header: one is what every checksum notices.
+    /// Flips one bit behind the Ethernet header, which every checksum detects.
     fn corrupt(&mut self, held: &mut Held) -> bool {
         let Some(behind) = held.bytes.get_mut(ethernet::HEADER_LEN..) else {
             return false;
@@ -361,7 +360,7 @@ impl Direction {
     }
 }
 
-/// Says "congestion experienced" in a packet whose sender understands it. RFC 3168 5
+/// Sets "congestion experienced" in a packet whose sender supports ECN. RFC 3168 5
 fn mark(frame: &mut [u8]) -> bool {
     let Ok((header, _)) = EthernetHeader::parse(frame) else {
         return false;
@@ -396,7 +395,7 @@ fn nanos_of(bytes: u64, rate_bytes_per_s: u64) -> u64 {
     u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
-/// SplitMix64: small, and as good as dice need be. <https://prng.di.unimi.it/splitmix64.c>
+/// SplitMix64: small, and random enough for this. <https://prng.di.unimi.it/splitmix64.c>
 struct Random(u64);
 
 impl Random {
@@ -418,7 +417,7 @@ impl Random {
         ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Draws in each case, so that a probability of 0 does not change what comes later.
+    /// Draws in each case, so that a probability of 0 does not change later draws.
     fn is(&mut self, probability: f64) -> bool {
         self.part() < probability
     }

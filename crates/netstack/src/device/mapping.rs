@@ -13,12 +13,11 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the memory is the mapping's own, whichever thread has it: nothing here depends on the
-// thread that made it.
+// SAFETY: the mapping owns its memory, and nothing depends on the thread that made it.
 unsafe impl Send for Mapping {}
 
-// SAFETY: a shared mapping only tells its places. Each access to one of them is unsafe code of its
-// own, which says why no other is in its way.
+// SAFETY: a shared mapping only hands out pointers. Each access through one is unsafe code, which
+// argues why no other access conflicts with it.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -48,7 +47,7 @@ impl Mapping {
         self.len
     }
 
-    /// The place of `len` bytes from `at` on.
+    /// Pointer to the `len` bytes from `at` on.
     ///
     /// # Panics
     ///

@@ -37,7 +37,7 @@ impl DeviceName {
     ///
     /// # Errors
     ///
-    /// Those of [`Tap::open`], [`Packet::open`] and [`Xdp::open`].
+    /// Errors of [`Tap::open`], [`Packet::open`] and [`Xdp::open`].
     pub fn open(&self, queues: usize) -> io::Result<Vec<NamedDevice>> {
         fn all<D>(opened: Vec<D>, named: fn(D) -> NamedDevice) -> Vec<NamedDevice> {
             opened.into_iter().map(named).collect()

@@ -65,7 +65,7 @@ pub(super) struct Lag {
 impl Lag {
     /// Limit on the frames that are not TCP in the next burst.
     pub(super) fn others_max(&self) -> usize {
-        // A few bursts come with any crowd, and all of that is wanted.
+        // Any crowd of clients causes a few full bursts, and all of that traffic is wanted.
         const BURSTS_BEHIND: u8 = 4;
         match self.bursts {
             ..BURSTS_BEHIND => usize::MAX,
@@ -98,7 +98,7 @@ struct QueueEntry {
 pub(super) const COUNTS_DOWN_LEN: i16 = 21;
 
 impl Limit {
-    /// All queues are empty.
+    /// Makes the limits of `queues` queues, with the queues assumed empty.
     pub(super) fn new(queues: u32) -> io::Result<Limit> {
         let entry_len = size_of::<QueueEntry>();
         let map = bpf::create_map(bpf::MAP_OF_VALUES, entry_len, queues, bpf::MAP_IS_MAPPED)?;
@@ -111,10 +111,10 @@ impl Limit {
         Ok(limit)
     }
 
-    /// A shard has looked at its queue, and has seen all or not.
+    /// Renews the limit after a receive; `is_drained` if the shard has emptied its queue.
     pub(super) fn was_received(&self, queue: u32, is_drained: bool) {
         let left = if is_drained { WHILE_DRAINED } else { WHILE_BEHIND as i64 };
-        // What the program counts down meanwhile is counted again: the limit is no exact one.
+        // A count-down by the program in between is overwritten: the limit is not exact.
         self.entry(queue).left.store(left, Ordering::Relaxed);
     }
 
@@ -132,9 +132,9 @@ impl Limit {
         unsafe { at.as_ref() }
     }
 
-    /// The part of a program that is come to with a frame that is not TCP, its queue's number being
-    /// at `r10 - 4`; r8 is its own. It goes on behind this part if the frame may come, and else
-    /// ends the program with `refusal`.
+    /// Part of a program for a frame that is not TCP. The queue's number is at `r10 - 4`; r8 is
+    /// overwritten. Execution continues behind this part if the frame is accepted, and otherwise
+    /// the program ends with `refusal`.
     ///
     /// ```text
     ///    0   r2 = r10; r2 += -4

@@ -98,7 +98,7 @@ impl Device for Packet {
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
         let fd = &self.fd;
         let losses = &mut self.losses;
-        // The program has limited them.
+        // The kernel's program has limited these frames already.
         let mut others_left = usize::MAX;
         let mut is_drained = false;
         let first = burst.len();
@@ -124,8 +124,8 @@ impl Device for Packet {
             });
             match taken {
                 Some(taken) => taken?,
-                // An error that waits at the socket, or a frame that such an error came before when
-                // its slot was looked at: it would keep the socket readable.
+                // Takes an error that waits at the socket, or a frame that was queued behind one:
+                // it would keep the socket readable.
                 None if burst.len() == first => {
                     vnet::receive_one(fd, burst, &mut others_left, losses)?;
                     is_drained = true;
@@ -155,7 +155,7 @@ impl Device for Packet {
     }
 
     fn losses(&mut self) -> Losses {
-        // It was counted from zero again when it was asked last.
+        // The kernel's counter restarts at zero with each query.
         self.losses.overflowed += u64::from(sys::packet_drops(self.fd.as_fd()).unwrap_or(0));
         Losses {
             refused: self.others.as_ref().map_or(0, |others| others.refused(0)),

@@ -69,7 +69,7 @@ impl<D: Device> Sibling<D> {
     ///
     /// # Errors
     ///
-    /// What the kernel says to new descriptors.
+    /// Errors of the kernel for new descriptors.
     pub fn family(queues: Vec<D>) -> io::Result<Vec<Sibling<D>>> {
         let inboxes = queues.iter().map(|_| Inbox::new());
         let inboxes: Arc<[Inbox]> = inboxes.collect::<io::Result<_>>()?;
@@ -106,7 +106,7 @@ impl Family {
         Ok(Family { own, inboxes, either, _queues: queues })
     }
 
-    /// Its own.
+    /// Inbox of this queue.
     fn inbox(&self) -> &Inbox {
         &self.inboxes[self.own]
     }
@@ -135,7 +135,7 @@ impl Inbox {
         if frames.len() < INBOX_FRAMES_MAX {
             frames.push_back(Held::copy(frame, Vec::new()));
             self.has_some.store(true, Ordering::Release);
-            // It fails only if the waker has been rung some 2^64 times.
+            // Fails only after some 2^64 wakes.
             let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
         } else {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl<D: Device> Device for Sibling<D> {
         if let Some(family) = &self.family {
             family.inbox().take(burst, INBOX_FRAMES_FIRST);
         }
-        // A sibling has told all others of what comes by the inbox.
+        // Frames of the inbox are not forwarded: the sibling that received them has done so.
         let first = burst.len();
         let received = self.device.receive(now, burst);
         if let Some(family) = &self.family {

@@ -29,7 +29,7 @@ const MULTIPLIER: u32 = 0x9e37_79b1;
 /// Share of the frames that a queue receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
-    /// Everything: it is the only one.
+    /// All frames: there is one queue.
     Whole,
     /// Share by the rule over port numbers.
     ByPorts { own: u32, queues: u32 },
@@ -38,7 +38,7 @@ pub(super) enum Share {
 }
 
 impl Share {
-    /// That of the queue `own` of `queues`, if the kernel follows the rule or not.
+    /// Share of queue `own` of `queues`; `is_ruled` if the kernel follows the rule.
     pub(super) fn of(own: usize, queues: usize, is_ruled: bool) -> Share {
         match queues {
             1 => Share::Whole,

@@ -24,8 +24,8 @@ pub(super) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNA
     Ok(padded)
 }
 
-/// Attaches a descriptor of `/dev/net/tun` to the interface `name`, which is made if it is not
-/// there: `TUNSETIFF`.
+/// Attaches a descriptor of `/dev/net/tun` to the interface `name`, creating it if needed:
+/// `TUNSETIFF`.
 pub(super) fn attach_tun(tun: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<()> {
     let mut request = ifreq {
         ifr_name: interface_name(name)?,
@@ -54,7 +54,7 @@ pub(super) fn set_vnet_header_len(tun: BorrowedFd<'_>, len: usize) -> io::Result
     checked(returned)
 }
 
-/// A program picks the queue of each frame: `TUNSETSTEERINGEBPF`.
+/// Sets the program that picks the queue of each frame: `TUNSETSTEERINGEBPF`.
 pub(super) fn set_tun_steering(tun: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let fd = tun.as_raw_fd();
     let program = program.as_raw_fd();
@@ -188,20 +188,20 @@ fn checked(returned: c_int) -> io::Result<()> {
     }
 }
 
-/// A packet socket, which does not wait. packet(7)
+/// Opens a non-blocking packet socket. packet(7)
 pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Without a protocol it receives nothing until it is bound: no frame of another interface.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-    // What the kernel's end has sent is not for this one, and group members get each frame once.
+    // Frames that the kernel's end sends are not for this socket; members get each frame once.
     set_packet_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, 1)?;
     set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1)?;
     Ok(socket)
 }
 
-/// Gives a packet socket a ring of `slots` to receive into, of `slot_len` bytes each. What is
-/// longer goes into its queue.
+/// Gives a packet socket a receive ring of `slots` slots of `slot_len` bytes each. Longer frames go
+/// into its queue.
 pub(super) fn set_packet_ring(
     socket: BorrowedFd<'_>,
     block_len: usize,
@@ -268,8 +268,8 @@ pub(super) fn join_group(socket: BorrowedFd<'_>, group: c_int) -> io::Result<c_i
     get_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0)
 }
 
-/// A classic program picks the member of a socket's group for each frame from now on: by the
-/// remainder of what it returns, the first that joined has 0.
+/// Sets the classic program that picks the member of a socket's group for each frame: its result
+/// modulo the number of members; the first that joined has 0.
 pub(super) fn set_group_program(
     socket: BorrowedFd<'_>,
     rule: &mut [libc::sock_filter],
@@ -284,14 +284,14 @@ pub(super) fn set_group_program(
     set_option(socket, libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)
 }
 
-/// A packet socket gets what a program of the kernel lets through. socket(7)
+/// Attaches a kernel program that selects the frames of a packet socket. socket(7)
 pub(super) fn attach_program(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     /// An option that libc lacks.
     const SO_ATTACH_BPF: c_int = 50;
     set_option(socket, libc::SOL_SOCKET, SO_ATTACH_BPF, &program.as_raw_fd())
 }
 
-/// A packet socket gets no frame with a VLAN tag. Documentation/networking/filter.rst
+/// Makes a packet socket drop frames with a VLAN tag. Documentation/networking/filter.rst
 pub(super) fn drop_tagged(socket: BorrowedFd<'_>) -> io::Result<()> {
     const HAS_TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
     let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
@@ -338,8 +338,8 @@ pub(super) fn set_option<T: Copy>(
     checked(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) })
 }
 
-/// Asks for an option whose value is a C struct of integers, or an integer. What the kernel does
-/// not write stays.
+/// Asks for an option whose value is a C struct of integers, or an integer. Bytes that the kernel
+/// does not write stay as they are.
 fn get_option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: c_int,

@@ -10,7 +10,7 @@
 //! The kernel's end is an ordinary interface: `ip` brings it up, gives it an address, bridges or
 //! routes it. This end is a host on the same link, with an address of its own.
 //!
-//! A frame is a system call of about a microsecond, whatever its length, so long frames pay. With
+//! A frame costs a system call of about a microsecond at any length, so long frames pay off. With
 //! the virtio-net header one `writev` carries up to 64 KiB of a TCP stream, which the kernel cuts
 //! only if it must, and one `readv` brings as much. Streams that end in this kernel use 256 KiB
 //! over IPv4 ([`BigTcp`]).
@@ -53,14 +53,14 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the interface `name` with `queues` queues, one device for each; it is made if it is
-    /// not there, and then goes with the last of them. Its MTU is that of now.
+    /// Opens the interface `name` with `queues` queues, one device for each. A missing interface is
+    /// created, and removed with the last of them. The MTU is read here once.
     ///
     /// Without `offloads` frames are as on a wire: no longer than the MTU, with checksums.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name or a number of queues that cannot be; `EPERM` without
+    /// `InvalidInput` for an invalid name or number of queues; `EPERM` without
     /// `CAP_NET_ADMIN`, unless it was made for this user; `EBUSY` if it is in use and has one queue
     /// (with several, two programs would each have a part of its frames); `EINVAL` if it is there
     /// and has another number of queues; `ENOENT` without `/dev/net/tun`.
@@ -96,9 +96,9 @@ impl Tap {
     }
 }
 
-/// The kernel knows long packets of IPv4 since Linux 6.3, and a TAP interface takes them since 6.6:
-/// before, what it copies had room in 17 pages, and more was `EMSGSIZE` (`tun_alloc_skb` in
-/// `drivers/net/tun.c`). What the kernel was built from is not asked.
+/// Linux knows IPv4 packets above 64 KiB since 6.3, and its TAP interfaces accept them since 6.6:
+/// before, a copy had space for 17 pages, and more was `EMSGSIZE` (`tun_alloc_skb` in
+/// `drivers/net/tun.c`). The build options of the kernel are not considered.
 fn big_tcp(name: &str) -> Option<BigTcp> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let host = sys::mac_of(name).ok()?;
@@ -114,7 +114,7 @@ fn takes_big_tcp(release: &str) -> bool {
     (major, minor) >= (6, 6)
 }
 
-/// Frames of the kernel's that found a queue of the interface full.
+/// Count of the kernel's frames that found a queue of the interface full.
 struct Overflows {
     interface: String,
     /// Count at the last read. It starts when the interface is made.
@@ -161,7 +161,7 @@ fn attach(name: &str, queues: usize, offloads: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The kernel steers frames by the rule of [`steering`] from now on.
+/// Makes the kernel steer frames by the rule of [`steering`].
 fn steer(tun: BorrowedFd<'_>) -> io::Result<()> {
     let loaded = bpf::load(bpf::PROGRAM_SOCKET_FILTER, &steering::program(), 0)?;
     sys::set_tun_steering(tun, loaded.as_fd())
@@ -212,7 +212,7 @@ mod tests {
     }
 
     /// Seen in a review: the counter fell to zero when the kernel's table could not be read, which
-    /// those who take differences of it see as a restart. Cure: the last count stays.
+    /// a reader of differences takes for a restart. Cure: the last count stays.
     #[test]
     fn overflow_counts_never_decrease() {
         let mut overflows = Overflows::of("no interface has this name");

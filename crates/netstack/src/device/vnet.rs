@@ -17,9 +17,9 @@ const SLICES_MAX: usize = 2 + OutgoingFrame::PIECES_MAX;
 /// TAP queue.
 const REFUSED_MAX: u64 = 1000;
 
-/// Reads frames until there are no more, or no more fit, but only `others_max` that are not TCP.
-/// The rest of those is dropped and counted, and so are frames whose header cannot be. Says whether
-/// there are no more.
+/// Reads frames until none are left or no more fit, but only `others_max` that are not TCP. Further
+/// such frames are dropped and counted, as are those with an invalid header. Returns true if none
+/// are left.
 pub(super) fn receive(
     fd: impl AsFd,
     burst: &mut ReceiveBurst,
@@ -36,7 +36,7 @@ pub(super) fn receive(
     Ok(false)
 }
 
-/// Reads a frame. Says whether there was one, and room for it.
+/// Reads a frame. Returns false if there is none, or no space for it.
 pub(super) fn receive_one(
     fd: impl AsFd,
     burst: &mut ReceiveBurst,
@@ -71,7 +71,7 @@ pub(super) fn receive_one(
     Ok(true)
 }
 
-/// Takes up a frame of `len` bytes at the beginning of the burst's room, with this header.
+/// Adds a frame of `len` bytes, which lies at the start of the burst's free memory.
 pub(super) fn take(header: &[u8], len: usize, burst: &mut ReceiveBurst, losses: &mut Losses) {
     match VnetHeader::parse(header) {
         Ok((header, _)) => {
@@ -171,7 +171,7 @@ mod tests {
     fn bad_vnet_headers_are_dropped_and_counted() {
         let (near, far) = pair();
         near.send(b"short").unwrap();
-        // A datagram that is to be cut as UDP is, which was not asked for.
+        // A header that asks for UDP segmentation, an offload that was not enabled.
         near.send(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]).unwrap();
         near.send(&[0; 24]).unwrap();
         let mut burst = ReceiveBurst::new(8, 100);
@@ -182,8 +182,8 @@ mod tests {
     }
 
     /// Seen: while a host sent ARP as fast as it could, a client waited for seconds. Cause: a burst
-    /// was full of ARP each time, so that the queue never was read to its end and a SYN found no
-    /// place in it. Cure: a shard that is behind reads on, and keeps little but TCP.
+    /// was full of ARP each time, so the queue was never read to its end and a SYN did not fit.
+    /// Cure: a shard that is behind reads on, and keeps little but TCP.
     #[test]
     fn a_lagging_shard_gets_tcp_behind_a_flood() {
         let (near, far) = pair();

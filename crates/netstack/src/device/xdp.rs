@@ -14,7 +14,7 @@
 //! No library and no compiler is involved: the program is some thirty instructions, and the rest
 //! are system calls. Frames are copied between umem and the kernel's own buffers (copy mode), which
 //! every driver supports, and between umem and the caller's memory, as [`Device`] requires. The
-//! gain is a system call for each frame.
+//! gain is one system call less for each frame.
 //!
 //! The program runs in the driver if that supports it. On a veth with one queue it does not: the
 //! driver would first have to convert the kernel's own buffers to frames. With several queues it
@@ -52,18 +52,18 @@ const CHUNK_LEN: usize = 4096;
 /// Chunks of a queue: for each direction, half.
 const CHUNKS: usize = 4096;
 
-/// The kernel takes 32 frames with each call unless it can be told to take more, or none while its
-/// buffers are full: then the next flush goes on. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
+/// The kernel takes 32 frames with each call unless an option allows more, or none while its
+/// buffers are full: then the next flush continues. `TX_BATCH_SIZE` in `net/xdp/xsk.c`
 const KICKS_MAX: usize = CHUNKS / 32;
 
-/// Pause before the kernel is told again of frames that it did not take.
+/// Pause before the next call for frames that the kernel did not take.
 const KICK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Bytes that the kernel keeps free at the beginning of a chunk for headers that programs add:
 /// XDP_PACKET_HEADROOM in `linux/bpf.h`.
 const KERNEL_HEADROOM: usize = 256;
 
-/// The longest frame that comes in one chunk. Of longer ones each chunk has as much.
+/// Longest frame that fits into one chunk. A longer frame fills several chunks to this length.
 const PIECE_LEN_MAX: usize = CHUNK_LEN - KERNEL_HEADROOM;
 
 /// The most queues of an interface that can be opened.
@@ -77,9 +77,9 @@ pub struct Xdp {
     rings: Rings,
     /// Chunks that can take a frame to transmit.
     free: Vec<u64>,
-    /// Frames were put into the ring that the kernel was not told of.
+    /// True if the ring has frames for which the kernel was not called.
     has_untold: bool,
-    /// Time to tell the kernel of them, if nothing else leaves before.
+    /// Time of the call for them, unless other frames leave before.
     kick_at: Option<Instant>,
     capabilities: Capabilities,
     interface: String,
@@ -96,7 +96,7 @@ impl Xdp {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name or a number of queues that cannot be, if the interface carries no
+    /// `InvalidInput` for an invalid name or number of queues, if the interface carries no
     /// Ethernet frames or receives by more queues, and if it has longer frames than the kernel and
     /// the driver can hand over;
     /// `ENODEV` if there is no such interface; `EINVAL` if it has fewer queues; `EBUSY` if another
@@ -142,7 +142,7 @@ impl Xdp {
         let program = Arc::new(program.map_err(explained)?);
         let open = |queue| {
             let opened = ring::open(index, queue, CHUNK_LEN, CHUNKS, has_pieces);
-            // Of another queue it may be that it is not there.
+            // Another queue may not exist.
             let (fd, umem, rings) = match queue {
                 0 => opened.map_err(explained)?,
                 _ => opened?,
@@ -180,8 +180,8 @@ impl Xdp {
             let part = (room.len() - len).min(piece.len as usize);
             self.umem.read(piece.address, &mut room[len..len + part]);
             len += part;
-            // The frame began behind the headroom; the chunk is what is given back. There is room:
-            // the ring has mode for all chunks of this direction.
+            // The frame begins behind the headroom; its whole chunk is given back. The fill ring
+            // has space for all chunks of this direction.
             let chunk = piece.address / CHUNK_LEN as u64 * CHUNK_LEN as u64;
             self.rings.fill.push(chunk);
             if piece.options & libc::XDP_PKT_CONTD == 0 {
@@ -190,9 +190,9 @@ impl Xdp {
         }
     }
 
-    /// One of the chunks that have been counted.
+    /// Takes one of the chunks that the caller has counted.
     fn empty_chunk(&mut self) -> u64 {
-        self.free.pop().expect("as many chunks as were counted")
+        self.free.pop().expect("the count of free chunks is right")
     }
 
     /// Puts the first `len` bytes of a chunk into the ring: a frame, or a part of one.
@@ -273,9 +273,9 @@ impl Device for Xdp {
             }
             match sys::kick(self.fd.as_fd()) {
                 Ok(()) => self.has_untold = !self.rings.transmit.is_taken(),
-                // There are more than it takes with one call.
+                // The kernel does not take all frames with one call.
                 Err(Errno::AGAIN) => {}
-                // The device has no room now.
+                // The device is full now.
                 Err(Errno::BUSY | Errno::NOBUFS) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -299,8 +299,8 @@ impl Device for Xdp {
     }
 
     fn losses(&mut self) -> Losses {
-        // The kernel takes a frame that has become too long, and a driver drops it. Of an interface
-        // that is gone the MTU stays what it was.
+        // The kernel accepts a frame that has become too long, and the driver drops it. The last
+        // MTU is kept for an interface that is gone.
         self.mtu = sys::mtu_of(&self.interface).unwrap_or(self.mtu);
         Losses {
             overflowed: sys::xdp_drops(self.fd.as_fd()).unwrap_or(0),

@@ -25,7 +25,7 @@ use crate::wire::ndp::NdpMessage;
 /// Frames of one part: half of the queue is left to answers.
 const AT_ONCE: usize = OWN_FRAMES_MAX / 2;
 
-/// Between two parts: a thousand addresses take two thirds of a second.
+/// Interval between two parts: a thousand addresses take two thirds of a second.
 const EVERY: Duration = Duration::from_millis(10);
 
 /// Frames for each address: a question, and an advertisement.
@@ -34,7 +34,7 @@ const FRAMES_OF_ADDRESS: usize = 2;
 /// Number of router solicitations: MAX_RTR_SOLICITATIONS. RFC 4861 10
 pub const ROUTER_QUESTIONS_MAX: u8 = 3;
 
-/// Between two of these questions: RTR_SOLICITATION_INTERVAL. RFC 4861 10
+/// Interval between solicitations: RTR_SOLICITATION_INTERVAL. RFC 4861 10
 pub const ROUTER_QUESTION_EVERY: Duration = Duration::from_secs(4);
 
 /// Announcements that were begun and have not left yet.
@@ -42,9 +42,9 @@ pub const ROUTER_QUESTION_EVERY: Duration = Duration::from_secs(4);
 pub(super) struct Announcement {
     /// Time at which the next part leaves.
     pub(super) at: Option<Instant>,
-    /// In which form groups are being reported, and from which one on.
+    /// Form of the reports under way, and index of the first group left.
     pub(super) report: Option<(Form, usize)>,
-    /// The first of the own addresses that is still to be announced.
+    /// Index of the first own address that is still to be announced.
     address: Option<usize>,
     router: RouterQuestions,
 }
@@ -64,7 +64,7 @@ impl Announcement {
 
     /// Stops asking for a router, because one has answered. RFC 4861 6.3.7
     pub(super) fn stop_soliciting(&mut self) {
-        // One that came before the first question may have said less than an answer does.
+        // An advertisement from before the first solicitation may contain less than an answer.
         if self.router.left < ROUTER_QUESTIONS_MAX {
             self.router = RouterQuestions::default();
         }
@@ -72,14 +72,14 @@ impl Announcement {
 }
 
 impl Interface {
-    /// Tells the link which groups it listens to, so that switches forward what is sent to them,
-    /// also the answer to the questions that follow (RFC 4862 5.4.2); and its addresses: ARP
-    /// announcements (RFC 5227 2.3) and unsolicited advertisements (RFC 4861 7.2.6), so that
-    /// neighbours forget who had them before, and that another host that has one says so
-    /// ([`IpCounters::conflicts`](super::IpCounters::conflicts)). Then it asks for a router, if
-    /// none was named: up to [`ROUTER_QUESTIONS_MAX`] times. RFC 4861 6.3.7
+    /// Reports its groups to the link, so that switches forward packets to them, also the answers
+    /// to the questions that follow (RFC 4862 5.4.2). Announces its addresses, by ARP announcements
+    /// (RFC 5227 2.3) and unsolicited advertisements (RFC 4861 7.2.6), so that neighbours forget
+    /// previous owners, and another host with such an address reports it
+    /// ([`IpCounters::conflicts`](super::IpCounters::conflicts)). Then solicits a router, if none
+    /// was named: up to [`ROUTER_QUESTIONS_MAX`] times. RFC 4861 6.3.7
     ///
-    /// What has no room now leaves when [`Interface::wakes_at`] says.
+    /// Frames that do not fit now leave when [`Interface::wakes_at`] says.
     pub fn announce(&mut self, now: Instant) {
         self.announcement.address = Some(0);
         self.join_groups(now);
@@ -100,7 +100,7 @@ impl Interface {
         self.announcement.at = self.announcement.is_going_on().then(|| now + EVERY);
     }
 
-    /// Does what is due.
+    /// Sends the frames that are due.
     pub(super) fn on_announcement_timer(&mut self, now: Instant) {
         if self.announcement.at.is_some_and(|at| at <= now) {
             self.go_on_announcing(now);
@@ -132,7 +132,7 @@ impl Interface {
                 target_ip: address,
             }),
             IpAddr::V6(address) => {
-                // A host that has it says so, which is counted. RFC 4862 5.4.2
+                // Another host with this address answers, which is counted. RFC 4862 5.4.2
                 let target = address;
                 let source = None;
                 let question = NdpMessage::NeighborSolicitation { target, source };

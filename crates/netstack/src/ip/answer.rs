@@ -25,17 +25,17 @@ use crate::wire::{Ecn, Protocol};
 /// Answers in a second, on average: echo replies, and errors. RFC 4443 2.4 (f), RFC 1812 4.3.2.8
 pub const ANSWERS_PER_S: u64 = 1000;
 
-/// Answers at once.
+/// Largest burst of answers.
 pub const ANSWERS_BURST: u64 = 50;
 
 /// Longest packet of an ICMP error. RFC 1812 4.3.2.3; RFC 4443 2.4 (c)
 const ERROR_LEN_MAX_V4: usize = 576;
 const ERROR_LEN_MAX_V6: usize = MTU_MIN_V6;
 
-/// IPv6 that carries nothing. RFC 8200 4.7
+/// Next header of a packet without payload. RFC 8200 4.7
 const NO_NEXT_HEADER: Protocol = Protocol(59);
 
-/// A rate with a burst, as one time: when the bucket would be empty again.
+/// Rate limit with a burst, kept as one time: when the bucket would be empty again.
 #[derive(Default)]
 pub(super) struct Limiter {
     empty_at: Instant,
@@ -54,7 +54,7 @@ impl Limiter {
     }
 }
 
-/// The way back of an answer.
+/// Addresses of an answer.
 struct Back {
     /// An address of this host.
     src: IpAddr,
@@ -149,7 +149,7 @@ impl Interface {
         }
     }
 
-    /// Parses an error about the segment that it quotes; `None` if that cannot be true.
+    /// Parses an error about the segment that it quotes; `None` if that is not plausible.
     fn path_error<'f>(
         &mut self,
         quoted: Option<QuotedSegment>,
@@ -164,7 +164,7 @@ impl Interface {
         Delivery::Error(PathError { local: quoted.src, remote: quoted.dst, seq: quoted.seq, kind })
     }
 
-    /// A packet of a protocol that is not TCP or ICMP.
+    /// Rejects a packet of a protocol other than TCP and ICMP.
     pub(super) fn refuse_v4(
         &mut self,
         now: Instant,
@@ -246,7 +246,7 @@ impl Interface {
     }
 
     fn answer_echo_v6(&mut self, now: Instant, header: &Ipv6Header, echo: IcmpEcho<'_>) {
-        // One to a group is not answered: many hosts may be asked.
+        // A request to a group is not answered: it may have reached many hosts.
         if header.dst.is_multicast() || header.src.is_unspecified() {
             return;
         }
@@ -293,7 +293,7 @@ impl Interface {
                 target, link, is_solicited, is_override, ..
             } => {
                 let is_conflict = self.is_own(target.into());
-                // What goes to a group was asked for by none: RFC 4861 7.1.2
+                // An advertisement to a group cannot be an answer. RFC 4861 7.1.2
                 let is_wrong = header.dst.is_multicast() && is_solicited;
                 self.counters.conflicts += u64::from(is_conflict);
                 self.counters.malformed += u64::from(is_wrong);
@@ -329,7 +329,7 @@ impl Interface {
         mac.is_unicast() && mac != self.mac && self.routes.is_on_link(address)
     }
 
-    /// A packet of a protocol that is not TCP or ICMP; `said_at` is where it says which.
+    /// Rejects a packet of a protocol other than TCP and ICMP, which is named at `said_at`.
     pub(super) fn refuse_v6(
         &mut self,
         now: Instant,
@@ -363,7 +363,7 @@ impl Interface {
         }
     }
 
-    /// Tells the sender of `packet` what is wrong with it.
+    /// Sends an ICMPv6 error to the sender of `packet`.
     pub(super) fn complain_v6<'p>(
         &mut self,
         now: Instant,
@@ -371,11 +371,11 @@ impl Interface {
         packet: &'p [u8],
         message: impl FnOnce(&'p [u8]) -> Icmpv6Message<'p>,
     ) {
-        // Not to none, and not to a message that is a complaint itself. RFC 4443 2.4 (e)
+        // No error to an unspecified source, and none about an error. RFC 4443 2.4 (e)
         if header.src.is_unspecified() || is_icmpv6_error(header, packet) {
             return;
         }
-        // A packet to a group has one of this host's own addresses as its answer's source.
+        // The answer to a packet for a group comes from one of this host's own addresses.
         let src = if header.dst.is_multicast() {
             self.routes.source_for(header.src.into())
         } else {

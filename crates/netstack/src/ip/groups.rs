@@ -37,7 +37,7 @@ pub(super) enum Form {
 }
 
 impl Interface {
-    /// The host begins to listen to its groups.
+    /// Starts the reports that this host listens to its groups.
     pub(super) fn join_groups(&mut self, now: Instant) {
         if !self.routes.groups().is_empty() {
             self.reports.changes_left = CHANGE_REPORTS;
@@ -70,8 +70,8 @@ impl Interface {
         }
     }
 
-    /// Reports all groups, also if one was asked for. What has no room leaves later; until then no
-    /// other report begins.
+    /// Reports all groups, also if only one was queried. Reports that do not fit leave later; until
+    /// then no other report begins.
     pub(super) fn report_groups(&mut self, now: Instant) {
         if self.announcement.report.is_some() {
             self.reports.at = self.announcement.at;
@@ -91,7 +91,7 @@ impl Interface {
         self.go_on_announcing(now);
     }
 
-    /// Reports the groups from that one on, as many as one report has, and returns what is left.
+    /// Sends one report of groups from index `from` on; returns the rest.
     pub(super) fn send_report(&mut self, form: Form, from: usize) -> Option<(Form, usize)> {
         let groups = &self.routes.groups()[from..];
         let count_max = match form {
@@ -131,10 +131,10 @@ impl Interface {
         left
     }
 
-    /// A part of `most`, another one for each host, so that they do not all report at once.
+    /// A part of `most` that differs between hosts, so that they do not all report at once.
     fn spread(&self, most: Duration) -> Duration {
         let [.., a, b] = self.mac.0;
-        // Addresses that follow each other are far apart: by the golden ratio.
+        // The golden ratio spreads consecutive addresses.
         let part = u16::from_be_bytes([a, b]).wrapping_mul(40_503);
         most * u32::from(part) / (1 << 16)
     }

@@ -9,7 +9,7 @@ pub(super) struct OwnFrames {
     queue: VecDeque<OwnFrame>,
     spare: Vec<Box<[u8]>>,
     frame_len_max: usize,
-    /// The device had no room for the first one.
+    /// True if the device had no space for the first frame.
     is_held_up: bool,
 }
 
@@ -47,7 +47,7 @@ impl OwnFrames {
         self.queue.pop_front()
     }
 
-    /// The one that was taken has not left.
+    /// Puts back a frame that was taken and has not left.
     pub(super) fn push_front(&mut self, frame: OwnFrame) {
         self.is_held_up = true;
         self.queue.push_front(frame);

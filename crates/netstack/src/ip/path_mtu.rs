@@ -13,14 +13,14 @@ use crate::time::Instant;
 /// Limit on hosts with a known path MTU. The oldest entry is evicted.
 pub const PATHS_MAX: usize = 1024;
 
-/// For how long it is believed. RFC 1191 6.3, RFC 8201 4
+/// Lifetime of an entry. RFC 1191 6.3, RFC 8201 4
 pub const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 
-/// Packets are not made shorter than this for a router that says so, or the header would be most
-/// of each. Linux has the same limit. Routers may cut those: they do not say "do not fragment".
+/// Least path MTU that routers can impose, or the header would be most of each packet. Linux has
+/// the same limit. Longer packets than the path takes may then be fragmented: DF is off.
 pub const MTU_MIN_V4: usize = 552;
 
-/// Every link of IPv6 takes that much; a router that says less is wrong. RFC 8201 4
+/// MTU that every IPv6 link supports; a router that reports less is wrong. RFC 8201 4
 pub const MTU_MIN_V6: usize = 1280;
 
 #[derive(Default)]
@@ -46,14 +46,14 @@ impl PathMtus {
     }
 
     fn find(&self, now: Instant, dst: IpAddr) -> Option<&PathMtu> {
-        // Nearly always.
+        // The usual case.
         if self.paths.is_empty() {
             return None;
         }
         self.paths.get(&dst).filter(|path| now < path.until)
     }
 
-    /// Packets of `mtu` bytes reach `dst`, and none of `before`.
+    /// Lowers the path MTU: packets of `mtu` bytes reach `dst`, but none of `before`.
     pub(super) fn lower(&mut self, now: Instant, dst: IpAddr, mtu: usize, before: usize) {
         let mtu_min = if dst.is_ipv4() { MTU_MIN_V4 } else { MTU_MIN_V6 };
         let may_cut = dst.is_ipv4() && mtu < mtu_min;
@@ -71,7 +71,7 @@ impl PathMtus {
     }
 }
 
-/// The next lower length that links have, for a router that does not say what fits. RFC 1191 7.1
+/// Next lower common link MTU, for a router that names none. RFC 1191 7.1
 pub(super) fn plateau_below(len: usize) -> usize {
     const PLATEAUS: [usize; 10] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68];
     PLATEAUS.into_iter().find(|&it| it < len).unwrap_or(68)

@@ -103,7 +103,7 @@ impl Interface {
         };
         let src = IpAddr::V4(header.src);
         let dst = IpAddr::V4(header.dst);
-        // To a group, or to all: nothing here listens. RFC 1122 3.2.1.3, 3.3.6
+        // Packets for a group or a broadcast address: nothing here listens. RFC 1122 3.2.1.3, 3.3.6
         if !is_to_one || !self.is_own(dst) {
             self.counters.not_ours += 1;
             return Delivery::Nothing;
@@ -126,7 +126,7 @@ impl Interface {
             }
             Protocol::ICMP => self.receive_icmpv4(now, &header, payload),
             _ => {
-                // Without what pads the frame.
+                // Excludes the frame's padding.
                 let len = packet.len().min(usize::from(u16::from_be_bytes([packet[2], packet[3]])));
                 self.refuse_v4(now, &header, payload, &packet[..len], frame.verified);
                 Delivery::Nothing
@@ -158,8 +158,8 @@ impl Interface {
             return Delivery::Nothing;
         }
         if self.is_own(src) {
-            // What another host says when it is asked for this address comes from it, and has
-            // passed no router. RFC 4861 7.2.4
+            // Another host that uses this address answers a question for it from there, with a hop
+            // limit that no router has lowered. RFC 4861 7.2.4
             match header.hop_limit {
                 255 => self.counters.conflicts += 1,
                 _ => self.counters.bad_sources += 1,

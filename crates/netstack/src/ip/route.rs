@@ -138,14 +138,14 @@ pub(super) struct Routes {
     /// be many.
     own_v4: Vec<u32>,
     own_v6: Vec<u128>,
-    /// For each of `own` that is of IPv6 the group that is asked for it, in order.
+    /// Solicited-node groups of the IPv6 addresses in `own`, in order.
     groups: Vec<Ipv6Addr>,
     /// One for each prefix of `own`.
     links_v4: Vec<LinkPrefix<u32>>,
     links_v6: Vec<LinkPrefix<u128>>,
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
-    /// A router that has advertised itself, and until when it is one.
+    /// The advertised router, and the end of its lifetime.
     router: Option<(Ipv6Addr, Instant)>,
     link_local: Ipv6Addr,
 }
@@ -290,7 +290,7 @@ impl Routes {
         is_beyond && !self.is_own(dst) && self.wants_router()
     }
 
-    /// A router says that it is one, or, until now, no longer. The first that does so is kept.
+    /// Takes a router advertisement; `until` is `now` if it resigns. The first router is kept.
     pub(super) fn router_advertised(&mut self, now: Instant, router: Ipv6Addr, until: Instant) {
         match self.router {
             Some((known, end)) if known != router && now < end => {}

@@ -15,9 +15,9 @@ use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
 const RECLAIMS_MAX: usize = 64;
 
 impl Shard {
-    /// Takes in a segment from `remote` to `local`. Its checksum has been checked, and that `local`
-    /// is ours and `remote` is one peer's address: RFC 9293 3.9.2.3, MUST-63. `ecn` is what its IP
-    /// header says. Returns what happened to its connection: the owner of that learns it from
+    /// Takes in a segment from `remote` to `local`. The caller has checked its checksum, that
+    /// `local` is an own address and that `remote` is one host's: RFC 9293 3.9.2.3, MUST-63. `ecn`
+    /// is from its IP header. Returns what happened to its connection; the owner learns it from
     /// [`Shard::next_event`].
     pub fn receive(
         &mut self,
@@ -64,7 +64,7 @@ impl Shard {
         let is_half_open = self.flows[at].connection.state() == TcpState::SynReceived;
         let completes = segment.ack.is_some() && !segment.flags.contains(Flags::RST);
         if is_half_open && completes && self.is_accept_queue_full(index) {
-            // The peer takes itself for connected; its data and our SYN are sent again.
+            // The peer assumes an open connection; its data and this end's SYN are sent again.
             self.counters.accept_overflows += 1;
             return Happened::NOTHING;
         }
@@ -73,7 +73,7 @@ impl Shard {
             && !self.finds_memory(index, segment)
         {
             self.counters.receive_memory_refused += 1;
-            return Happened::NOTHING; // It comes again, as if it had been lost.
+            return Happened::NOTHING; // The peer sends it again, as if it had been lost.
         }
         let flow = &mut self.flows[at];
         let receipt = flow.connection.receive(self.configs.of(&flow.tuple), now, segment, ecn);
@@ -100,7 +100,7 @@ impl Shard {
         happened
     }
 
-    /// At the limit of memory: whether there is some for this segment.
+    /// Returns true if a segment finds memory although the limit is reached.
     #[cold]
     fn finds_memory(&mut self, index: u32, segment: &Segment<'_>) -> bool {
         let flow = &self.flows[index as usize];
@@ -109,18 +109,18 @@ impl Shard {
             || (flow.connection.is_in_order(segment) && self.reclaim(index))
     }
 
-    /// Takes memory back from those that hold nothing but what came out of order, the oldest first:
-    /// a peer that leaves a hole may never fill it. Says whether there is some then.
+    /// Reclaims memory of connections that hold only data out of order, the oldest first: a peer
+    /// may never fill its hole. Returns true if there is memory then.
     fn reclaim(&mut self, for_index: u32) -> bool {
         for _ in 0..self.holed.len().min(RECLAIMS_MAX) {
             let Some(id) = self.holed.pop_front() else {
                 break;
             };
             let Some(flow) = self.flows.get_mut(id.index as usize) else {
-                continue; // It is over.
+                continue; // The flow has ended.
             };
             if flow.serial != id.serial {
-                continue; // And its place is another's.
+                continue; // The flow has ended, and another has its index.
             }
             if !flow.connection.has_hole() {
                 flow.is_holed = false;
@@ -143,7 +143,7 @@ impl Shard {
 
     fn line_up_holed(&mut self, index: u32) {
         self.flows[index as usize].is_holed = true;
-        // Those that are over stand here until they are found to be.
+        // Ended flows stay in the queue until they are found.
         if self.holed.len() > 2 * self.flows.len() + RECLAIMS_MAX {
             let flows = &self.flows;
             let is_there = |id: &FlowId| {
@@ -155,8 +155,8 @@ impl Shard {
         self.holed.push_back(self.id_of(index));
     }
 
-    /// The network could not take what we sent. RFC 9293 3.9.2.2; the connection looks at the
-    /// sequence number that is quoted.
+    /// Takes a report that the network could not deliver a segment. RFC 9293 3.9.2.2; the
+    /// connection checks the quoted sequence number.
     pub fn unreachable(&mut self, tuple: &FourTuple, quoted: SeqNumber, is_hard: bool) {
         let Some(index) = self.find_flow(tuple) else {
             return;
@@ -169,7 +169,7 @@ impl Shard {
         }
     }
 
-    /// The path to this peer takes packets for segments of `mss` bytes. RFC 1191, RFC 8201
+    /// Lowers the MSS of a connection to `mss`, if it believes the report. RFC 1191, RFC 8201
     pub fn path_takes(&mut self, tuple: &FourTuple, quoted: SeqNumber, mss: u16) -> bool {
         let Some(index) = self.find_flow(tuple) else {
             return false;
@@ -179,8 +179,8 @@ impl Shard {
         is_believed
     }
 
-    /// The path to this peer is known to take segments of `mss` bytes at most: its connection,
-    /// which has just opened, sends none that are longer. RFC 1191 6.4, RFC 8201 5.4
+    /// Limits the MSS of a connection that has just opened to `mss`, which is known of its path.
+    /// RFC 1191 6.4, RFC 8201 5.4
     pub fn limit_mss(&mut self, tuple: &FourTuple, mss: u16) {
         if let Some(index) = self.find_flow(tuple) {
             let flow = &mut self.flows[index as usize];
@@ -188,8 +188,7 @@ impl Shard {
         }
     }
 
-    /// The device cuts payloads of up to `len_max` bytes for those connections that are told to be
-    /// [`Shard::set_long`].
+    /// Sets the longest payload that the device cuts for connections with [`Shard::set_long`].
     pub fn set_long_len_max(&mut self, len_max: u32) {
         self.long_len_max = len_max;
     }
@@ -219,7 +218,7 @@ impl Shard {
         listening.is_some_and(Listening::is_accept_queue_full)
     }
 
-    /// The handshake is complete: it waits to be accepted.
+    /// Queues a connection for accept: its handshake is complete.
     fn opened(&mut self, index: u32) {
         let Some(port) = self.flows[index as usize].waits_at else {
             return;
@@ -244,11 +243,11 @@ impl Shard {
         is_admitted
     }
 
-    /// A half-open connection is over.
+    /// Removes a half-open connection that has ended from its listener.
     pub(super) fn leave_listener(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         if flow.is_owned {
-            return; // It waits, and is accepted although it is over.
+            return; // It waits for accept, and is accepted although it has ended.
         }
         if let Some(port) = flow.waits_at.take()
             && let Some(listening) = self.listeners.get_mut(port)
@@ -297,8 +296,8 @@ impl Shard {
         let Some(listening) = self.listeners.get_mut(tuple.local_port) else {
             return;
         };
-        // A cookie's number is not beyond what the old connection of this name has used. Only as
-        // many pass by the queue as there were names in TIME-WAIT.
+        // A cookie's number may lie within those that the old connection of this name has used. At
+        // most as many SYNs bypass the queue as there were names in TIME-WAIT.
         if listening.is_syn_queue_full() && iss_min.is_none() && !listening.is_accept_queue_full() {
             listening.cookie_sent(now);
             self.send_cookie(now, tuple, syn);
@@ -323,8 +322,8 @@ impl Shard {
         self.flows[index as usize].waits_at = Some(tuple.local_port);
     }
 
-    /// RFC 4987 3.6: what the SYN said goes into our initial sequence number and our timestamp, and
-    /// nothing is kept. Without timestamps its options but the MSS are lost.
+    /// RFC 4987 3.6: encodes the SYN in the initial sequence number and the timestamp, and keeps no
+    /// state. Without timestamps its options but the MSS are lost.
     fn send_cookie(&mut self, now: Instant, tuple: FourTuple, syn: &Segment<'_>) {
         let config = self.configs.of(&tuple);
         let asked = &syn.options;
@@ -408,7 +407,7 @@ impl Shard {
         let entry = self.time_wait.add(tuple, numbers, timestamps, expires_at);
         self.table.replace(hash, index, entry | IN_TIME_WAIT);
         self.flows[index as usize].is_nameless = true;
-        // The FIN that brought it here.
+        // Acknowledges the FIN that led to TIME-WAIT.
         self.acknowledge_in_time_wait(now, entry);
     }
 
@@ -456,7 +455,7 @@ impl Shard {
         self.reply(lingering.tuple, segment);
     }
 
-    // ---- answers of no connection
+    // ---- answers without a connection
 
     /// RFC 9293 3.10.7.1
     fn reset(&mut self, tuple: FourTuple, segment: &Segment<'_>) {
@@ -485,7 +484,7 @@ impl Shard {
         self.replies.push_back((tuple, outgoing));
     }
 
-    /// The backlog of a listener, and how much of it is in use: half open, waiting.
+    /// The backlog of a listener, and its use: half open, waiting.
     pub fn backlog(&mut self, port: u16) -> Option<(Backlog, usize, usize)> {
         let listening = self.listeners.get_mut(port)?;
         Some((listening.backlog, listening.half_open, listening.waiting.len()))
@@ -497,8 +496,8 @@ impl Shard {
     }
 }
 
-/// SYN of a cookie and of the timestamp beside it, from the segment that brings both back. `clock`
-/// is that of our timestamps, if we send any.
+/// Reconstructs the SYN of a cookie and its timestamp from the segment that echoes both. `clock` is
+/// the own timestamp clock, if timestamps are sent.
 fn remembered_syn<'a>(
     segment: &Segment<'a>,
     mss: u16,

@@ -112,26 +112,26 @@ impl<'a> Pieces<'a> {
 /// A segment that leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Departure<'a> {
-    /// From where to where.
+    /// Addresses and ports.
     pub tuple: &'a FourTuple,
     /// Its header; the payload is in `pieces`.
     pub segment: &'a Segment<'static>,
     /// Its payload.
     pub pieces: &'a Pieces<'a>,
-    /// If the payload is longer, the device cuts it into segments of so many bytes each.
+    /// Payload length of each segment, if the device cuts a longer payload.
     pub mss: u16,
     /// True if it was sent before.
     pub is_retransmission: bool,
-    /// The class of service that it asks for. RFC 2474
+    /// Class of service. RFC 2474
     pub dscp: u8,
     /// ECN codepoint for its packet.
     pub ecn: Ecn,
 }
 
 impl Shard {
-    /// Sends what is due, until `emit` says that there is no room for another one. `len_max` is the
-    /// longest payload that the device cuts into segments, 0 if it does not; it is more for those
-    /// that [`Shard::set_long`] was called for.
+    /// Sends due segments, until `emit` reports that no more fits. `len_max` is the longest payload
+    /// that the device cuts into segments, 0 if it does not; it is more for connections with
+    /// [`Shard::set_long`].
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -216,7 +216,7 @@ impl Shard {
     }
 }
 
-/// From the connection's own ring, if it was written to, or else from the application.
+/// Takes bytes from the connection's own ring, if it has one, or else from the application.
 fn gather<'a>(
     ring: &'a SendBuffer,
     source: &'a impl Writer,

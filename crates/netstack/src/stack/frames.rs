@@ -73,7 +73,7 @@ pub struct Netstack<D> {
     burst: ReceiveBurst,
     /// Frame that the device did not take yet.
     kept: KeptFrame,
-    /// Segments without a way to their peer. They are as good as lost.
+    /// Segments without a route to their peer. They count as lost.
     unroutable: u64,
     /// Losses of the device at the last query, and the time of the next.
     losses: Losses,
@@ -87,7 +87,7 @@ struct KeptFrame {
 }
 
 impl<D: Device> Netstack<D> {
-    /// A netstack on `device`. What `tcp` says of the MSS is replaced by what the MTU has room for.
+    /// A netstack on `device`. The MSS in `tcp` is replaced by that of the MTU.
     pub fn new(
         device: D,
         interface: IpConfig,
@@ -134,18 +134,18 @@ impl<D: Device> Netstack<D> {
         &mut self.device
     }
 
-    /// Segments that were dropped because there was no way to their peer.
+    /// Segments that were dropped because there was no route to their peer.
     pub fn unroutable(&self) -> u64 {
         self.unroutable
     }
 
-    /// Frames that the device has lost, as of the last turn or up to a second before it. Without
-    /// turns it is not asked.
+    /// Frames that the device has lost, as of the last turn or up to a second before it. Only turns
+    /// update the number.
     pub fn losses(&self) -> Losses {
         self.losses
     }
 
-    /// An active open, from the address that suits the peer's.
+    /// Opens a connection, from the own address that suits the peer's.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl<D: Device> Netstack<D> {
         self.connect_from_address(now, local.ok_or(ConnectError::NoAddress)?, remote)
     }
 
-    /// An active open from one of its addresses.
+    /// Opens a connection from one of its addresses.
     ///
     /// # Errors
     ///
@@ -180,12 +180,12 @@ impl<D: Device> Netstack<D> {
         self.shard.connect_from_any(now, local, remote, comes_here)
     }
 
-    /// Does what is due by now, and takes in a burst of frames. Returns how many there were: if it
-    /// is as many as fit, there may be more.
+    /// Handles due timers and takes in a burst of frames. Returns the number of frames: after a
+    /// full burst there may be more.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// Errors of the device.
     pub fn receive(&mut self, now: Instant) -> io::Result<usize> {
         self.shard.expire(now);
         while let Some(peer) = self.shard.next_silent() {
@@ -207,7 +207,7 @@ impl<D: Device> Netstack<D> {
                     let happened =
                         self.shard.receive(now, ours, peer, &arrived.segment, arrived.ecn);
                     if happened.contains(Happened::RELEASED) && confirmed != Some(peer) {
-                        // What we sent arrives, so the way there works. RFC 4861 7.3.1
+                        // Own segments arrive, so the route works. RFC 4861 7.3.1
                         self.interface.confirm(now, peer);
                         confirmed = Some(peer);
                     }
@@ -230,8 +230,8 @@ impl<D: Device> Netstack<D> {
         received.map(|()| self.burst.len())
     }
 
-    /// A connection that has just opened sends what is known to arrive, and as much at once as the
-    /// device takes to its peer.
+    /// Sets the MSS of a connection that has just opened by the known path MTU, and its burst by
+    /// the device and the peer.
     fn opened(&mut self, now: Instant, tuple: &FourTuple) {
         if let Some(mtu) = self.interface.path_mtu_to(now, tuple.remote) {
             let mss = mss_of(mtu, headers_to(tuple.remote));
@@ -266,11 +266,11 @@ impl<D: Device> Netstack<D> {
         }
     }
 
-    /// Hands the device what is to leave, until there is nothing more or it has no room.
+    /// Transmits due segments until none are left or the device is full.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// Errors of the device.
     pub fn transmit(&mut self, now: Instant, writer: &impl Writer) -> io::Result<()> {
         self.interface.transmit(now, &mut self.device);
         if !self.kept.leaves(now, &mut self.device)? {
@@ -305,7 +305,7 @@ impl<D: Device> Netstack<D> {
                 self.shard.set_long(&tuple, false);
             }
         }
-        // Questions for neighbours that the segments have raised.
+        // Asks for neighbours that the segments need.
         self.interface.transmit(now, &mut self.device);
         let flushed = self.device.flush(now);
         failed.map_or(flushed, Err)
@@ -318,7 +318,7 @@ impl<D: Device> Netstack<D> {
         self.shard.wakes_at().min(interface).min(device)
     }
 
-    /// The device had no room for a frame: there will be nothing more before it has.
+    /// True if the device had no space for a frame: nothing else leaves before it.
     pub fn is_held_up(&self) -> bool {
         !self.kept.bytes.is_empty() || self.interface.is_held_up()
     }
@@ -337,7 +337,7 @@ struct Egress<'a, D> {
 }
 
 impl<D: Device> Egress<'_, D> {
-    /// Returns whether there is room for another one.
+    /// Sends a segment; returns true if another one fits.
     fn send(&mut self, now: Instant, departure: &Departure<'_>) -> io::Result<bool> {
         let tuple = departure.tuple;
         let payload_len = departure.pieces.len();
@@ -354,8 +354,8 @@ impl<D: Device> Egress<'_, D> {
             return Ok(true);
         };
         if !written.is_resolved && payload_len > usize::from(departure.mss) {
-            // What waits for a neighbour leaves as it is: the first segment waits, and the others
-            // are sent again.
+            // A frame that waits for a neighbour is not cut later: its first segment waits, and the
+            // others are sent again.
             let flags = departure.segment.flags.without(Flags::PSH | Flags::FIN);
             let segment = Segment { flags, ..*departure.segment };
             let first = Departure {
@@ -370,7 +370,7 @@ impl<D: Device> Egress<'_, D> {
         let offload = if written.is_resolved {
             self.offload(written.len, departure)
         } else {
-            // What waits for its neighbour is complete.
+            // A frame that waits for its neighbour is complete.
             Offload::None
         };
         match offload {
@@ -438,7 +438,7 @@ impl KeptFrame {
         }
         let frame = OutgoingFrame { headers: &self.bytes, payload: &[], offload: self.offload };
         match device.transmit(now, &frame) {
-            // One that is too long is lost: when its bytes leave again, the device says so again.
+            // A frame that is too long is lost: the device reports it again when it is resent.
             Ok(()) | Err(TransmitError::TooLong { .. }) => {
                 self.bytes.clear();
                 Ok(true)

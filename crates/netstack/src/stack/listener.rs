@@ -14,9 +14,9 @@ use crate::time::Instant;
 /// Limits on the pending connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// Half open. Beyond it SYNs are answered with cookies.
+    /// Half-open connections. Beyond it SYNs are answered with cookies.
     pub syn_queue_max: usize,
-    /// Open, and not accepted. Beyond it nothing is taken: the peer tries again.
+    /// Open connections that are not accepted. Beyond it none is taken, and the peer tries again.
     pub accept_queue_max: usize,
 }
 
@@ -26,8 +26,8 @@ impl Default for Backlog {
     }
 }
 
-/// A cookie is believed for so long after one was sent: at other times an ACK out of nothing is
-/// just that. RFC 4987 3.6
+/// Time for which cookies are accepted after one was sent; at other times an ACK without a
+/// connection is no cookie. RFC 4987 3.6
 const COOKIES_FOR: Duration = Duration::from_secs(128);
 
 /// One port.
@@ -58,7 +58,7 @@ impl Listening {
     }
 }
 
-/// By port.
+/// Listeners by port.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     ports: BTreeMap<u16, Listening>,

@@ -26,12 +26,12 @@ const EMPTY: u32 = u32::MAX;
 const SLOTS_MIN: usize = 64;
 
 impl FlowTable {
-    /// Holds nothing, and little memory.
+    /// An empty table, which takes little memory.
     pub(super) fn new() -> FlowTable {
         FlowTable { slots: vec![Bucket { hash: 0, what: EMPTY }; SLOTS_MIN], len: 0 }
     }
 
-    /// The number with this hash that `is_it`.
+    /// The number with this hash for which `is_it` is true.
     pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let at = self.position(hash, is_it)?;
         Some(self.slots[at].what)
@@ -43,7 +43,7 @@ impl FlowTable {
     ///
     /// If the number is `u32::MAX`.
     pub(super) fn insert(&mut self, hash: u64, what: u32) {
-        assert!(what != EMPTY, "a number of all ones marks an empty slot");
+        assert!(what != EMPTY, "all ones mark an empty slot");
         if (self.len + 1) * 2 > self.slots.len() {
             self.grow();
         }

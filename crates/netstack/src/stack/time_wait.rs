@@ -18,15 +18,15 @@ use crate::wire::tcp::{Flags, Segment, SeqNumber};
 /// One name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lingering {
-    /// Whose.
+    /// Addresses and ports.
     pub(super) tuple: FourTuple,
     /// Next sequence number to send.
     pub(super) snd_nxt: SeqNumber,
     /// Next sequence number expected.
     pub(super) rcv_nxt: SeqNumber,
-    /// The last timestamp of the peer, and our offset.
+    /// The last timestamp of the peer, and the own offset.
     pub(super) timestamps: Option<(u32, u32)>,
-    /// A SYN that looks old was answered: a peer that means it says so with a RST.
+    /// True if a SYN that looks old was answered: a peer that means it replies with a RST.
     is_asked: bool,
     /// True once that RST has come: the next SYN is a new connection's.
     is_given_up: bool,
@@ -48,13 +48,13 @@ pub(super) struct TimeWait {
 pub(super) enum Answer {
     /// The segment was expected, or needs no reply.
     Nothing,
-    /// An acknowledgement of all.
+    /// Acknowledge all that was received.
     Acknowledge,
-    /// That, and the wait begins anew: the peer did not see our last acknowledgement.
+    /// Acknowledge and restart the wait: the peer did not see the last acknowledgement.
     AcknowledgeAndWait,
-    /// An acknowledgement of all, to a SYN that looks old: [`TimeWait::ask`].
+    /// Acknowledge, because of a SYN that looks old: [`TimeWait::ask`].
     Ask,
-    /// The RST that answers it: [`TimeWait::give_up`].
+    /// Take the peer's RST in reply to that: [`TimeWait::give_up`].
     GiveUp,
     /// A SYN of a new connection, which may have the name at once.
     Reopen,
@@ -63,7 +63,7 @@ pub(super) enum Answer {
 const NONE: u32 = u32::MAX;
 
 impl TimeWait {
-    /// Holds nothing.
+    /// An empty list.
     pub(super) fn new() -> TimeWait {
         TimeWait { entries: Slab::new(), oldest: NONE, newest: NONE }
     }
@@ -83,7 +83,7 @@ impl TimeWait {
         (self.oldest != NONE).then(|| (self.oldest, self.get(self.oldest).expires_at))
     }
 
-    /// Adds a name, and says its number.
+    /// Adds a name and returns its number.
     pub(super) fn add(
         &mut self,
         tuple: FourTuple,
@@ -107,20 +107,20 @@ impl TimeWait {
         index
     }
 
-    /// Waits anew.
+    /// Restarts the wait.
     pub(super) fn restart(&mut self, now: Instant, wait: Duration, index: u32) {
         self.unlink(index);
         self.entries[index as usize].expires_at = now + wait;
         self.link(index);
     }
 
-    /// A SYN that looks old is answered.
+    /// Notes that a SYN that looks old was answered.
     pub(super) fn ask(&mut self, index: u32) {
         self.entries[index as usize].is_asked = true;
     }
 
-    /// The peer has forgotten the old connection. The name waits on, against its late segments, but
-    /// the next SYN may have it.
+    /// Notes that the peer has forgotten the old connection. The name still waits, against late
+    /// segments, but the next SYN may have it.
     pub(super) fn give_up(&mut self, index: u32) {
         self.entries[index as usize].is_given_up = true;
     }
@@ -160,24 +160,24 @@ impl TimeWait {
 pub(super) fn answer(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> Answer {
     let is_next = segment.seq == entry.rcv_nxt;
     if segment.flags.contains(Flags::RST) {
-        // RFC 1337 3 (F1): an old segment makes us acknowledge, and that makes the peer, which has
-        // forgotten the connection, send the very RST that would end the wait. A peer that has sent
-        // a SYN before wants another connection: its timestamps may begin anew.
+        // RFC 1337 3 (F1): an old segment causes an acknowledgement, to which a peer that has
+        // forgotten the connection replies with just the RST that would end the wait. A peer that
+        // has sent a SYN before wants another connection: its timestamps may begin anew.
         return if is_next && entry.is_asked { Answer::GiveUp } else { Answer::Nothing };
     }
     if segment.flags.contains(Flags::SYN) && segment.ack.is_none() {
         let may_reopen = entry.is_given_up || is_new(entry, segment, has_timestamps);
         return if may_reopen { Answer::Reopen } else { Answer::Ask };
     }
-    // The FIN that brought it here. An old one, or none of this connection, is not acceptable.
+    // The FIN that led to TIME-WAIT. An older one, or one of another connection, is not acceptable.
     if segment.flags.contains(Flags::FIN) && segment.seq + segment.seq_len() == entry.rcv_nxt {
         return Answer::AcknowledgeAndWait;
     }
     if is_next && segment.seq_len() == 0 { Answer::Nothing } else { Answer::Acknowledge }
 }
 
-/// RFC 6191 2: a later timestamp, or no later one but a later sequence number. Timestamps alone, if
-/// the old connection had none: they tell its segments from those of the new one.
+/// RFC 6191 2: by a later timestamp, or with an equal one by a later sequence number. If the old
+/// connection had no timestamps, they alone distinguish the segments of the new one.
 fn is_new(entry: &Lingering, segment: &Segment<'_>, has_timestamps: bool) -> bool {
     let is_later = segment.seq - entry.rcv_nxt > 0;
     let offered = segment.options.timestamps.filter(|_| has_timestamps);

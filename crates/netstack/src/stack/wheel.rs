@@ -31,7 +31,7 @@ impl TimerWheel {
         if at == Instant::NEVER {
             return;
         }
-        // The present tick has been dealt with.
+        // The present tick has been processed.
         let tick = at.as_nanos().div_ceil(NANOS_PER_TICK);
         let tick = tick.max(self.wheel.now() + 1);
         if self.armed.len() <= index as usize {

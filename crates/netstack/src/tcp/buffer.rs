@@ -11,7 +11,7 @@
 //! has none, and short-lived ones allocate none. A connection takes a short ring first and a longer
 //! one when that is full, so a byte does not take the memory of a window.
 
-/// Memory of rings: what those have that hold something, and what is there for the next.
+/// Memory of rings: those in use, and free ones for the next.
 #[derive(Debug)]
 pub struct RingPool {
     /// By length: [`RING_LEN_MIN`], and each next twice as long.
@@ -25,10 +25,10 @@ pub struct RingPool {
 /// The shortest ring.
 pub const RING_LEN_MIN: usize = 4096;
 
-/// Limit of a [`SendBuffer`] once all of them hold half of their memory: a long segment.
+/// Limit of a [`SendBuffer`] once all together use half of their memory: a long segment.
 pub const SHARE_LEN_USUAL: usize = 64 << 10;
 
-/// And what it holds once they take all: a few segments, so that the peer acknowledges at once.
+/// Limit once they use all of it: a few segments, so that the peer acknowledges at once.
 pub const SHARE_LEN_MIN: usize = 16 << 10;
 
 /// Bytes of free rings that are kept for reuse; further rings are freed.
@@ -45,8 +45,8 @@ impl RingPool {
         RingPool { free, free_len: 0, used_len: 0, used_len_max, capacity }
     }
 
-    /// Rings take as much memory as they may. The next one still gets some: what can wait is to be
-    /// put in only after this was asked.
+    /// True if rings take as much memory as they may. Another ring still gets some: the caller asks
+    /// this first and holds back data that can wait.
     pub fn is_full(&self) -> bool {
         self.used_len >= self.used_len_max
     }
@@ -102,7 +102,7 @@ pub struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// Takes as many of `bytes` as fit, and says how many. It is always used with the same pool.
+    /// Copies as many of `bytes` as fit; returns the number. Always used with the same pool.
     pub fn write(&mut self, pool: &mut RingPool, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room(pool));
         let end = self.ring.start + self.len as u64;
@@ -137,7 +137,7 @@ impl SendBuffer {
         self.ring.slices(offset, len)
     }
 
-    /// All before stream offset `to` is acknowledged.
+    /// Releases all bytes before stream offset `to`, which are acknowledged.
     pub fn release(&mut self, pool: &mut RingPool, to: u64) {
         let released = (to.saturating_sub(self.ring.start) as usize).min(self.len);
         self.ring.start += released as u64;
@@ -170,7 +170,7 @@ impl ReceiveBuffer {
     ///
     /// # Panics
     ///
-    /// If they lie outside of the window: the connection never says so.
+    /// If they lie outside of the window, which the connection prevents.
     pub fn put(&mut self, pool: &mut RingPool, offset: u64, bytes: &[u8]) {
         let start = self.ring.start;
         let end = offset + bytes.len() as u64;
@@ -193,7 +193,7 @@ impl ReceiveBuffer {
         self.ring.start += len as u64;
     }
 
-    /// The connection holds nothing, in order or out of it.
+    /// Gives the ring back, because the connection holds no bytes, in order or out of it.
     pub fn rest(&mut self, pool: &mut RingPool) {
         self.ring.rest(pool);
     }
@@ -231,7 +231,7 @@ impl ByteRing {
         self.bytes[..back.len()].copy_from_slice(back);
     }
 
-    /// Takes a longer ring; what is held, in order or not, moves.
+    /// Takes a longer ring, and moves the held bytes, in order or not.
     fn grow(&mut self, pool: &mut RingPool, len: usize) {
         let shorter = std::mem::replace(&mut self.bytes, pool.take(len));
         if !shorter.is_empty() {
@@ -315,16 +315,16 @@ mod tests {
             }
         }
         assert_eq!(pool.used_len, USED_MAX + 1000 * SHARE_LEN_MIN);
-        // One goes on as its peer takes the bytes, in what it has.
+        // A buffer continues in its ring as its peer takes bytes.
         let mut last = stalled.pop().unwrap();
         assert_eq!(last.write(&mut pool, &all), 0);
         last.release(&mut pool, 1000);
         assert_eq!(last.write(&mut pool, &all), 1000);
-        // A ring that was long before stays of use while it holds something.
+        // A ring that was long before stays usable while it holds bytes.
         let first = &mut stalled[0];
         first.release(&mut pool, 100_000);
         assert_eq!(first.write(&mut pool, &all), 100_000);
-        // Once they are gone, there is room as before.
+        // Once they are released, there is space as before.
         stalled.into_iter().for_each(|mut it| it.release(&mut pool, u64::MAX));
         last.release(&mut pool, u64::MAX);
         assert_eq!(write(&mut pool).1, CAPACITY);
@@ -347,7 +347,7 @@ mod tests {
         let mut pool = RingPool::new(64 << 10, usize::MAX);
         let mut buffer = ReceiveBuffer::default();
         let stream: Vec<u8> = (0..40_000).map(|at: u32| (at / 3) as u8).collect();
-        // It goes round before it grows.
+        // The ring wraps before it grows.
         buffer.put(&mut pool, 0, &stream[..3000]);
         buffer.consume(3000);
         for at in (3000..40_000).step_by(1000).rev() {

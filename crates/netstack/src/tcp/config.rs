@@ -43,22 +43,22 @@ pub struct TcpConfig {
     pub mss: u16,
     /// MSS of a peer that offers none: 536 over IPv4, 1220 over IPv6. RFC 9293 3.7.1, MUST-15
     pub mss_default: u16,
-    /// Bytes that a connection holds until they are read. The window that is offered at first.
+    /// Bytes that a connection holds until they are read: the window that is offered at first.
     pub receive_capacity: u32,
-    /// The window grows up to this, where the application reads as fast as it comes. If it is not
-    /// more than `receive_capacity`, the window does not grow.
+    /// Limit to which the window grows if the application reads as fast as data arrives. Without
+    /// effect unless it is more than `receive_capacity`.
     pub receive_capacity_max: u32,
-    /// RFC 7323 2
+    /// Offer window scaling. RFC 7323 2
     pub has_window_scale: bool,
-    /// RFC 7323 3
+    /// Offer timestamps. RFC 7323 3
     pub has_timestamps: bool,
-    /// RFC 2018
+    /// Offer SACK. RFC 2018
     pub has_sack: bool,
-    /// Ask for congestion marks in the place of losses, and answer such a peer. RFC 3168
+    /// Offer ECN (congestion marks instead of losses), and accept it from a peer. RFC 3168
     pub has_ecn: bool,
     /// Congestion control algorithm.
     pub congestion: CongestionControl,
-    /// In segments. RFC 6928: ten.
+    /// Initial window in segments. RFC 6928: ten.
     pub initial_window_segments: u16,
     /// Hold a short segment back while data is unacknowledged. RFC 9293 3.7.4
     pub has_nagle: bool,
@@ -69,8 +69,8 @@ pub struct TcpConfig {
     pub quick_acks: u8,
     /// Limits of the retransmission time-out.
     pub rto: RtoLimits,
-    /// Data that is not acknowledged for so long ends the connection. RFC 9293 3.8.3 (R2): at
-    /// least 100 seconds.
+    /// Time after which unacknowledged data ends the connection. RFC 9293 3.8.3 (R2): at least 100
+    /// seconds.
     pub user_timeout: Duration,
     /// The same for the SYN of an active open. RFC 9293 3.8.3, MUST-23: at least three minutes.
     pub connect_timeout: Duration,
@@ -79,15 +79,15 @@ pub struct TcpConfig {
     /// Duration of FIN-WAIT-2 once the application has closed. No RFC has it; it is in common use
     /// against peers that never close.
     pub fin_wait_2_timeout: Duration,
-    /// Twice the maximum segment lifetime. RFC 9293 3.4.2: four minutes; one is what is in use.
+    /// Twice the maximum segment lifetime. RFC 9293 3.4.2: four minutes; one is in common use.
     pub time_wait: Duration,
     /// Off unless asked for. RFC 9293 3.8.4, MUST-25
     pub keep_alive: Option<KeepAlive>,
     /// Challenge acknowledgements in [`CHALLENGE_PERIOD`]; beyond it they are left out and counted.
     /// RFC 5961 7
     pub challenge_acks_max: u8,
-    /// The time between acknowledgements of empty segments that lie outside of the window; without
-    /// it two confused ends can answer each other for ever.
+    /// Interval between acknowledgements of empty segments outside of the window; without it two
+    /// confused ends can answer each other forever.
     pub out_of_window_ack_interval: Duration,
 }
 

@@ -21,14 +21,14 @@ use crate::time::Instant;
 /// The smallest threshold, in segments. RFC 5681 3.1 (4)
 const SSTHRESH_SEGMENTS_MIN: u64 = 2;
 
-/// More than a scaled window can ever allow; keeps the sums far from their ends.
+/// Limit above any scaled window; keeps sums far from overflow.
 const CWND_MAX: u64 = 1 << 31;
 
 /// RFC 9438 4.2 and 4.6
 const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
 
-/// The window and what it grows by.
+/// The window and its growth.
 #[derive(Clone, Copy, Debug)]
 pub struct Congestion {
     control: CongestionControl,
@@ -55,7 +55,7 @@ pub struct BeforeLoss {
     // Neither is beyond CWND_MAX.
     cwnd: u32,
     ssthresh: u32,
-    /// Half as long: each connection has room for it.
+    /// Single precision: every connection has space for it.
     w_max: f32,
 }
 
@@ -72,7 +72,7 @@ struct Cubic {
 }
 
 impl Congestion {
-    /// With an initial window of so many segments. RFC 6928 2
+    /// A window of `initial_segments` segments. RFC 6928 2
     pub fn new(control: CongestionControl, mss: u16, initial_segments: u16) -> Congestion {
         Congestion {
             control,
@@ -94,13 +94,13 @@ impl Congestion {
         self.ssthresh.into()
     }
 
-    /// RFC 5681 3.1
+    /// True below ssthresh. RFC 5681 3.1
     pub fn is_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh()
     }
 
-    /// All before `una` is acknowledged, which may say how long the round trip was. The first slow
-    /// start may be over with it, if the window was full. RFC 9406
+    /// Handles an acknowledgement of all before `una`, which may carry a round-trip time. It can
+    /// end the first slow start, if the window was full. RFC 9406
     pub fn on_round_trip(
         &mut self,
         una: u64,
@@ -116,8 +116,8 @@ impl Congestion {
         }
     }
 
-    /// The path takes smaller segments than was thought. The window stays as it is in bytes, but
-    /// for one that would be less than a segment. RFC 5681 4.1 has nothing on this.
+    /// Lowers the MSS to that of the path. The window keeps its length in bytes, but is at least
+    /// one segment. RFC 5681 4.1 has nothing on this.
     pub fn set_mss(&mut self, mss: u16) {
         self.mss = mss;
         self.cwnd = self.cwnd.max(mss.into());
@@ -130,12 +130,12 @@ impl Congestion {
         self.set_mss(mss);
     }
 
-    /// A SYN was lost: the first window is one segment. RFC 5681 3.1
+    /// Sets the first window to one segment, because a SYN was lost. RFC 5681 3.1
     pub fn syn_was_lost(&mut self) {
         self.cwnd = self.mss.into();
     }
 
-    /// `acked` bytes more are acknowledged, by a window that was full.
+    /// Grows the window: `acked` more bytes are acknowledged, and it was full.
     pub fn on_ack(&mut self, now: Instant, acked: u64, srtt: Option<Duration>) {
         let mut acked = acked;
         if self.is_slow_start() {
@@ -204,17 +204,17 @@ impl Congestion {
         (target - cwnd) / cwnd * acked * mss
     }
 
-    /// The window was not full: the curve must not run ahead of it. RFC 9438 5.8
+    /// Stops CUBIC's clock while the window is not full: the curve must not run ahead. RFC 9438 5.8
     pub fn on_ack_while_limited_elsewhere(&mut self) {
         self.algorithm.end_epoch();
     }
 
-    /// Data was lost, with `flight` bytes under way: the threshold falls, and the caller brings the
+    /// Lowers the threshold after a loss with `flight` bytes in flight; the caller brings the
     /// window down to it.
     pub fn on_loss(&mut self, flight: u64) {
         let mss = f64::from(self.mss);
-        // Without what duplicates and SACK blocks have let out before the loss was found. RFC 5681
-        // 3.2 (2)
+        // Excludes data sent because of duplicates and SACK blocks before the loss was found. RFC
+        // 5681 3.2 (2)
         let flight = flight.min(self.cwnd);
         let ssthresh = match self.control {
             CongestionControl::NewReno => flight / 2,
@@ -230,20 +230,20 @@ impl Congestion {
         self.ssthresh = ssthresh.max(SSTHRESH_SEGMENTS_MIN * u64::from(self.mss)) as u32;
     }
 
-    /// The retransmission timer has expired: one segment. RFC 5681 3.1 (4)
+    /// Restarts from one segment after a retransmission time-out. RFC 5681 3.1 (4)
     pub fn on_timeout(&mut self) {
         self.cwnd = self.mss.into();
         self.credit = 0.0;
-        // The curve begins where avoidance does, and not below the window of before. RFC 9438 4.8
+        // The curve begins with avoidance, and not below the previous window. RFC 9438 4.8
         self.algorithm.cubic().w_max = 0.0;
     }
 
-    /// Recovery is over. RFC 6937 3
+    /// Ends recovery. RFC 6937 3
     pub fn end_recovery(&mut self) {
         self.cwnd = self.ssthresh();
     }
 
-    /// Rate reduction says how many bytes may be under way.
+    /// Sets the window that rate reduction has computed.
     pub fn set_cwnd(&mut self, cwnd: u64) {
         self.cwnd = cwnd.clamp(self.mss.into(), CWND_MAX);
     }
@@ -260,7 +260,7 @@ impl Congestion {
         }
     }
 
-    /// There was no loss. RFC 4015 3
+    /// Undoes a reduction: there was no loss. RFC 4015 3
     pub fn undo(&mut self, before: &BeforeLoss) {
         self.cwnd = self.cwnd.max(before.cwnd.into());
         self.ssthresh = before.ssthresh;
@@ -269,7 +269,7 @@ impl Congestion {
         cubic.epoch = Instant::NEVER;
     }
 
-    /// Nothing was sent for a time-out: what was known of the path is old. RFC 5681 4.1
+    /// Restarts after an idle time-out: the estimates of the path are old. RFC 5681 4.1
     pub fn restart_after_idle(&mut self, initial_segments: u16) {
         self.cwnd = self.cwnd.min(initial_window(self.mss, initial_segments));
         self.algorithm.end_epoch();
@@ -277,7 +277,7 @@ impl Congestion {
 }
 
 impl Algorithm {
-    /// The first slow start is over, if it was not.
+    /// Ends the first slow start, if it continues, and returns CUBIC's state.
     fn cubic(&mut self) -> &mut Cubic {
         if let Algorithm::Start(_) = self {
             *self = Algorithm::Later(Cubic::UNKNOWN);
@@ -339,8 +339,8 @@ impl RateReduction {
         RateReduction { delivered: 0, out: 0, flight: flight.max(1) }
     }
 
-    /// `delivered` bytes more have arrived, and `pipe` are under way: the window until the next
-    /// acknowledgement.
+    /// Returns the window until the next acknowledgement: `delivered` more bytes have arrived, and
+    /// `pipe` are in flight.
     pub fn on_delivered(&mut self, delivered: u64, pipe: u64, ssthresh: u64, mss: u64) -> u64 {
         self.delivered += delivered;
         let may_send = if pipe > ssthresh {
@@ -354,7 +354,7 @@ impl RateReduction {
         pipe + may_send
     }
 
-    /// `len` bytes have left.
+    /// Counts `len` bytes that have left.
     pub fn on_sent(&mut self, len: u64) {
         self.out += len;
     }
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn cubic_restarts_when_the_window_fills() {
-        // RFC 9438 5.8: the time in which it was not full does not count.
+        // RFC 9438 5.8: time in which the window was not full does not count.
         let (mut window, mut now) = a_second_after_a_loss();
         window.on_ack_while_limited_elsewhere();
         now += Duration::from_secs(60);
@@ -525,6 +525,6 @@ mod tests {
                 reduction.on_sent(1000);
             }
         }
-        assert_eq!(sent, 5000, "half of what was delivered");
+        assert_eq!(sent, 5000, "half of the delivered bytes");
     }
 }

@@ -3,7 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `receive` | an arriving segment: RFC 9293 3.10.7, in its order |
-//! | `acknowledge` | acknowledgement of our data: losses, windows, round trips |
+//! | `acknowledge` | acknowledgement of own data: losses, windows, round trips |
 //! | `transmit` | the next departing segment |
 //! | `timers` | deadlines, and the action at each |
 //!
@@ -39,12 +39,12 @@ use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Segment, SeqNumber};
 
-/// The smallest segments that a peer can make us send: its MSS option is not believed below this.
-/// A header is 40 bytes; peers that ask for less want us to waste ours.
+/// Least MSS that a peer can impose; a lower MSS option counts as this. A header is 40 bytes, and
+/// smaller segments only waste resources of this end.
 const SND_MSS_MIN: u16 = 64;
 
-/// The smallest segments that a router can make us send. The path's true MTU may be less: then
-/// packets are cut on their way, which [`crate::ip::MTU_MIN_V4`] allows.
+/// Least MSS that a router can impose. The path's true MTU may be less: then packets are fragmented
+/// on the way, which [`crate::ip::MTU_MIN_V4`] allows.
 const PATH_MSS_MIN: u16 = 512;
 
 /// One connection.
@@ -56,11 +56,11 @@ pub struct Connection {
     remote_port: u16,
     is_passive: bool,
 
-    // ---- what we send
+    // ---- sending
     snd: Numbering,
-    /// snd_una, snd_nxt, and what lies between.
+    /// snd_una, snd_nxt, and the pieces in between.
     scoreboard: Scoreboard,
-    /// Behind the last byte that the application has offered; our FIN stands there.
+    /// End of the bytes that the application has offered: position of the FIN.
     queue_end: u64,
     is_fin_queued: bool,
     snd_wnd: u64,
@@ -70,7 +70,7 @@ pub struct Connection {
     snd_wl1: u64,
     snd_wl2: u64,
     snd_shift: u8,
-    /// The peer's MSS option and the path's, the smaller of the two; without room for options.
+    /// The smaller of the MSS that the peer offers and that of the path; options are not deducted.
     snd_mss: u16,
     is_nodelay: bool,
     marks: Marks,
@@ -84,7 +84,7 @@ pub struct Connection {
     /// Holes that one recovery without SACK has found. RFC 6582 3.2 (4)
     partial_acks: u16,
     round_trip: RoundTrip,
-    /// The segment that must leave although cwnd has no room for it: the first of a recovery.
+    /// True if a segment must leave although cwnd has no space for it: the first of a recovery.
     is_retransmit_forced: bool,
     /// True while segments are repaired that were not lost to congestion.
     is_repairing: bool,
@@ -95,18 +95,18 @@ pub struct Connection {
     /// The round trip was measured since the last probe. RFC 8985 7.3
     is_trip_measured: bool,
 
-    // ---- what we receive
+    // ---- receiving
     rcv: Numbering,
     rcv_nxt: u64,
     /// The application has read up to here.
     rcv_read: u64,
-    /// The right edge of the window, as far as we have ever offered it.
+    /// Right edge of the window: the highest that was ever offered.
     rcv_adv: u64,
     /// The ACK of the last segment that left (Last.ACK.sent).
     rcv_acked: u64,
     rcv_shift: u8,
     receive_capacity: u32,
-    /// For the growth of the window: since when what is read is counted, and from where.
+    /// Growth of the window: time and position at which the current round of reads began.
     round_at: Instant,
     round_read: u64,
     /// The position of the peer's FIN, once it was seen.
@@ -122,14 +122,14 @@ pub struct Connection {
     is_scaling: bool,
     timestamps: Option<Clock>,
 
-    // ---- what is due
+    // ---- work that is due
     is_ack_due: bool,
     quick_acks: u8,
     /// Short segments that came since the last acknowledgement left.
     short_segments: u8,
-    /// Data has left in the place of an acknowledgement: there is a reply to what comes.
+    /// True if data has left in place of an acknowledgement: the application replies to its input.
     is_replying: bool,
-    /// A RST with this sequence number answers a segment that cannot be.
+    /// Sequence number of a RST that is due in answer to an invalid segment.
     reset_due: Option<SeqNumber>,
     is_abort_due: bool,
 
@@ -144,14 +144,14 @@ pub struct Connection {
     persist_backoff: u8,
     keep_alive_probes: u8,
     is_keep_alive_due: bool,
-    /// For this connection; nothing if it is as the others of its shard.
+    /// Setting of this connection; `None` for that of its shard.
     has_keep_alive: Option<bool>,
-    /// In seconds, for this connection; 0 if it is as the others of its shard.
+    /// Setting of this connection, in seconds; 0 for that of its shard.
     user_timeout_s: u16,
     /// Present trouble; progress ends it.
     trouble: Option<Trouble>,
     window_probe: WindowProbe,
-    /// snd_una moved last, the flight began, or a window that holds everything back was met.
+    /// Time of the last progress: snd_una moved, the flight began, or the window stopped all data.
     progress_at: Instant,
     /// Time at which everything sent would have left at the rate of [`super::pacing`]; without a
     /// rate, time of the last transmission.
@@ -159,25 +159,25 @@ pub struct Connection {
     /// New data waits for that rate.
     is_paced: bool,
 
-    // ---- limits of what is answered
+    // ---- limits on answers
     challenges: u8,
     challenges_since: Instant,
-    /// Not before this.
+    /// Time before which no segment outside of the window is answered.
     out_of_window_ack_at: Instant,
 
     counters: TcpCounters,
 }
 
-/// Congestion that routers mark in the place of dropping. RFC 3168 6.1
+/// Congestion marks, which routers set instead of dropping packets. RFC 3168 6.1
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// Both ends understand them.
+    /// True if both ends support them.
     is_on: bool,
-    /// One came: each segment says so (ECE), until the peer has reduced its window.
+    /// True after a mark: each segment carries ECE until the peer has reduced its window.
     is_echo_due: bool,
-    /// The window was reduced: the next new data says so (CWR).
+    /// True after a reduction of the window: the next new data carries CWR.
     is_reduction_due: bool,
-    /// The peer's echoes below this position are of the window that was reduced.
+    /// Position below which the peer's echoes concern the window before its reduction.
     reduced_until: u64,
 }
 
@@ -189,16 +189,16 @@ struct Undo {
     /// Time of the first retransmission, then of the end of recovery, in milliseconds to keep
     /// connections small.
     at_ms: u32,
-    /// Bytes that left again, and that the peer has not said came twice.
+    /// Retransmitted bytes that the peer has not reported as duplicates.
     unreported: u32,
     /// First and last sequence numbers of the retransmissions.
     again: (SeqNumber, SeqNumber),
 }
 
-/// RFC 7323 4.3
+/// Timestamp clock. RFC 7323 4.3
 #[derive(Clone, Copy, Debug)]
 struct Clock {
-    /// Our clock is this much ahead of the time in milliseconds.
+    /// Offset of the own clock from the time in milliseconds.
     offset: u32,
     /// TS.Recent, and when it came.
     recent: u32,
@@ -208,11 +208,11 @@ struct Clock {
 /// State of the path, as the sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     Open,
     /// Fast recovery, until all before `end` is acknowledged. RFC 6675 5
     Recovery { end: u64 },
-    /// The retransmission timer expired, with this under way. RFC 6298 5
+    /// The retransmission timer expired, with data up to `end` in flight. RFC 6298 5
     Loss { end: u64, trial: Trial },
 }
 
@@ -221,9 +221,9 @@ enum Phase {
 enum Trial {
     /// The time-out was genuine, or nothing can tell.
     Over,
-    /// The first segment leaves again, and nothing behind it.
+    /// The first segment is sent again, and nothing behind it.
     First,
-    /// New data leaves, and nothing again: if old data is acknowledged now, it was late, not lost.
+    /// New data leaves, nothing again: if old data is acknowledged now, it was late, not lost.
     Second,
 }
 
@@ -243,7 +243,7 @@ enum Probe {
 /// The probe of a closed window. RFC 9293 3.8.6.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WindowProbe {
-    /// None has left, or the peer has been heard since the last one did.
+    /// No probe was sent, or the peer has answered since the last one.
     Idle,
     /// The next transmission sends it.
     Due,
@@ -256,7 +256,7 @@ enum WindowProbe {
 pub struct Happened(u8);
 
 impl Happened {
-    /// Nothing that concerns the owner.
+    /// No event that concerns the owner.
     pub const NOTHING: Happened = Happened(0);
     /// The handshake is complete.
     pub const CONNECTED: Happened = Happened(0x01);
@@ -266,11 +266,11 @@ impl Happened {
     pub const PEER_CLOSED: Happened = Happened(0x04);
     /// More was acknowledged: [`Connection::released`].
     pub const RELEASED: Happened = Happened(0x08);
-    /// Both have closed, and we first: the connection's name lives on in TIME-WAIT.
+    /// Both have closed, this end first: the connection's name lives on in TIME-WAIT.
     pub const TIME_WAIT: Happened = Happened(0x10);
     /// The connection is over: [`Connection::end`].
     pub const ENDED: Happened = Happened(0x20);
-    /// The connection goes on, with trouble: [`Connection::trouble`].
+    /// The connection is in trouble and continues: [`Connection::trouble`].
     pub const TROUBLED: Happened = Happened(0x40);
 
     /// True if all of `other` happened.
@@ -298,7 +298,7 @@ impl BitOrAssign for Happened {
 pub enum Trouble {
     /// The same segment has left four times and was not acknowledged (R1). RFC 9293 3.8.3
     Silence,
-    /// A router, or the peer's host, says that a segment could not be delivered. RFC 9293 3.9.2.2
+    /// A router, or the peer's host, reports an undeliverable segment. RFC 9293 3.9.2.2
     Unreachable,
 }
 
@@ -325,11 +325,11 @@ pub struct Placed {
 pub struct Outgoing {
     /// The payload is empty here, and its bytes are the caller's to add.
     pub segment: Segment<'static>,
-    /// The first byte of the payload in our stream.
+    /// Stream offset of the first byte of the payload.
     pub offset: u64,
     /// Payload length.
     pub len: u32,
-    /// If `len` is more, the device cuts it into segments with so many bytes of payload each.
+    /// Payload length of each segment, if the device cuts a longer payload.
     pub mss: u16,
     /// True if it was sent before.
     pub is_retransmission: bool,
@@ -351,14 +351,14 @@ pub struct TcpCounters {
     /// Reductions of the window because the peer has echoed a mark. RFC 3168 6.1.2
     pub marks_echoed: u32,
     pub tail_loss_probes: u32,
-    /// RFC 7323 5: an old timestamp.
+    /// Segments with an old timestamp. RFC 7323 5
     pub paws_drops: u32,
-    /// Timestamps were agreed on, and it had none.
+    /// Segments without a timestamp, although timestamps were agreed on.
     pub missing_timestamps: u32,
-    /// Outside of the window.
+    /// Segments outside of the window.
     pub unacceptable: u32,
     pub challenge_acks: u32,
-    /// Beyond [`TcpConfig::challenge_acks_max`].
+    /// Challenges beyond [`TcpConfig::challenge_acks_max`].
     pub challenge_acks_omitted: u32,
 }
 
@@ -429,7 +429,7 @@ impl Connection {
         timestamp_offset: u32,
     ) -> Connection {
         let mut connection = Connection::accept(config, now, syn, cookie, timestamp_offset);
-        // The answer to the SYN has left; it was not remembered when, so it gives no sample.
+        // The answer to the SYN left at an unknown time, so it gives no sample.
         connection.scoreboard.send(now, 1);
         connection.scoreboard.send_again(now, SYN_AT, 1);
         connection.rcv_acked = connection.rcv_nxt;
@@ -524,57 +524,57 @@ impl Connection {
 
     // ---- what the application does: RFC 9293 3.10.2 to 3.10.5
 
-    /// `len` more bytes are to be sent: their bytes are asked for, by offset, when they leave.
+    /// Queues `len` more bytes; they are asked for, by offset, when they leave.
     ///
     /// # Panics
     ///
     /// After [`Connection::finish`].
     pub fn queue(&mut self, len: u64) {
-        assert!(!self.is_fin_queued, "bytes behind the end of the stream");
+        assert!(!self.is_fin_queued, "bytes after the end of the stream");
         self.queue_end += len;
     }
 
-    /// No more is sent than what is queued: the FIN follows it. RFC 9293 3.10.4
+    /// Ends the outgoing stream: a FIN follows the queued bytes. RFC 9293 3.10.4
     pub fn finish(&mut self) {
         if self.is_fin_queued || self.state == TcpState::Closed {
             return;
         }
         if self.state == TcpState::SynSent {
-            // RFC 9293 3.10.4: the peer knows of nothing.
+            // RFC 9293 3.10.4: the peer does not know of the connection.
             self.finish_with(End::Closed);
             return;
         }
         self.is_fin_queued = true;
     }
 
-    /// The application reads no more: what still comes is answered with a RST, since it would be
-    /// lost. RFC 9293 3.6.1, SHLD-3. FIN-WAIT-2 ends at `until`, if it is there already. What is
-    /// still to be sent has the user time-out from `now`, if nothing was missing so far.
+    /// Ends reading: later data is answered with a RST, since it would be lost. RFC 9293 3.6.1,
+    /// SHLD-3. FIN-WAIT-2, if reached already, ends at `until`. If all sent data is acknowledged,
+    /// the user time-out of the remaining data counts from `now`.
     pub fn shut_read(&mut self, now: Instant, until: Instant) {
         self.is_read_shut = true;
         if self.scoreboard.is_empty() && self.persist_at == Instant::NEVER {
-            // Nothing was missing so far. What is still to be sent has its time from now on.
+            // All sent data is acknowledged: the time-out of the rest counts from now.
             self.progress_at = now;
         }
         if self.readable_len() > 0 {
-            // What was received and not read is lost already. RFC 2525 2.17
+            // Received bytes that were not read are lost already. RFC 2525 2.17
             self.abort();
         } else if self.state == TcpState::FinWait2 {
             self.close_at = until;
         }
     }
 
-    /// `len` of the bytes that were readable have been read. An update of the window may be due.
+    /// Consumes `len` readable bytes, which have been read. A window update may become due.
     ///
     /// # Panics
     ///
-    /// If there were not so many.
+    /// If fewer were readable.
     pub fn read(&mut self, len: usize) {
         let readable = self.readable_len();
         assert!(len <= readable, "{len} of {readable} bytes read");
         self.rcv_read += len as u64;
-        // A short segment is the last for now. One ACK more costs less than a probe of the peer's,
-        // which it sends when two are not acknowledged after two round trips. RFC 8985 7.2
+        // A short segment is the last for now. One more ACK costs less than the probe that the peer
+        // sends if two segments are not acknowledged after two round trips. RFC 8985 7.2
         let is_last = self.short_segments > usize::from(self.is_replying) as u8;
         if is_last && len == readable {
             self.is_ack_due = true;
@@ -613,14 +613,14 @@ impl Connection {
         }
     }
 
-    /// After how long without an acknowledgement it ends (R2), once it is open: whole seconds, up
-    /// to 18 hours. Until then the settings' patience for handshakes holds. It counts from the last
-    /// progress; between two probes of a closed window, from now. RFC 9293 3.8.3, MUST-21
+    /// Sets the time without an acknowledgement after which an open connection ends (R2): whole
+    /// seconds, up to 18 hours. Handshakes keep the time-outs of the settings. It counts from the
+    /// last progress; between two probes of a closed window, from now. RFC 9293 3.8.3, MUST-21
     pub fn set_user_timeout(&mut self, config: &TcpConfig, now: Instant, timeout: Duration) {
         self.user_timeout_s = timeout.as_secs().clamp(1, u16::MAX.into()) as u16;
         let is_waiting = self.persist_at != Instant::NEVER;
         if is_waiting && !self.is_read_shut && self.window_probe != WindowProbe::Out {
-            // The peer has answered all that it was asked: patience begins now. MUST-37
+            // The peer has answered every probe: the time-out counts from now. MUST-37
             self.progress_at = now;
         }
         let patience = self.patience(config);
@@ -635,30 +635,30 @@ impl Connection {
         }
     }
 
-    // ---- what the network says besides segments
+    // ---- reports of the network
 
-    /// The path takes packets for segments of `mss` bytes at most: RFC 1191, RFC 8201. `quoted` is
-    /// the sequence number in the packet that was too long; a forger does not know one that is
-    /// under way: RFC 5927 7. Returns whether it was believed.
+    /// Lowers the MSS to `mss`, as the path demands: RFC 1191, RFC 8201. `quoted` is the sequence
+    /// number in the packet that was too long; a forger does not know one in flight: RFC 5927 7.
+    /// Returns true if the report was believed.
     pub fn path_takes(&mut self, quoted: SeqNumber, mss: u16) -> bool {
         if !self.is_under_way(quoted) || mss >= self.snd_mss {
             return false;
         }
         let mss = mss.max(PATH_MSS_MIN);
         if mss >= self.snd_mss {
-            return true; // They were as short before.
+            return true; // Segments were as short before.
         }
         self.snd_mss = mss;
         self.congestion.set_mss(self.mss() as u16);
-        // It was not congestion: what was too long leaves again at once, and cwnd stays.
+        // Not congestion: segments that were too long leave again at once, and cwnd stays.
         self.scoreboard.first_is_lost(u64::MAX - self.scoreboard.start());
         self.is_retransmit_forced = true;
         self.is_repairing = true;
         true
     }
 
-    /// The path is known to take segments of `mss` bytes at most. The connection has just opened:
-    /// nothing is under way.
+    /// Limits the MSS to the known one of the path. The connection has just opened: nothing is in
+    /// flight.
     pub fn limit_mss(&mut self, config: &TcpConfig, mss: u16) {
         let mss = mss.max(PATH_MSS_MIN);
         if mss < self.snd_mss {
@@ -668,9 +668,9 @@ impl Connection {
         }
     }
 
-    /// The network cannot deliver to the peer. RFC 9293 3.9.2.2: the owner is told of an error that
-    /// may pass; one that will not ends a connection that is not yet open, and no other, since
-    /// anything can forge it (RFC 5927 5.2).
+    /// Handles a report that the network cannot deliver to the peer. RFC 9293 3.9.2.2: a soft error
+    /// is reported to the owner; a hard one ends only a connection that is not yet open, since
+    /// anyone can forge it (RFC 5927 5.2).
     pub fn unreachable(&mut self, quoted: SeqNumber, is_hard: bool) -> Happened {
         if !self.is_under_way(quoted) {
             return Happened::NOTHING;
@@ -683,7 +683,7 @@ impl Connection {
         self.meet(Trouble::Unreachable)
     }
 
-    /// Each trouble is told once, until there was progress.
+    /// Reports a trouble once until there is progress.
     fn meet(&mut self, trouble: Trouble) -> Happened {
         if self.trouble.replace(trouble) == Some(trouble) {
             Happened::NOTHING
@@ -697,7 +697,7 @@ impl Connection {
         (self.scoreboard.start()..self.scoreboard.end()).contains(&position)
     }
 
-    // ---- what it tells
+    // ---- queries
 
     /// The state.
     pub fn state(&self) -> TcpState {
@@ -757,17 +757,17 @@ impl Connection {
         self.queue_end.saturating_sub(self.scoreboard.end().max(DATA_AT))
     }
 
-    /// Nothing came out of order, and all that came was read.
+    /// True if no bytes are held, in order or out of it.
     pub fn holds_nothing(&self) -> bool {
         self.reassembly.is_empty() && self.readable_len() == 0
     }
 
-    /// [`Connection::finish`] was called, or it has ended: nothing more can be queued.
+    /// True if [`Connection::finish`] was called or it has ended: nothing can be queued.
     pub fn is_finished(&self) -> bool {
         self.is_fin_queued || self.state == TcpState::Closed
     }
 
-    /// The peer has closed, and all before its FIN has come.
+    /// True if the peer has closed, and all before its FIN has come.
     pub fn is_peer_closed(&self) -> bool {
         self.fin_position().is_some_and(|fin| self.rcv_nxt > fin)
     }
@@ -777,18 +777,18 @@ impl Connection {
         (self.snd.seq(self.scoreboard.end()), self.rcv.seq(self.rcv_nxt))
     }
 
-    /// The peer's last timestamp and our offset, where both agreed on them.
+    /// The peer's last timestamp and the own offset, if the connection uses timestamps.
     pub fn last_timestamps(&self) -> Option<(u32, u32)> {
         let clock = self.timestamps.as_ref()?;
         Some((clock.recent, clock.offset))
     }
 
-    /// Its ports: ours, and the peer's.
+    /// Its ports: local, then the peer's.
     pub fn ports(&self) -> (u16, u16) {
         (self.local_port, self.remote_port)
     }
 
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     pub fn cwnd(&self) -> u64 {
         self.congestion.cwnd()
     }
@@ -823,7 +823,7 @@ impl Connection {
     ///
     /// # Panics
     ///
-    /// If it does not.
+    /// If one of them does not hold.
     #[doc(hidden)]
     pub fn assert_consistent(&self) {
         self.scoreboard.assert_consistent();
@@ -840,16 +840,16 @@ impl Connection {
             assert_eq!(self.deadline(), Instant::NEVER, "a deadline after the end");
             return;
         }
-        // What is not acknowledged, or waits for room, is seen to at some time.
+        // Unacknowledged data, and data that waits for the window, has a deadline.
         let owes = una < nxt || una < self.queue_end || self.is_fin_queued;
         let is_done = self.is_fin_acknowledged();
         let has_timer = self.rto_at.min(self.persist_at) != Instant::NEVER;
-        assert!(!owes || is_done || has_timer, "it waits for ever: {self:?}");
+        assert!(!owes || is_done || has_timer, "the connection waits forever: {self:?}");
     }
 
-    // ---- shared by the rooms
+    // ---- shared by the modules
 
-    /// Payload of a full segment: what the path takes, without the options that every one has.
+    /// Payload of a full segment: the path's MSS less the options that every segment has.
     fn mss(&self) -> u64 {
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         u64::from(self.snd_mss - options)
@@ -867,7 +867,7 @@ impl Connection {
         Rate::of(cwnd, srtt, self.congestion.is_slow_start())
     }
 
-    /// All that we will ever send is acknowledged, the FIN as well.
+    /// True if all data ever to be sent is acknowledged, the FIN included.
     fn is_fin_acknowledged(&self) -> bool {
         self.is_fin_queued && self.scoreboard.start() > self.queue_end
     }

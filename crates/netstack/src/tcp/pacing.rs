@@ -22,7 +22,7 @@ const BURST_LEN: u64 = 10 * 1460;
 const SRTT_MIN: Duration = Duration::from_millis(5);
 const TICK: Duration = Duration::from_millis(1);
 
-/// `bytes` in `time`.
+/// Rate: `bytes` in `time`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     bytes: u64,
@@ -30,7 +30,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// For a window and a round trip; `None` if segments leave as they may.
+    /// Rate for a window and a round trip; `None` if segments leave without pacing.
     pub fn of(cwnd: u64, srtt: Option<Duration>, is_slow_start: bool) -> Option<Rate> {
         let srtt = srtt.filter(|&srtt| srtt >= SRTT_MIN)?;
         let tenths = if is_slow_start { 20 } else { 12 };
@@ -42,15 +42,15 @@ impl Rate {
         Duration::from_nanos(len.saturating_mul(self.nanos) / self.bytes.max(1))
     }
 
-    /// Bytes for each timer: two segments at least, or each segment would need a timer.
+    /// Bytes for each timer: at least two segments, so that not every segment needs one.
     pub fn quantum(self, mss: u64) -> u64 {
         let tick = TICK.as_nanos() as u64;
         (self.bytes.saturating_mul(tick) / self.nanos / mss).max(2) * mss
     }
 
-    /// Until when new data waits, `at` being when what was sent would have left.
+    /// Time until which new data waits; `at` is when the sent data would have left at this rate.
     pub fn waits_until(self, at: Instant) -> Instant {
-        // A timer is late by up to a tick, and must not cost what could have left meanwhile.
+        // A timer may be late by a tick, which must not cost rate.
         let allowance = self.time_of(BURST_LEN).max(TICK).as_nanos() as u64;
         Instant::from_nanos(at.as_nanos().saturating_sub(allowance))
     }
@@ -86,8 +86,8 @@ mod tests {
         assert!(Rate::of(14_600, None, true).is_none());
     }
 
-    /// Seen: above 117 Mbit/s a connection had half of its rate. Cause: what may be sent ahead was
-    /// less than a tick there, so what a timer was late by was lost. Cure: a tick at least.
+    /// Seen: above 117 Mbit/s a connection had half of its rate. Cause: the allowance was less than
+    /// a tick there, so the lateness of timers was lost. Cure: a tick at least.
     #[test]
     fn late_timers_cost_no_rate() {
         const WINDOW: u64 = 2_000_000;

@@ -16,7 +16,7 @@ use super::position::Numbering;
 /// The limit of ranges. Segments that belong to a known range, or to the first hole, always fit.
 pub const RANGES_MAX: usize = 32;
 
-/// Takes no memory until something comes out of order.
+/// Ranges out of order; no memory until there are some.
 #[derive(Clone, Debug, Default)]
 pub struct Reassembly {
     ranges: Vec<Stamped>,
@@ -50,7 +50,7 @@ impl Reassembly {
     /// Remembers `start..end`, which lies behind rcv_nxt.
     pub fn insert(&mut self, start: u64, end: u64) -> Inserted {
         debug_assert!(start < end, "{start} to {end}");
-        // Those that overlap or touch become one with it.
+        // Ranges that overlap or touch are merged.
         let first = self.ranges.partition_point(|range| range.end < start);
         let after = self.ranges.partition_point(|range| range.start <= end);
         let touched = &self.ranges[first..after];
@@ -73,8 +73,7 @@ impl Reassembly {
         Inserted::New
     }
 
-    /// All before `rcv_nxt` has come. Returns the position to which it is whole with what was
-    /// waiting.
+    /// Advances to `rcv_nxt`. Returns the end of the data in order, stored ranges included.
     pub fn advance(&mut self, rcv_nxt: u64) -> u64 {
         let mut to = rcv_nxt;
         let mut count = 0;

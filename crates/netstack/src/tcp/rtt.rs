@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// For how long the smallest round-trip time is believed. A route may have changed since.
+/// Validity of the smallest round-trip time. A route may have changed since.
 const MIN_RTT_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// Least contribution of the variation: the tick of the timers. Without it the time-out of a
@@ -33,16 +33,16 @@ pub struct RoundTrip {
 /// The limits of the time-out.
 #[derive(Clone, Copy, Debug)]
 pub struct RtoLimits {
-    /// Before the first sample. RFC 6298 2.1: one second.
+    /// Time-out before the first sample. RFC 6298 2.1: one second.
     pub initial: Duration,
-    /// RFC 6298 2.4 says one second; 200 ms is what is in use.
+    /// RFC 6298 2.4 has one second; common stacks use 200 ms.
     pub min: Duration,
     /// RFC 6298 2.5: at least 60 seconds.
     pub max: Duration,
 }
 
 impl RoundTrip {
-    /// Knows nothing yet.
+    /// An estimator without samples.
     pub fn new(limits: &RtoLimits) -> RoundTrip {
         RoundTrip {
             srtt: 0,
@@ -84,7 +84,7 @@ impl RoundTrip {
         Duration::from_nanos(self.base.saturating_mul(factor)).min(limits.max)
     }
 
-    /// RFC 6298 5.5
+    /// Doubles the time-out. RFC 6298 5.5
     pub fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
     }
@@ -94,13 +94,13 @@ impl RoundTrip {
         self.backoff
     }
 
-    /// Acknowledgements come again, though without a sample.
+    /// Ends the backing off without a sample: acknowledgements arrive again.
     pub fn end_back_off(&mut self) {
         self.backoff = 0;
     }
 
-    /// A handshake in which the SYN was lost gives no sample; the data's time-out begins at three
-    /// seconds. RFC 6298 5.7
+    /// Sets the data's time-out to three seconds: a handshake with a lost SYN gives no sample. RFC
+    /// 6298 5.7
     pub fn restart_after_lost_syn(&mut self) {
         self.base = nanos(Duration::from_secs(3));
         self.backoff = 0;
@@ -116,13 +116,13 @@ impl RoundTrip {
         Duration::from_nanos(self.rttvar)
     }
 
-    /// The smallest of the last minutes; zero before the first sample.
+    /// Smallest round-trip time of the last minutes; zero before the first sample.
     pub fn min_rtt(&self) -> Duration {
         Duration::from_nanos(self.min_rtt)
     }
 }
 
-/// The longest that is told apart: hours, so that sums stay far from their ends.
+/// Converts to nanoseconds, limited to hours, so that sums stay far from overflow.
 fn nanos(duration: Duration) -> u64 {
     const MAX: Duration = Duration::from_secs(1 << 16);
     duration.min(MAX).as_nanos() as u64

@@ -71,7 +71,7 @@ pub struct Arrival {
     /// The oldest time at which a piece left that came through at its first try, and is now
     /// acknowledged in order.
     pub first_sent_at: Option<Instant>,
-    /// A retransmitted piece is among what was acknowledged in order.
+    /// A retransmitted piece is among those acknowledged in order.
     pub has_retransmitted: bool,
 }
 
@@ -121,7 +121,7 @@ impl Scoreboard {
     pub fn new(start: u64) -> Scoreboard {
         Scoreboard {
             start,
-            // One that is idle has had its SYN there, and no other.
+            // An idle connection has only had its SYN in it.
             pieces: VecDeque::with_capacity(2),
             sacked_len: 0,
             lost_len: 0,
@@ -203,7 +203,7 @@ impl Scoreboard {
         let mut start = self.start;
         for (at, piece) in self.pieces.iter().enumerate() {
             if piece.fate == Fate::Lost {
-                // Those behind it that are lost as well leave with it.
+                // Lost pieces directly behind it leave with it.
                 let behind = self.pieces.range(at + 1..);
                 let lost = behind.take_while(|piece| piece.fate == Fate::Lost);
                 let end = lost.last().map_or(piece.end, |piece| piece.end);
@@ -242,8 +242,7 @@ impl Scoreboard {
         }
     }
 
-    /// The retransmission at `position` and one just before it become one piece, with the later
-    /// time.
+    /// Joins the retransmission at `position` with one just before it, with the later time.
     fn join_retransmission(&mut self, position: u64) {
         let is_again = |piece: &Piece| piece.fate == Fate::Out && piece.is_retransmitted;
         let at = self.pieces.partition_point(|piece| piece.end <= position);
@@ -252,7 +251,7 @@ impl Scoreboard {
         }
     }
 
-    /// The peer has all before `to`.
+    /// Removes all before `to`, which the peer has acknowledged.
     pub fn acknowledge(
         &mut self,
         now: Instant,
@@ -292,8 +291,8 @@ impl Scoreboard {
         arrival
     }
 
-    /// The peer has `left..right`, out of order. Returns the bytes that it was not known to have;
-    /// none if the block lies outside of the flight or the limit of pieces is met.
+    /// Marks `left..right` as arrived out of order. Returns the number of bytes not reported
+    /// before; none if the block lies outside of the flight or the limit of pieces is met.
     pub fn sack(
         &mut self,
         now: Instant,
@@ -334,7 +333,7 @@ impl Scoreboard {
         }
     }
 
-    /// Recovery is over. RFC 8985 6.2.4
+    /// Ends recovery. RFC 8985 6.2.4
     pub fn end_recovery(&mut self) {
         self.rack.reo_wnd_persist = self.rack.reo_wnd_persist.saturating_sub(1);
         if self.rack.reo_wnd_persist == 0 {
@@ -342,8 +341,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks what has been overtaken for too long as lost. Returns the time after which something
-    /// more will be, if nothing comes. RFC 8985 6.2 step 5
+    /// Marks pieces overtaken for too long as lost. Returns the time after which more will be, if
+    /// nothing arrives. RFC 8985 6.2 step 5
     pub fn detect_losses(&mut self, about: &Detection) -> Option<Duration> {
         if self.rack.end == 0 {
             return None; // Nothing has arrived yet.
@@ -365,7 +364,7 @@ impl Scoreboard {
         wait
     }
 
-    /// RFC 8985 6.2 step 4
+    /// Reordering window. RFC 8985 6.2 step 4
     fn reo_wnd(&self, about: &Detection) -> Duration {
         let overtaken_by = self.sacked_len;
         if !self.rack.is_reordering_seen
@@ -392,8 +391,8 @@ impl Scoreboard {
         self.count_lost();
     }
 
-    /// The first `len` bytes are lost: what three duplicate acknowledgements say of a peer without
-    /// SACK, or an acknowledgement in recovery that is partial. RFC 6582 3.2
+    /// Marks the first `len` bytes as lost, after three duplicate acknowledgements of a peer
+    /// without SACK, or after a partial acknowledgement in recovery. RFC 6582 3.2
     pub fn first_is_lost(&mut self, len: u64) {
         let end = (self.start + len).min(self.end());
         self.change(self.start, end, |piece, len, sums| {
@@ -404,8 +403,8 @@ impl Scoreboard {
         });
     }
 
-    /// The peer has said that it has the first bytes, and does not acknowledge them: it has thrown
-    /// them away. RFC 2018 8
+    /// True if the peer has reported the first bytes but does not acknowledge them: it has dropped
+    /// them. RFC 2018 8
     pub fn is_reneged(&self) -> bool {
         let first = self.pieces.front();
         first.is_some_and(|piece| piece.fate == Fate::Sacked)
@@ -438,7 +437,7 @@ impl Scoreboard {
         self.sacked_len = 0;
     }
 
-    /// The sums are those of the pieces, and these are in order.
+    /// Asserts that the sums are those of the pieces, and that these are in order.
     pub(crate) fn assert_consistent(&self) {
         let (mut start, mut sacked_len, mut lost_len) = (self.start, 0, 0);
         for piece in &self.pieces {
@@ -487,7 +486,7 @@ impl Scoreboard {
         self.join(first.saturating_sub(1), last + 1);
     }
 
-    /// The index of the piece that begins at `position`: one is split if none does.
+    /// Index of the piece that begins at `position`, which is split off if needed.
     fn split(&mut self, position: u64) -> usize {
         let at = self.pieces.partition_point(|piece| piece.end <= position);
         if at == self.pieces.len() || self.start_of(at) >= position {
@@ -499,7 +498,7 @@ impl Scoreboard {
         at + 1
     }
 
-    /// Neighbours in `first..last` that have become alike are one piece.
+    /// Joins neighbours in `first..last` that have become alike.
     fn join(&mut self, first: usize, last: usize) {
         let mut at = last.min(self.pieces.len());
         while at > first + 1 {
@@ -520,20 +519,20 @@ struct Sums {
     lost_len: u64,
 }
 
-/// The peer's echo of our clock, which tells the arrival of a retransmission from that of the first
-/// try. RFC 8985 6.2 step 2
+/// The peer's timestamp echo, which tells the arrival of a retransmission from that of the first
+/// transmission. RFC 8985 6.2 step 2
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Echoed {
-    /// TSecr, as the time of ours that it stands for; rounded down to milliseconds.
+    /// TSecr as a time, rounded down to milliseconds.
     pub sent_at: Option<Instant>,
 }
 
 impl Rack {
-    /// RFC 8985 6.2 step 2
+    /// Takes the piece of an arrival. RFC 8985 6.2 step 2
     fn update(&mut self, now: Instant, piece: &Piece, end: u64, min_rtt: Duration, echo: Echoed) {
         let rtt = now.since(piece.sent_at);
         if piece.is_retransmitted {
-            // It may be the first try that has arrived, after all.
+            // The first transmission may have arrived after all.
             let sent_at = Instant::from_nanos(piece.sent_at.as_millis() * 1_000_000);
             if echo.sent_at.is_some_and(|echoed| echoed < sent_at) || rtt < min_rtt {
                 return;
@@ -545,7 +544,7 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 6.2 step 3
+    /// Detects reordering. RFC 8985 6.2 step 3
     fn see(&mut self, end: u64, is_retransmitted: bool) {
         if end > self.fack {
             self.fack = end;
@@ -604,10 +603,10 @@ mod tests {
         board.acknowledge(now, START + to, Duration::ZERO, Echoed::default())
     }
 
-    /// Seen: a peer acknowledged what had not come, until much was under way; let the time-out
-    /// come; and then acknowledged segment by segment. Cause: each retransmission was a piece of
-    /// its own, without a limit, and all of them were looked at for every acknowledgement. Cure:
-    /// at the limit a retransmission joins the one before it.
+    /// Seen: a peer acknowledged data that it had not received, until much was in flight; waited
+    /// for the time-out; and then acknowledged segment by segment. Cause: each retransmission was a
+    /// piece of its own, without a limit, and every acknowledgement scanned all of them. Cure: at
+    /// the limit a retransmission joins the one before it.
     #[test]
     fn single_retransmissions_keep_the_piece_limit() {
         let mut board = Scoreboard::new(START);
@@ -633,7 +632,7 @@ mod tests {
         assert_eq!(sack(&mut board, at(40), 2000, 3000), 1000);
         assert_eq!((board.pieces.len(), board.pipe()), (4, 10_000));
         let arrival = acknowledge(&mut board, at(41), 10_000);
-        assert_eq!(arrival.delivered, 9000, "what was SACKed is not delivered twice");
+        assert_eq!(arrival.delivered, 9000, "SACKed bytes are delivered once");
         assert_eq!(arrival.first_sent_at, Some(at(0)));
         assert_eq!((board.pieces.len(), board.pipe()), (1, 1000));
     }
@@ -647,7 +646,7 @@ mod tests {
         assert_eq!(board.lost_len(), 0);
         sack(&mut board, at(40), 3000, 4000);
         assert_eq!(board.detect_losses(&about(at(40))), None);
-        assert_eq!(board.next_lost(9000), Some((START, 1000)), "what is behind waits");
+        assert_eq!(board.next_lost(9000), Some((START, 1000)), "the bytes behind are not lost yet");
     }
 
     #[test]

@@ -22,9 +22,9 @@ use crate::wire::tcp::SeqNumber;
 /// A connection's name: both ends' addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FourTuple {
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// Our port.
+    /// Local port.
     pub local_port: u16,
     /// The peer's address.
     pub remote: IpAddr,
@@ -41,10 +41,10 @@ pub struct Secret {
 /// MSS values that a cookie can hold, in place of that of the peer's SYN.
 const COOKIE_MSS: [u16; 8] = [536, 1024, 1220, 1300, 1400, 1440, 1460, 8940];
 
-/// The time in a cookie counts these.
+/// Unit of the time in a cookie.
 const COOKIE_PERIOD: Duration = Duration::from_secs(64);
 
-/// A cookie is believed for so many periods.
+/// Number of periods for which a cookie is accepted.
 const COOKIE_PERIODS_MAX: u64 = 2;
 
 const COOKIE_HASH_BITS: u32 = 24;
@@ -106,7 +106,7 @@ enum Use {
 }
 
 impl Secret {
-    /// With the bytes of a random source.
+    /// A secret from 16 random bytes.
     pub fn new(key: [u8; 16]) -> Secret {
         Secret { key }
     }
@@ -118,8 +118,8 @@ impl Secret {
         SeqNumber(self.hash(Use::Isn, tuple, 0) as u32) + clock
     }
 
-    /// By how much the clock in our timestamps is ahead, for the peer not to learn our uptime and
-    /// for connections of the same four to go on counting. RFC 7323 7.1
+    /// Offset of the timestamp clock: it hides the uptime from the peer, and connections of the
+    /// same four-tuple continue to count. RFC 7323 7.1
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         self.hash(Use::Timestamp, tuple, 0) as u32
     }
@@ -130,10 +130,10 @@ impl Secret {
         self.hash(Use::Port, &tuple, 0) as u32
     }
 
-    /// For tables: a peer that chooses its ports cannot choose where it stands in them.
+    /// Hash for tables: a peer that chooses its ports cannot choose its bucket.
     pub fn table_hash(&self, tuple: &FourTuple) -> u64 {
         let (bytes, len) = bytes_of(Use::Table, tuple, 0);
-        // It is never shown, so fewer rounds do.
+        // The hash is never sent, so fewer rounds suffice.
         SipHasher13::new_with_key(&self.key).hash(&bytes[..len])
     }
 
@@ -151,7 +151,7 @@ impl Secret {
         top << COOKIE_HASH_BITS | hash
     }
 
-    /// The MSS of the SYN that a cookie stands for, if it is one of ours and not too old.
+    /// MSS of the SYN that a cookie stands for, if the cookie is genuine and not too old.
     pub fn cookie_mss(
         &self,
         now: Instant,

@@ -58,8 +58,8 @@ impl Default for SlowStart {
 }
 
 impl SlowStart {
-    /// An acknowledgement of all before `una`, and what it says of the round trip. Whether slow
-    /// start is over.
+    /// Takes an acknowledgement of all before `una` with its round trip; returns true if slow start
+    /// is over.
     pub fn on_ack(
         &mut self,
         una: u64,
@@ -106,7 +106,7 @@ impl SlowStart {
         }
     }
 
-    /// By how much the window grows for `acked` bytes.
+    /// Growth of the window for `acked` bytes.
     pub fn growth(&self, acked: u64) -> u64 {
         match self.rounds_left {
             0 => acked,

@@ -9,17 +9,17 @@ pub enum TcpState {
     SynReceived,
     /// Data goes both ways.
     Established,
-    /// We have closed; the peer has neither acknowledged that nor closed.
+    /// This end has closed; the peer has neither acknowledged that nor closed.
     FinWait1,
-    /// The peer has acknowledged our FIN, and has not closed.
+    /// The peer has acknowledged the FIN, and has not closed.
     FinWait2,
-    /// The peer has closed; we have not.
+    /// The peer has closed; this end has not.
     CloseWait,
-    /// Both have closed; our FIN is not acknowledged.
+    /// Both have closed; the own FIN is not acknowledged.
     Closing,
-    /// The peer closed first, then we; our FIN is not acknowledged.
+    /// The peer closed first, then this end; the own FIN is not acknowledged.
     LastAck,
-    /// Both have closed, and we first: late segments are still answered.
+    /// Both have closed, this end first: late segments are still answered.
     TimeWait,
     /// There is no connection any more: see [`End`].
     Closed,
@@ -36,7 +36,7 @@ impl TcpState {
         matches!(self, TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2)
     }
 
-    /// True if we may still be sending data, or a FIN that is not acknowledged.
+    /// True if this end may still be sending data, or a FIN that is not acknowledged.
     pub const fn is_sending(self) -> bool {
         matches!(
             self,
@@ -56,12 +56,12 @@ pub enum End {
     Closed,
     /// The peer sent a RST.
     Reset,
-    /// The peer answered our SYN with a RST.
+    /// The peer answered the SYN with a RST.
     Refused,
     /// The peer acknowledged nothing for too long. RFC 9293 3.8.3
     TimedOut,
-    /// We gave it up.
+    /// This end aborted the connection.
     Aborted,
-    /// The network said that there is no way to the peer. RFC 9293 3.9.2.2
+    /// The network reported that the peer cannot be reached. RFC 9293 3.9.2.2
     Unreachable,
 }

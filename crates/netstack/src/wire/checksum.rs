@@ -168,7 +168,7 @@ fn sum_of_blocks(bytes: &[u8]) -> (u64, &[u8]) {
     (lanes.into_iter().map(halves).sum(), rest)
 }
 
-/// The one's-complement sum of two words: what is carried out comes in again. RFC 1071 2 (C)
+/// The one's-complement sum of two words: the carry is added to it. RFC 1071 2 (C)
 const fn with_carry(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
     sum.wrapping_add(carry as u64)

@@ -22,7 +22,7 @@ impl EthernetAddress {
     /// All hosts of the link.
     pub const BROADCAST: EthernetAddress = EthernetAddress([0xff; 6]);
 
-    /// None: what an ARP request has for the address that it asks for.
+    /// No address: the target of an ARP request has it.
     pub const ZERO: EthernetAddress = EthernetAddress([0; 6]);
 
     /// True for the address of one host: neither a group's nor zero.
@@ -60,9 +60,9 @@ impl EtherType {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// To whom.
+    /// Destination.
     pub dst: EthernetAddress,
-    /// From whom.
+    /// Source.
     pub src: EthernetAddress,
     /// Type of the payload.
     pub ethertype: EtherType,

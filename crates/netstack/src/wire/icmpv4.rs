@@ -51,11 +51,11 @@ pub enum Icmpv4Message<'a> {
     EchoRequest(IcmpEcho<'a>),
     /// Yes.
     EchoReply(IcmpEcho<'a>),
-    /// A packet was dropped because there is no way to where it went.
+    /// A packet was dropped because its destination cannot be reached.
     Unreachable {
         /// Reason.
         code: u8,
-        /// With [`FRAGMENTATION_NEEDED`]: what would have fitted; 0 from very old routers.
+        /// With [`FRAGMENTATION_NEEDED`]: MTU that the packet exceeds; 0 from very old routers.
         mtu: u16,
         /// The beginning of the packet.
         quoted: &'a [u8],
@@ -67,7 +67,7 @@ pub enum Icmpv4Message<'a> {
         /// The beginning of the packet.
         quoted: &'a [u8],
     },
-    /// A packet was dropped because of what stands in its header.
+    /// A packet was dropped because of an invalid header field.
     ParameterProblem {
         /// Reason.
         code: u8,
@@ -90,7 +90,7 @@ pub enum Icmpv4Message<'a> {
 }
 
 impl<'a> Icmpv4Message<'a> {
-    /// Reads what an IPv4 packet carries.
+    /// Parses the payload of an IPv4 packet.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub const UNKNOWN_NEXT_HEADER: u8 = 1;
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6Message<'a> {
-    /// A packet was dropped because there is no way to where it went.
+    /// A packet was dropped because its destination cannot be reached.
     Unreachable {
         /// Reason.
         code: u8,
@@ -53,7 +53,7 @@ pub enum Icmpv6Message<'a> {
         /// The beginning of the packet.
         quoted: &'a [u8],
     },
-    /// A packet was dropped because of what stands in its headers.
+    /// A packet was dropped because of an invalid header field.
     ParameterProblem {
         /// Reason.
         code: u8,
@@ -82,11 +82,11 @@ pub enum Icmpv6Message<'a> {
 }
 
 impl<'a> Icmpv6Message<'a> {
-    /// Reads what an IPv6 packet carries.
+    /// Parses the payload of an IPv6 packet.
     ///
     /// # Errors
     ///
-    /// [`Malformed`], in each of its ways.
+    /// [`Malformed`] of any kind.
     pub fn parse(
         src: Ipv6Addr,
         dst: Ipv6Addr,

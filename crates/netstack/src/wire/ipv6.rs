@@ -44,7 +44,7 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// The header and what it says it carries: padding is left out.
+    /// Parses a packet into header and payload, without padding.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Ipv6Header {
     ///
     /// If `room` is shorter, or the payload longer than [`PAYLOAD_LEN_MAX`].
     pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
-        let payload_len = u16::try_from(payload_len).expect("a payload that fits into a packet");
+        let payload_len = u16::try_from(payload_len).expect("the payload fits into a packet");
         let class = u32::from(self.dscp << 2 | self.ecn.bits());
         put32(room, 0, 6 << 28 | class << 20 | (self.flow_label & FLOW_LABEL_MAX));
         put16(room, 4, payload_len);
@@ -114,7 +114,7 @@ pub struct UpperLayer<'a> {
     pub said_at: usize,
 }
 
-/// Reason why a packet's extension headers end its way. RFC 8200 4
+/// Reason to drop a packet because of its extension headers. RFC 8200 4
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtensionError {
     /// The packet is dropped silently.
@@ -127,7 +127,7 @@ pub enum ExtensionError {
         code: u8,
         /// Offset in the packet.
         pointer: u32,
-        /// Also if the packet was sent to a group.
+        /// True if the sender is told even if the packet was sent to a group.
         even_of_group: bool,
     },
 }
@@ -142,7 +142,7 @@ impl From<Malformed> for ExtensionError {
 /// chains only cost time. RFC 8504 5.3
 pub const EXTENSIONS_MAX: usize = 8;
 
-/// And how many options in all, padding included. RFC 8504 5.3
+/// Limit on their options in all, padding included. RFC 8504 5.3
 pub const EXTENSION_OPTIONS_MAX: usize = 64;
 
 const HOP_BY_HOP: Protocol = Protocol::HOP_BY_HOP;
@@ -168,7 +168,7 @@ pub fn upper_layer(
 ) -> Result<UpperLayer<'_>, ExtensionError> {
     let mut here =
         UpperLayer { protocol: next_header, payload, is_fragment: false, said_at: NEXT_HEADER_AT };
-    // Nearly all packets.
+    // The usual case.
     if matches!(next_header, Protocol::TCP | Protocol::ICMPV6) {
         return Ok(here);
     }
@@ -200,7 +200,7 @@ pub fn upper_layer(
         here.protocol = Protocol(header[0]);
         here.said_at = at;
         here.payload = rest;
-        // What follows in a fragment is read when the packet has been put together.
+        // The rest of a fragment is read when the packet has been reassembled.
         if here.is_fragment {
             return Ok(here);
         }
@@ -212,8 +212,8 @@ const fn problem(code: u8, pointer: usize) -> ExtensionError {
     ExtensionError::ParameterProblem { code, pointer: pointer as u32, even_of_group: false }
 }
 
-/// The options of a header that begins at `at` in the packet: none is known but padding, so what
-/// each says is to be done with unknown ones is done. RFC 8200 4.2
+/// Checks the options of a header at offset `at` of the packet. Only padding is known, so each
+/// other option is treated as its type demands of unknown ones. RFC 8200 4.2
 fn check_options(header: &[u8], at: usize, left: &mut usize) -> Result<(), ExtensionError> {
     const PAD_1: u8 = 0;
     const PAD_N: u8 = 1;

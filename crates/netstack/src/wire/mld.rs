@@ -1,5 +1,5 @@
-//! Which groups a host listens to: multicast listener discovery, as a listener needs it. RFC 3810 5
-//! for version 2, RFC 2710 3 for version 1.
+//! Multicast listener discovery, as a listener needs it: the groups to which a host listens. RFC
+//! 3810 5 for version 2, RFC 2710 3 for version 1.
 //!
 //! ```text
 //!   behind ICMPv6's type, code and checksum:
@@ -86,11 +86,11 @@ fn delay_ms_of(code: u16) -> u64 {
 /// "I listen."
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MldReport<'a> {
-    /// To that group: an answer to a query of version 1.
+    /// Listens to that group: an answer to a query of version 1.
     V1(Ipv6Addr),
-    /// To these, an answer to a query of version 2; [`REPORT_GROUPS_MAX`] at most.
+    /// Listens to these groups: an answer to a query of version 2; [`REPORT_GROUPS_MAX`] at most.
     Listens(&'a [Ipv6Addr]),
-    /// To these, from now on.
+    /// Listens to these groups from now on.
     BeginsToListen(&'a [Ipv6Addr]),
 }
 

@@ -47,7 +47,7 @@ pub enum NdpMessage {
     },
     /// "I have the target."
     NeighborAdvertisement {
-        /// The address that is told of.
+        /// The advertised address.
         target: Ipv6Addr,
         /// Ethernet address.
         link: Option<EthernetAddress>,
@@ -63,13 +63,13 @@ pub enum NdpMessage {
 /// Router advertisement. RFC 4861 4.2
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterAdvertisement {
-    /// For packets that hosts send; 0 if it does not say.
+    /// Hop limit for packets that hosts send; 0 if unspecified.
     pub hop_limit: u8,
-    /// For how long it is a default router; zero if it is none.
+    /// Time for which it is a default router; zero if it is none.
     pub lifetime: Duration,
-    /// For how long a neighbour counts as reachable; zero if it does not say.
+    /// Time for which a neighbour counts as reachable; zero if unspecified.
     pub reachable: Duration,
-    /// The time between two solicitations; zero if it does not say.
+    /// Time between two solicitations; zero if unspecified.
     pub retransmit: Duration,
     /// Its address on the link.
     pub source: Option<EthernetAddress>,
@@ -80,11 +80,11 @@ pub struct RouterAdvertisement {
 }
 
 impl RouterAdvertisement {
-    /// More are left out.
+    /// Limit on prefixes; further ones are left out.
     pub const PREFIXES_MAX: usize = 4;
 }
 
-/// A prefix that a router tells of. RFC 4861 4.6.2
+/// A prefix that a router advertises. RFC 4861 4.6.2
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixInformation {
     /// Its address.
@@ -95,9 +95,9 @@ pub struct PrefixInformation {
     pub is_on_link: bool,
     /// Hosts may make themselves addresses of it. RFC 4862
     pub is_autonomous: bool,
-    /// For how long this is true; [`u32::MAX`] seconds for ever.
+    /// Validity in seconds; [`u32::MAX`] forever.
     pub valid_s: u32,
-    /// For how long such addresses are preferred.
+    /// Time for which such addresses are preferred, in seconds.
     pub preferred_s: u32,
 }
 
@@ -248,7 +248,7 @@ struct NdpOptions {
 }
 
 impl NdpOptions {
-    /// An option of length zero makes the message malformed; one that is not known is passed over.
+    /// Reads the options. One of length zero makes the message malformed; unknown ones are skipped.
     /// RFC 4861 4.6, 6.1.1
     fn parse(bytes: &[u8]) -> Result<NdpOptions, Malformed> {
         let mut options = NdpOptions::default();
@@ -273,7 +273,7 @@ impl NdpOptions {
             (OPTION_SOURCE, 8) => self.source = Some(EthernetAddress(array(option, 2))),
             (OPTION_TARGET, 8) => self.target = Some(EthernetAddress(array(option, 2))),
             (OPTION_MTU, 8) => self.mtu = Some(be32(option, 4)),
-            // RFC 4861 4.6.2: a length of more than 128 bits cannot be.
+            // RFC 4861 4.6.2: a length of more than 128 bits is invalid.
             (OPTION_PREFIX, 32) if option[2] <= 128 => {
                 let free = self.prefixes.iter_mut().find(|place| place.is_none());
                 if let Some(place) = free {

@@ -1,7 +1,7 @@
 //! The segment that an ICMP error is about: the error quotes the beginning of the packet that was
 //! dropped. RFC 792, RFC 4443 2.4 (c)
 //!
-//! Only what the checks of RFC 5927 4 need is read: addresses, ports and the sequence number, which
+//! Only the fields for the checks of RFC 5927 4 are read: addresses, ports, sequence number. They
 //! lie in the 8 bytes behind the IP header that every router quotes. Anyone can send such an error,
 //! so none of it is true before the connection has found the sequence number in its window.
 
@@ -15,9 +15,9 @@ use super::{Malformed, Protocol, be16, be32, split};
 /// A segment that this host is said to have sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotedSegment {
-    /// From.
+    /// Source.
     pub src: SocketAddr,
-    /// To.
+    /// Destination.
     pub dst: SocketAddr,
     /// Its sequence number.
     pub seq: SeqNumber,
@@ -33,7 +33,7 @@ impl QuotedSegment {
     /// [`Malformed::Truncated`] if it is too little; [`Malformed::Header`] if it is no TCP segment.
     pub fn parse_v4(bytes: &[u8]) -> Result<QuotedSegment, Malformed> {
         let (header, header_len) = Ipv4Header::parse_quoted(bytes)?;
-        // Ports stand in a packet's first fragment.
+        // Only a packet's first fragment has ports.
         if header.protocol != Protocol::TCP || header.fragment_offset != 0 {
             return Err(Malformed::Header);
         }
@@ -51,7 +51,7 @@ impl QuotedSegment {
     ///
     /// # Errors
     ///
-    /// As [`QuotedSegment::parse_v4`].
+    /// Like [`QuotedSegment::parse_v4`].
     pub fn parse_v6(bytes: &[u8]) -> Result<QuotedSegment, Malformed> {
         let (header, rest) = Ipv6Header::parse_quoted(bytes)?;
         if header.next_header != Protocol::TCP {

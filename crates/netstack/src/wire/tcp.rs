@@ -97,7 +97,7 @@ impl Sub for SeqNumber {
     }
 }
 
-/// The control bits, all but ACK: that one is said by [`Segment::ack`].
+/// The control bits without ACK, which [`Segment::ack`] stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
@@ -185,7 +185,7 @@ impl SackBlocks {
         true
     }
 
-    /// The blocks, in the order in which they stand in the option.
+    /// The blocks, in their order in the option.
     pub fn as_slice(&self) -> &[SackBlock] {
         &self.blocks[..usize::from(self.count)]
     }
@@ -202,16 +202,16 @@ pub struct TcpOptions {
     /// The largest segment that the sender takes, in bytes of payload and options.
     /// RFC 9293 3.7.1
     pub mss: Option<u16>,
-    /// By how much the sender's windows are shifted; at most [`WINDOW_SCALE_MAX`]. RFC 7323 2.2
+    /// Shift of the sender's windows; at most [`WINDOW_SCALE_MAX`]. RFC 7323 2.2
     pub window_scale: Option<u8>,
     /// The sender understands SACK blocks. RFC 2018 2
     pub sack_permitted: bool,
     /// RFC 2018 3; the first may be a duplicate, RFC 2883 4.
     pub sacks: SackBlocks,
-    /// The sender's clock, and what it last saw of ours: `(TSval, TSecr)`. RFC 7323 3.2
+    /// The sender's clock, and its echo of the receiver's: `(TSval, TSecr)`. RFC 7323 3.2
     pub timestamps: Option<(u32, u32)>,
-    /// An option had a length that cannot be, so those behind it are not known. Not emitted.
-    /// RFC 9293 3.1, MUST-7, suggests to reset the connection.
+    /// An option had an invalid length, so those behind it are unknown. Not emitted. RFC 9293 3.1,
+    /// MUST-7, suggests to reset the connection.
     pub has_illegal_length: bool,
 }
 
@@ -223,8 +223,8 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// The options of nearly every segment after the SYN: two bytes of nothing, then timestamps, so
-/// that these are aligned. RFC 7323 appendix A
+/// The options of nearly every segment after the SYN: two NOPs, then timestamps, which are aligned
+/// by that. RFC 7323 appendix A
 const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 
@@ -267,8 +267,8 @@ impl TcpOptions {
         options
     }
 
-    /// One option. What is not known, or is not as long as it must be, is passed over: RFC 9293
-    /// 3.1, MUST-6.
+    /// Reads one option. Unknown ones, and those of a wrong length, are skipped: RFC 9293 3.1,
+    /// MUST-6.
     fn take(&mut self, kind: u8, value: &[u8], is_syn: bool) {
         match (kind, value.len()) {
             (MSS, 2) if is_syn => self.mss = Some(be16(value, 0)),
@@ -458,8 +458,8 @@ pub fn write_checksum(header: &mut [u8], pseudo_header: Sum, payload: Sum) {
     put16(header, CHECKSUM_AT, sum.checksum());
 }
 
-/// Puts there what a device wants that makes the checksum itself: the sum of the pseudo header
-/// alone, not complemented.
+/// Writes the sum of the pseudo header alone, not complemented, for a device that completes the
+/// checksum.
 pub fn write_partial_checksum(header: &mut [u8], pseudo_header: Sum) {
     put16(header, CHECKSUM_AT, pseudo_header.folded());
 }

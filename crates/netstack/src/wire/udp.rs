@@ -1,4 +1,4 @@
-//! UDP's header, so that a datagram can be told that nothing listens. RFC 768
+//! UDP's header, needed to reject datagrams: nothing listens here. RFC 768
 //!
 //! ```text
 //!   | source port 2 | destination port 2 | length 2 | checksum 2 | payload
@@ -21,7 +21,7 @@ pub struct UdpHeader {
 }
 
 impl UdpHeader {
-    /// The header and what it says it carries.
+    /// Parses a datagram into header and payload.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl UdpHeader {
         let len = u16::try_from(HEADER_LEN + payload_len);
         put16(room, 0, self.src_port);
         put16(room, 2, self.dst_port);
-        put16(room, 4, len.expect("a payload that fits into a datagram"));
+        put16(room, 4, len.expect("the payload fits into a datagram"));
         put16(room, 6, self.checksum);
         HEADER_LEN
     }

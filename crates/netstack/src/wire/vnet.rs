@@ -32,7 +32,7 @@ pub struct VnetHeader {
 /// State of the checksum in the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VnetChecksum {
-    /// Nothing.
+    /// The checksum was not verified.
     #[default]
     Unknown,
     /// The checksum was verified.
@@ -61,7 +61,7 @@ pub struct VnetGso {
 }
 
 impl VnetHeader {
-    /// The header and the frame.
+    /// Parses a virtio-net header; returns it and the frame.
     ///
     /// # Errors
     ///

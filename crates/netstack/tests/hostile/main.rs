@@ -19,7 +19,7 @@ fn no_peer_breaks_a_shard() {
     let first = number("NETSTACK_FIRST_SEED").unwrap_or(0);
     for seed in first..first + number("NETSTACK_SEEDS").unwrap_or(SEEDS) {
         let run = std::panic::catch_unwind(|| world::play(&input(seed)));
-        assert!(run.is_ok(), "again with NETSTACK_SEED={seed}");
+        assert!(run.is_ok(), "repeat with NETSTACK_SEED={seed}");
     }
 }
 

@@ -1,8 +1,8 @@
-//! Any bytes as what a hostile peer, a clock and an application do to a shard.
+//! Input bytes as the actions of a hostile peer, a clock and an application on a shard.
 //!
 //! Numbers of segments are drawn near those that the shard has shown, so that many are believed:
 //! the peer sees all that is sent. Whatever it does, the shard must not panic, must send what was
-//! written, must keep its limits, and must not wait for ever. Used by the test beside it and by the
+//! written, must keep its limits, and must not wait forever. Used by the test beside it and by the
 //! fuzz target `segments`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PORT: u16 = 80;
 const PEER_PORT: u16 = 1000;
 
-/// Segments for one thing that was done to it: a window of the smallest ones, and some.
+/// Limit on segments in answer to one action: a window of the smallest ones, and some.
 const SEGMENTS_MAX: usize = 20_000;
 
 const LIMITS: ShardLimits = ShardLimits {
@@ -212,7 +212,7 @@ impl World<'_> {
     fn segment(&mut self) {
         let kind = self.bytes.byte();
         let mut flags = Flags::NONE;
-        // Most segments have none of them, or a connection would not live long.
+        // Most segments have none of these flags, or a connection would not live long.
         let controls = if self.bytes.byte() < 16 { self.bytes.byte() } else { 0 };
         for (bit, flag) in [(1, Flags::SYN), (2, Flags::RST), (4, Flags::FIN), (8, Flags::URG)] {
             if controls & bit != 0 {
@@ -295,7 +295,7 @@ impl World<'_> {
                     shown.1 = segment.ack.unwrap_or(shown.1);
                     *stamp = segment.options.timestamps.map_or(*stamp, |(value, _)| value);
                 }
-                // What leaves is what was written, at its place.
+                // Sent bytes equal the written bytes at the same offset.
                 let from = u64::from((segment.seq - 1).0.wrapping_sub(isn.0));
                 let bytes = departure.pieces.as_slice().concat();
                 for (offset, &byte) in (from..).zip(&bytes) {

@@ -1,4 +1,4 @@
-//! What an interface says of its own accord: its addresses, its groups, and that it wants a router.
+//! Unprompted messages of an interface: its addresses, its groups, and router solicitations.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn addresses_are_announced_first() {
             ..
         })
     ));
-    // In between the same of its link-local address.
+    // The same frames for its link-local address lie in between.
     assert!(is_router_solicitation(&sent[6]));
 }
 
@@ -81,7 +81,7 @@ fn all_of_many_addresses_are_announced() {
                 Icmpv6Message::Ndp(NdpMessage::NeighborSolicitation { target, .. }) => {
                     let [.., low] = target.segments();
                     let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, low);
-                    assert!(joined.contains(&group), "{target} was asked for too early");
+                    assert!(joined.contains(&group), "the solicitation for {target} was too early");
                     asked.push(target);
                 }
                 Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement { target, .. }) => {
@@ -99,7 +99,7 @@ fn all_of_many_addresses_are_announced() {
     }
 }
 
-/// Seen: what the device had no room for was dropped, and nothing sends it again. Cure: it waits.
+/// Seen: frames that did not fit into the device were dropped, never resent. Cure: they wait.
 #[test]
 fn announcements_wait_for_a_full_device() {
     let mut world = World::new();
@@ -143,7 +143,7 @@ fn a_router_is_solicited_three_times() {
     };
     assert_eq!(asked_at(None), [0, 4, 8]);
     assert_eq!(asked_at(Some((5, 1800))), [0, 4]);
-    // One that is no default router is no answer.
+    // A router that is no default router is no answer.
     assert_eq!(asked_at(Some((5, 0))), [0, 4, 8]);
 }
 
@@ -227,7 +227,7 @@ fn queries_are_answered_once_and_soonest() {
     let expected = (theirs::MldRecordType::ModeIsExclude, vec![OUR_GROUP]);
     assert_eq!(reported(&sent[0]), expected);
     assert_eq!(world.interface.wakes_at(), None);
-    // One that cannot wait.
+    // A query that allows no delay.
     let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)));
     assert_eq!(reported(&sent[0]), expected);
 }

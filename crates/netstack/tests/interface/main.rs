@@ -1,4 +1,4 @@
-//! One interface on a link in memory: what it answers, what it hands up, what it drops.
+//! One interface on a link in memory: its answers, deliveries and drops.
 
 extern crate weftwork_netstack as netstack;
 
@@ -43,7 +43,7 @@ fn arp_requests_are_answered() {
         target_ip: PEER_V4,
     };
     assert_eq!(reply, expected);
-    // So that an answer to its ping needs no question.
+    // The host is known now, so an answer to its ping needs no question.
     let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
     assert_eq!(parsed_v4(&sent[0]).0.dst, THEIRS);
 }
@@ -166,9 +166,9 @@ fn advertised_mtus_below_1280_are_ignored() {
     assert_eq!(world.interface.mtu_to(START, PEER_V6.into()), 1280);
 }
 
-/// Seen: 64 solicitations from strangers that are beyond a router, each of which is asked for on
-/// the link, and for three seconds no other neighbour could be. RFC 4861 7.2.4: the answer goes
-/// where every packet to its source goes.
+/// Seen: after 64 solicitations from strangers behind a router, each of which was resolved on the
+/// link, no other neighbour could be resolved for three seconds. RFC 4861 7.2.4: the answer is
+/// routed like every packet to that address.
 #[test]
 fn off_link_solicitations_make_no_neighbour() {
     let mut world = World::new();
@@ -183,8 +183,8 @@ fn off_link_solicitations_make_no_neighbour() {
     assert_eq!(send_to(&mut world, PEER_V6.into()), Ok(false));
 }
 
-/// Seen: each solicitation of a stranger drove a neighbour out of a full cache, and its sender was
-/// asked for before it was answered. A request of ARP drives out one in a millisecond at most.
+/// Seen: each solicitation of a stranger evicted a neighbour from a full cache, and the stranger
+/// was resolved before it got its answer. ARP requests evict at most one in a millisecond.
 #[test]
 fn a_full_cache_still_answers_strangers() {
     let mut world = World::new();
@@ -217,11 +217,11 @@ fn unspecified_solicitations_are_checked() {
     assert_eq!((counters.conflicts, counters.malformed), (0, 2));
 }
 
-// ---- What goes
+// ---- Departures
 
-/// Seen: while a neighbour sent requests as fast as it could, others that were asked for did not
-/// hear the question. Cause: answers had filled the queue before it. Cure: it is queued when they
-/// have left.
+/// Seen: while a neighbour sent requests as fast as it could, others could not be resolved. Cause:
+/// answers had filled the queue before the question. Cure: the question is queued when they have
+/// left.
 #[test]
 fn questions_leave_beside_many_answers() {
     let mut world = World::new();
@@ -258,7 +258,7 @@ fn questions_wait_for_a_full_device() {
     let asked: Vec<_> = asked.map(|it| it.target_ip).collect();
     assert_eq!(asked, peers.collect::<Vec<_>>());
     assert_eq!(world.counters().own_dropped, 0);
-    // What waited for a neighbour waits for the device as well.
+    // A packet that waited for a neighbour waits for the device as well.
     let filler = OutgoingFrame { headers: &[0; 60], payload: &[], offload: Offload::None };
     world.device.transmit(START, &filler).unwrap();
     assert_eq!(world.tell(&arp(ArpOperation::Reply, [10, 0, 0, 10].into(), OUR_V4)).len(), 1);
@@ -268,8 +268,8 @@ fn questions_wait_for_a_full_device() {
 }
 
 /// Seen: a host of the link that pings from addresses that no host has kept the gateway from being
-/// asked for, and with it all clients beyond. Cause: it took the last place among those that are
-/// asked for. Cure: there is always one for a router.
+/// resolved, and with it all clients beyond. Cause: it took the last entry for neighbours in
+/// resolution. Cure: one is always left for a router.
 #[test]
 fn the_gateway_is_always_resolved() {
     let mut world = World::new();
@@ -386,7 +386,7 @@ fn the_source_is_on_the_destinations_link() {
     assert_eq!(source("2001:db8:9::9"), "2001:db8::1");
 }
 
-// ---- What comes
+// ---- Arrivals
 
 #[test]
 fn segments_are_handed_up() {
@@ -533,7 +533,7 @@ fn datagrams_get_port_unreachable() {
         Icmpv6Message::Unreachable { code: icmpv6::PORT_UNREACHABLE, quoted: &frame[14..] };
     assert_eq!(parsed_v6(&sent[0]).2, unreachable);
 
-    // Which port it was meant for is not known.
+    // The ports of a datagram with a wrong checksum are not trusted.
     let bytes = datagram(PEER_V4.into(), OUR_V4.into(), false);
     assert_eq!(world.tell(&v4(v4_header(PEER_V4, Protocol::UDP), &bytes)), [[0; 0]; 0]);
 }

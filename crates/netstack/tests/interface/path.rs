@@ -1,4 +1,4 @@
-//! What routers say of segments that were dropped.
+//! Routers' reports of dropped segments.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -49,11 +49,11 @@ fn plausible_path_mtu_reports_are_believed() {
     assert_eq!(error_of(&mut world, &too_big(1400, &quoted)), is(1400));
     // RFC 1191 5: the next lower plateau.
     assert_eq!(error_of(&mut world, &too_big(0, &quoted)), is(1492));
-    // RFC 5927 7.2: what did not fit was longer; and no link takes less than 68.
+    // RFC 5927 7.2: the MTU is below the length that did not fit; and no link takes less than 68.
     for mtu in [1500, 1501, 67, 1] {
         assert_eq!(error_of(&mut world, &too_big(mtu, &quoted)), None, "{mtu}");
     }
-    // It has not sent that.
+    // The host has not sent that segment.
     assert_eq!(error_of(&mut world, &too_big(1400, &quoted_v4(PEER_V4, 1500))), None);
     // Too little is quoted to say whose it was.
     assert_eq!(error_of(&mut world, &too_big(1400, &quoted[..27])), None);
@@ -104,7 +104,7 @@ fn path_mtus_expire() {
     assert_eq!(world.interface.mtu_to(START, far), MTU);
     assert!(world.interface.path_mtu_lowered(START, far, 1400));
     assert_eq!(world.interface.mtu_to(START, far), 1400);
-    // It becomes wider by time alone.
+    // Only time makes the path wider again.
     assert!(!world.interface.path_mtu_lowered(START, far, 1450));
     assert_eq!(world.interface.mtu_to(START, far), 1400);
     assert_eq!(world.interface.mtu_to(START, PEER_V4.into()), MTU);
@@ -153,7 +153,7 @@ fn source_quench_is_dropped() {
     quench[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
     assert_eq!(error_of(&mut world, &quench), None);
     assert_eq!(world.sent().len(), 0);
-    // It was read, and not dropped for another reason.
+    // The report was read, and not dropped for another reason.
     assert_eq!(world.interface.counters().0.malformed, 0);
     assert_eq!(world.interface.counters().0.checksums, 0);
 }

@@ -1,4 +1,4 @@
-//! An interface and the other end of its link, and frames to tell it.
+//! An interface and the other end of its link, and frames to give to it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -59,7 +59,7 @@ impl World {
         World { interface: Interface::new(config), device, link, now: START }
     }
 
-    /// One that knows its peer already.
+    /// A world whose interface knows its peer.
     pub(crate) fn acquainted() -> World {
         let mut world = World::new();
         for peer in [IpAddr::from(PEER_V4), GATEWAY_V4.into(), PEER_V6.into()] {
@@ -125,7 +125,7 @@ pub(crate) fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4A
         ArpOperation::Request => EthernetAddress::BROADCAST,
         ArpOperation::Reply => OURS,
     };
-    // As short frames are: filled up to 60 bytes.
+    // Short frames are padded to 60 bytes.
     let mut frame = ethernet(dst, EtherType::ARP, &bytes);
     frame.resize(60, 0);
     frame

@@ -21,7 +21,7 @@ pub(crate) enum What {
     Nothing,
     /// The peer sends.
     Send(Pattern),
-    /// The same, and what comes next comes in the same burst.
+    /// The same; the next segment comes in the same burst.
     SendMore(Pattern),
     /// The shard sends.
     Expect(Pattern),
@@ -29,7 +29,7 @@ pub(crate) enum What {
     Command(Vec<String>),
 }
 
-/// A segment; of one that is expected, what is not said is not compared.
+/// A segment. Fields that an expected segment does not name are not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pub(crate) flags: Flags,
@@ -74,7 +74,7 @@ impl Line {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let unit_at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
-    let number: f64 = number.parse().map_err(|_| format!("{text} is no time"))?;
+    let number: f64 = number.parse().map_err(|_| format!("{text} is not a time"))?;
     let micros = match unit {
         "us" => number,
         "ms" => number * 1e3,
@@ -87,7 +87,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// A number in decimal.
 pub(crate) fn number<T: std::str::FromStr>(text: Option<&str>, what: &str) -> Result<T, String> {
     let text = text.ok_or_else(|| format!("{what} has no number"))?;
-    text.parse().map_err(|_| format!("{what} {text} is no number"))
+    text.parse().map_err(|_| format!("{what} {text} is not a number"))
 }
 
 impl Pattern {
@@ -108,7 +108,7 @@ impl Pattern {
                     pattern.has_ack = true;
                     Flags::NONE
                 }
-                _ => return Err(format!("{flag} is no flag")),
+                _ => return Err(format!("{flag} is not a flag")),
             };
         }
         let seq = words.next().ok_or("a segment without a sequence number")?;
@@ -139,7 +139,7 @@ impl Pattern {
                         pattern.sacks.push((left, number(Some(right), word)?));
                     }
                 }
-                _ => return Err(format!("{word} is no part of a segment")),
+                _ => return Err(format!("{word} is not part of a segment")),
             }
         }
         if pattern.has_ack != pattern.ack.is_some() {

@@ -17,13 +17,13 @@
 //! (`.` is ACK; `U E C` as well), then `SEQ` or `SEQ:LEN`, then, in any order, `ack N`, `win N`,
 //! `mss N`, `scale N`, `sackok`, `ts VALUE ECHO`, `sack A-B,C-D`, `urg N`. Of an outgoing segment
 //! flags, numbers, `ack` and SACK blocks must be as the script says; `win` and the other options if
-//! it says them; `noopt` says that there are none. `ce` is a segment that a router has marked,
-//! `ect` an outgoing one that routers may mark, `noect` one that they may not. Timestamps of ours
-//! are milliseconds since the start; those of the peer are its own.
+//! it names them; `noopt` says that there are none. `ce` is a segment that a router has marked,
+//! `ect` an outgoing one that routers may mark, `noect` one that they may not. Own
+//! timestamps are milliseconds since the start; those of the peer are its own.
 //!
 //! `<+` is a segment that comes in one burst with the next one: the shard sends nothing between.
 //!
-//! Whatever the shard sends and the script does not expect, at that very time, is a failure.
+//! A segment that the script does not expect, or not at that time, is a failure.
 //!
 //! Each script is played over IPv4 and over IPv6, with the same settings.
 
@@ -67,8 +67,8 @@ impl Script {
         Script { name: name.to_owned(), title: title.to_owned(), lines: lines.collect() }
     }
 
-    /// Plays it over each family. The error says where it failed, what came in place of what, and
-    /// what went before.
+    /// Plays it over each family. The error has the failed line, the difference, and
+    /// the earlier events.
     pub(crate) fn run(&self) -> Result<(), String> {
         ENDS.into_iter().try_for_each(|ends| self.run_between(ends))
     }
@@ -86,7 +86,7 @@ impl Script {
     fn failure(&self, world: &World, number: usize, text: &str, error: &str) -> String {
         let mut report = format!("{}.txt:{number}: {text}\n    {error}\n", self.name);
         let _ = writeln!(report, "    # {}", self.title);
-        let _ = writeln!(report, "    what went before, over {}:", world.family());
+        let _ = writeln!(report, "    events before the failure, over {}:", world.family());
         for line in world.trace() {
             let _ = writeln!(report, "      {line}");
         }

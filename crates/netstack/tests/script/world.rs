@@ -1,4 +1,4 @@
-//! What a script is played against: one shard, and peers that do as the script says.
+//! World of a script: one shard, and peers that do as the script says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ const PORT: u16 = 80;
 /// The port of the first peer; the others have the next ones.
 const PEER_PORT: u16 = 10_000;
 
-/// Segments without a line for them between two lines: more is a loop.
+/// Limit on segments between two lines that no line expects: more is a loop.
 const SEGMENTS_MAX: usize = 10_000;
 
 pub(crate) struct World {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The latest lines of what came and went.
+    /// The latest lines of the trace.
     pub(crate) fn trace(&self) -> &[String] {
         &self.trace[self.trace.len().saturating_sub(25)..]
     }
@@ -150,7 +150,7 @@ impl World {
 
     // ---- time
 
-    /// Whatever leaves on the way must leave at its end: the lines that follow expect it there.
+    /// Segments that leave meanwhile must leave at the end: the following lines expect them there.
     fn pass(&mut self, time: Duration) -> Result<(), String> {
         let until = self.now + time;
         while self.shard().wakes_at() <= until {
@@ -350,12 +350,12 @@ impl World {
             return Err(format!("in its place came  > {described}"));
         }
         if let Some(at) = sent.wrong_at {
-            return Err(format!("byte {at} of the payload is another one"));
+            return Err(format!("byte {at} of the payload differs"));
         }
         Ok(())
     }
 
-    /// A RST for a connection that we know nothing of has the number that the peer gave.
+    /// A RST for an unknown connection has the number that the peer gave.
     fn is_own_number(&self, expected: &Pattern, sent: &Sent) -> bool {
         sent.segment.seq.0 == expected.seq
     }
@@ -554,10 +554,10 @@ impl World {
     fn machine(&mut self) -> Result<&Connection, String> {
         let id = self.flow()?;
         let machine = self.shard().connection(id);
-        machine.ok_or_else(|| "the connection is gone".to_owned())
+        machine.ok_or_else(|| "the connection has ended".to_owned())
     }
 
-    // ---- what must be so
+    // ---- assertions
 
     fn assert(&mut self, words: &[&str]) -> Result<(), String> {
         let value = words.get(1).copied();

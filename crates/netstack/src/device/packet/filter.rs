@@ -15,7 +15,7 @@
 //!   10   r0 = IPv6's next header
 //!   11   if r0 == TCP goto 34
 //!   12   *(r10 - 4) = 0                the socket's limit is the map's first
-//!   13   what counts the others down   it ends with 0, or goes on
+//!   13   the code of others.rs          ends with 0, or continues
 //!   34   r0 = -1; exit                 the whole frame
 //! ```
 
@@ -28,8 +28,8 @@ use super::super::sys;
 use crate::wire::Protocol;
 use crate::wire::ethernet::EtherType;
 
-/// Gives a socket its filter: no frame with a tag, and a limit of what is not TCP. There is no
-/// such limit without `CAP_BPF`, or where the kernel does not let this process have programs.
+/// Attaches the filter to a socket: it drops tagged frames and limits those that are not TCP. There
+/// is no such limit without `CAP_BPF`, or where the kernel refuses this process programs.
 pub(super) fn attach(socket: BorrowedFd<'_>) -> io::Result<Option<Limit>> {
     match with_limit(socket) {
         Ok(limit) => Ok(Some(limit)),

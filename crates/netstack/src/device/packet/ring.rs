@@ -28,7 +28,7 @@ use crate::wire::vnet;
 const RING_LEN: usize = 4 << 20;
 const SLOTS_MIN: usize = 256;
 
-/// The least length of a slot, for what it has beside the frame as well.
+/// Least length of a slot, headers included.
 const SLOT_LEN_MIN: usize = 2048;
 const SLOT_HEADERS_LEN_MAX: usize = 128;
 
@@ -80,7 +80,7 @@ impl PacketRing {
             return None;
         }
         let looked = look(self.slot(start, seen));
-        // What was read of the slot was read before this.
+        // Release: this process has finished its reads of the slot.
         status.store(TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) & (self.slots - 1);
         Some(looked)

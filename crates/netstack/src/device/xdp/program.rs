@@ -3,7 +3,7 @@
 //! ```text
 //!    0   r7 = r1->rx_queue_index       of the frame's struct xdp_md
 //!    1   r2 = r1->data; r3 = r1->data_end
-//!    3   r4 = r2 + 24                  behind what is looked at
+//!    3   r4 = r2 + 24                  behind the bytes examined
 //!    5   if r4 > r3 goto 13
 //!    6   r5 = ethertype
 //!    7   if r5 != IPv4 goto 10
@@ -12,7 +12,7 @@
 //!   11   r5 = IPv6's next header
 //!   12   if r5 == TCP goto 35
 //!   13   *(r10 - 4) = r7
-//!   14   what counts the others down   it ends with XDP_DROP, or goes on
+//!   14   the code of others.rs          ends with XDP_DROP, or continues
 //!   35   r2 = r7
 //!   36   r1 = sockets                  the map; two instructions long
 //!   38   r3 = XDP_PASS                 what to return if the queue has no socket
@@ -45,8 +45,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// `has_pieces`: a frame may come in several, of which the program sees the first. It looks at
-    /// no more.
+    /// Attaches the program. With `has_pieces` a frame may span several chunks, of which the
+    /// program examines only the first.
     pub(super) fn attach(
         interface: u32,
         queues: u32,
@@ -68,7 +68,7 @@ impl Program {
         Ok(Program { sockets, others, _link: link })
     }
 
-    /// Frames of `queue` go to `socket`.
+    /// Directs frames of `queue` to `socket`.
     pub(super) fn direct(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         bpf::put(self.sockets.as_fd(), queue, socket)
     }
@@ -81,7 +81,7 @@ fn program(sockets: BorrowedFd<'_>, others: &Limit) -> Vec<Instruction> {
     const XDP_DROP: i32 = 1;
     const XDP_PASS: i32 = 2;
     const BPF_REDIRECT_MAP: i32 = 51;
-    // As a load has them in a register.
+    // Byte order of a value loaded into a register.
     let ethertype = |it: EtherType| i32::from(it.0.swap_bytes());
     let looked_at = PROTOCOL_V4_AT.max(PROTOCOL_V6_AT) as i32 + 1;
     let [map, map_end] = bpf::load_map(1, sockets);

@@ -4,8 +4,8 @@
 //!   a ring   | producer u32 | … | consumer u32 | … | entry | entry | … entry |     entries: 2^n
 //!
 //!   producer and consumer count up and wrap; entry i is that of count i modulo 2^n. The kernel
-//!   writes one of the two, and this process the other: with Release, after the entries that it
-//!   speaks of have been written or read. It reads the kernel's with Acquire.
+//!   writes one of the two, and this process the other: with Release, after it has written or read
+//!   the entries that are counted. It reads the kernel's with Acquire.
 //! ```
 
 #![allow(unsafe_code)]

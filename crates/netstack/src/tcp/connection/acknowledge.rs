@@ -21,7 +21,7 @@ use crate::time::Instant;
 use crate::wire::tcp::{Flags, SackBlocks, SeqNumber};
 
 impl Connection {
-    /// False: the segment is dropped.
+    /// Processes the ACK; returns false if the segment is to be dropped.
     pub(super) fn take_ack(
         &mut self,
         config: &TcpConfig,
@@ -45,10 +45,10 @@ impl Connection {
         true
     }
 
-    /// RFC 9293 3.10.7.4: from the latest segment only. Returns whether the window is another.
+    /// Updates the window from the latest segment; true if it changed. RFC 9293 3.10.7.4
     fn take_window(&mut self, now: Instant, ack: u64, arriving: &Arriving<'_>) -> bool {
-        // Beyond the RFC: what is sent again has old text, and its ACK and window are of now. The
-        // window of before, counted from the new ACK, would reach too far.
+        // Beyond the RFC: a retransmission has old text but a current ACK and window. The previous
+        // window, counted from the new ACK, would reach too far.
         let is_news = ack > self.scoreboard.start();
         let is_latest = is_news
             || self.snd_wl1 < arriving.seq
@@ -72,21 +72,21 @@ impl Connection {
         self.snd_wnd_max = self.snd_wnd_max.max(window);
         (self.snd_wl1, self.snd_wl2) = (arriving.seq, ack);
         if is_opened && self.persist_at != Instant::NEVER {
-            // What was sent as a probe was not taken: it leaves again with the rest.
+            // The byte of a probe was not accepted: it leaves again with the rest.
             self.persist_at = Instant::NEVER;
             self.scoreboard.first_is_lost(u64::MAX - self.scoreboard.start());
             self.is_retransmit_forced = true;
             self.is_repairing = true;
         }
         if self.persist_at != Instant::NEVER && !self.is_read_shut {
-            // A peer that answers its probes is alive, however long its window stays closed.
-            // RFC 9293 3.8.6.1, MUST-37. But what the application has left must end at some time.
+            // A peer that answers its probes is alive, however long its window stays closed. RFC
+            // 9293 3.8.6.1, MUST-37. But a connection that was closed must end at some time.
             self.progress_at = now;
         }
         is_changed
     }
 
-    /// Numbers of an acknowledgement, taken in by the scoreboard alone.
+    /// Acknowledges data in the scoreboard alone.
     pub(super) fn acknowledge_flight(&mut self, now: Instant, ack: u64) -> Arrival {
         let min_rtt = self.round_trip.min_rtt();
         self.scoreboard.acknowledge(now, ack, min_rtt, Echoed::default())
@@ -130,7 +130,7 @@ impl Connection {
         self.change_phase(now, ack, una, delivered, may_grow, flight_len);
     }
 
-    /// RFC 3168 6.1.2: a mark is answered as a loss is, once in a round trip.
+    /// RFC 3168 6.1.2: reduces the window for a mark as for a loss, once in a round trip.
     fn take_echo_of_mark(&mut self, ack: u64, flight_len: u64) {
         if self.phase != Phase::Open || ack <= self.marks.reduced_until {
             return;
@@ -142,7 +142,7 @@ impl Connection {
         self.window_was_reduced();
     }
 
-    /// The peer is told, with the next new data.
+    /// Makes the next new data carry CWR.
     pub(super) fn window_was_reduced(&mut self) {
         self.marks.is_reduction_due = self.marks.is_on;
         self.marks.reduced_until = self.scoreboard.end();
@@ -178,20 +178,20 @@ impl Connection {
         }
     }
 
-    /// Timestamps tell sooner whether a reduction was needed.
+    /// True if only duplicates can judge a reduction: timestamps would have done so sooner.
     fn is_told_by_duplicates(&self) -> bool {
         self.has_sack && self.timestamps.is_none()
     }
 
-    /// If all that left again has come twice, its first try was late and not lost. If something
-    /// else has, or the same once more, the network makes copies, and they tell nothing. RFC 3708 3
+    /// If all retransmitted bytes are reported as duplicates, the first tries were late, not lost.
+    /// If others are, or the same again, the network duplicates packets: no proof. RFC 3708 3
     fn judge_duplicate(&mut self, now: Instant, left: SeqNumber, right: SeqNumber) {
         let is_told = self.is_told_by_duplicates();
         let is_on_trial = self.is_on_trial();
         let Some(undo) = self.undo.as_mut().filter(|_| is_told) else {
             return;
         };
-        // What left again last has arrived by now.
+        // The last retransmission has arrived by then.
         let patience = 2 * self.round_trip.srtt().unwrap_or_default();
         let age_ms = (now.as_millis() as u32).wrapping_sub(undo.at_ms);
         let is_late = self.phase == Phase::Open && u128::from(age_ms) > patience.as_millis();
@@ -215,16 +215,16 @@ impl Connection {
         }
     }
 
-    /// Eifel: the first progress since a retransmission echoes a time before it. So the first try
-    /// has arrived, late. RFC 3522 3.2, RFC 4015 3
+    /// Eifel: the first progress since a retransmission echoes an earlier time. So the first
+    /// transmission has arrived, late. RFC 3522 3.2, RFC 4015 3
     fn is_echo_of_first_try(&self, echo: Echoed) -> bool {
         let echoed = echo.sent_at.zip(self.undo);
         echoed
             .is_some_and(|(at, undo)| ((at.as_millis() as u32).wrapping_sub(undo.at_ms) as i32) < 0)
     }
 
-    /// F-RTO: if the first progress is of all that left again, new data leaves in the place of old.
-    /// If progress is next as well, it is of what was sent before the time-out. RFC 5682 2.1
+    /// F-RTO: if the first progress acknowledges all that was retransmitted, new data leaves in
+    /// place of old. Further progress then acknowledges data sent before the time-out. RFC 5682 2.1
     fn detect_spurious_time_out(&mut self, ack: u64, is_progress: bool) -> bool {
         let mss = self.mss();
         let may_send_new = self.usable_len() >= mss && self.pipe() + mss <= self.congestion.cwnd();
@@ -243,20 +243,20 @@ impl Connection {
         before == Trial::Second && is_progress
     }
 
-    /// The window is about to be reduced. What was sent again before may arrive as well, so that
-    /// the echo of its time says nothing.
+    /// Remembers the window before it is reduced. Earlier retransmissions may still arrive, so the
+    /// echo of their time proves nothing.
     pub(super) fn remember_for_undo(&mut self, now: Instant) {
         let is_first = self.phase == Phase::Open && !self.scoreboard.has_retransmitted();
         self.undo = is_first.then_some(Undo {
             window: self.congestion.before_loss(),
             at_ms: now.as_millis() as u32,
             unreported: 0,
-            // Nothing did yet.
+            // An empty range: nothing was retransmitted yet.
             again: (self.snd.seq(self.scoreboard.end()), self.snd.seq(self.scoreboard.start())),
         });
     }
 
-    /// The peer's echo of our clock: the time that it stands for, and how long ago that is.
+    /// The peer's timestamp echo: the time it stands for, and its age.
     fn echo_of(&self, now: Instant, arriving: &Arriving<'_>) -> (Echoed, Option<Duration>) {
         let (Some(clock), Some((_, echo))) = (self.timestamps, arriving.segment.options.timestamps)
         else {
@@ -265,14 +265,14 @@ impl Connection {
         let now_ms = now.as_millis();
         let age_ms = (now_ms as u32).wrapping_add(clock.offset).wrapping_sub(echo);
         if u64::from(age_ms) > now_ms {
-            return (Echoed::default(), None); // Not an echo of ours.
+            return (Echoed::default(), None); // Not an echo of a sent timestamp.
         }
         let sent_at = Instant::from_nanos((now_ms - u64::from(age_ms)) * 1_000_000);
         let rtt = Duration::from_millis(u64::from(age_ms));
         (Echoed { sent_at: Some(sent_at) }, Some(rtt))
     }
 
-    /// RFC 6298 3: no sample from what was sent twice, unless timestamps tell the two apart.
+    /// RFC 6298 3: no sample from retransmitted data, unless timestamps tell which try arrived.
     fn sample_round_trip(
         &mut self,
         config: &TcpConfig,
@@ -346,7 +346,7 @@ impl Connection {
         delivered
     }
 
-    /// RFC 5681 2
+    /// True for a duplicate acknowledgement. RFC 5681 2
     fn is_duplicate(
         &self,
         ack: u64,
@@ -368,7 +368,7 @@ impl Connection {
         if is_duplicate && !matches!(self.phase, Phase::Loss { .. }) {
             self.dup_acks = self.dup_acks.saturating_add(1);
             let is_third = u64::from(self.dup_acks) == DUP_THRESH;
-            // RFC 6582 3.2 (1): not for what was under way when the last recovery began.
+            // RFC 6582 3.2 (1): not for data that was in flight when the last recovery began.
             if is_third && self.phase == Phase::Open && una > self.recover {
                 self.scoreboard.first_is_lost(mss);
             }
@@ -385,7 +385,7 @@ impl Connection {
                 self.partial_acks = self.partial_acks.saturating_add(1);
                 self.scoreboard.first_is_lost(mss);
                 self.is_retransmit_forced = true;
-                // It was not counted: the rest of what is acknowledged was.
+                // The lost segment caused no duplicate ACK; the other acknowledged ones did.
                 let counted = (acked / mss).saturating_sub(1);
                 self.dup_acks.saturating_sub(counted as u16)
             }
@@ -394,11 +394,11 @@ impl Connection {
                 0
             }
         };
-        // What the duplicates told of is in `acked` again.
+        // `acked` includes the bytes that duplicates have reported.
         acked.saturating_sub(by_duplicates).max(mss.min(acked))
     }
 
-    /// RFC 8985 7.4.2
+    /// Judges the tail loss probe by an acknowledgement. RFC 8985 7.4.2
     fn resolve_probe(&mut self, ack: u64, una: u64, has_duplicate: bool, arriving: &Arriving<'_>) {
         let Probe::Out { end, is_retransmission } = self.probe else {
             return;
@@ -412,7 +412,7 @@ impl Connection {
         if !is_retransmission || has_duplicate || is_bare_duplicate {
             self.probe = Probe::Idle;
         } else if ack > end {
-            // The probe has repaired a loss that nothing else told of.
+            // The probe has repaired a loss that nothing else reported.
             self.probe = Probe::Idle;
             // Recovery and a time-out end a probe, and none begins before they are over.
             debug_assert_eq!(self.phase, Phase::Open, "a probe is out");
@@ -463,7 +463,7 @@ impl Connection {
                 self.phase = Phase::Open;
                 self.congestion.end_recovery();
                 self.recovery_is_over(now);
-                return; // What it acknowledges has been counted by rate reduction.
+                return; // Rate reduction has counted the acknowledged bytes.
             }
             Phase::Loss { end, .. } if ack >= end => {
                 self.phase = Phase::Open;
@@ -508,14 +508,14 @@ impl Connection {
         self.congestion.set_cwnd(cwnd);
     }
 
-    /// Bytes under way. A duplicate acknowledgement of a peer without SACK is a segment that is
-    /// not.
+    /// Bytes in flight. Without SACK, each duplicate acknowledgement stands for a segment that has
+    /// left the network.
     pub(super) fn pipe(&self) -> u64 {
         let left = u64::from(self.dup_acks) * self.mss();
         self.scoreboard.pipe().saturating_sub(left)
     }
 
-    /// snd_una has moved.
+    /// Updates timers after snd_una has moved.
     fn after_progress(&mut self, config: &TcpConfig, now: Instant) {
         self.progress_at = now;
         self.trouble = None;

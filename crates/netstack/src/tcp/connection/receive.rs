@@ -21,11 +21,10 @@ use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment};
 
-/// After so long a silence a timestamp says nothing: the peer's clock may have gone round.
-/// RFC 7323 5.5
+/// Silence after which a timestamp proves nothing: the peer's clock may have wrapped. RFC 7323 5.5
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// A segment on its way through the checks. Numbers are places.
+/// A segment during its checks. Numbers are positions.
 pub(super) struct Arriving<'a> {
     pub(super) segment: &'a Segment<'a>,
     /// Position of its first remaining byte.
@@ -39,7 +38,7 @@ pub(super) struct Arriving<'a> {
 }
 
 impl Connection {
-    /// Takes in a segment of this connection, and what routers have said of it.
+    /// Processes a segment of this connection, with the ECN codepoint of its packet.
     pub fn receive(
         &mut self,
         config: &TcpConfig,
@@ -87,14 +86,14 @@ impl Connection {
             }
             return;
         }
-        // Second the RST: believed if it acknowledges our SYN.
+        // Second the RST: believed if it acknowledges the SYN.
         if segment.flags.contains(Flags::RST) {
             if ack.is_some() {
                 self.finish_with(End::Refused);
             }
             return;
         }
-        // Fourth the SYN; whatever has none is dropped.
+        // Fourth the SYN: a segment without one is dropped.
         if !segment.flags.contains(Flags::SYN) {
             return;
         }
@@ -117,15 +116,15 @@ impl Connection {
             self.take_text(config, now, &arriving, receipt);
             self.take_fin(&arriving, receipt);
         } else {
-            // Simultaneous open: our SYN leaves again, now with an ACK. Its text is sent again.
+            // Simultaneous open: the SYN leaves again, now with an ACK. Its text comes again.
             self.state = TcpState::SynReceived;
             self.scoreboard.first_is_lost(1);
             self.is_retransmit_forced = true;
         }
     }
 
-    /// The RST ends what the peer still had under this name, so there is nothing to wait for. Once,
-    /// since that peer may be a forger. So does Linux.
+    /// Sends the SYN again behind a RST, which ends the peer's old connection of this name: waiting
+    /// is pointless. Only once, since that peer may be a forger. So does Linux.
     fn send_syn_behind_reset(&mut self) {
         if self.counters.retransmissions == 0 {
             self.scoreboard.first_is_lost(1);
@@ -166,7 +165,7 @@ impl Connection {
         self.congestion = Congestion::new(config.congestion, self.mss() as u16, segments);
     }
 
-    /// Our SYN is acknowledged: ESTABLISHED.
+    /// Enters ESTABLISHED: the SYN is acknowledged.
     fn complete_handshake(&mut self, config: &TcpConfig, now: Instant, ack: u64) {
         let was_lost = self.counters.retransmissions > 0;
         let arrival = self.acknowledge_flight(now, ack);
@@ -227,7 +226,7 @@ impl Connection {
             return;
         }
         // Fourth: a SYN in the window. RFC 5961 4.2; but a listener's connection that is not open
-        // yet goes back to it.
+        // yet returns to LISTEN.
         if is_syn {
             if self.state == TcpState::SynReceived && self.is_passive {
                 self.finish_with(End::Reset);
@@ -241,7 +240,7 @@ impl Connection {
             self.take_mark(segment, ecn);
         }
         self.trim(&mut arriving);
-        // Fifth: whatever has no ACK is dropped.
+        // Fifth: a segment without an ACK is dropped.
         let Some(ack) = segment.ack else {
             return;
         };
@@ -264,12 +263,12 @@ impl Connection {
         if self.state == TcpState::Closed {
             return;
         }
-        // Sixth, urgent: there is no urgent mode, its data is as any other.
+        // Sixth: there is no urgent mode, urgent data is like any other.
         self.take_text(config, now, &arriving, receipt);
         self.take_fin(&arriving, receipt);
     }
 
-    /// The peer has sent its SYN again: it did not see our answer, or it is the second half of a
+    /// Handles a repeated SYN: the peer did not see the answer, or this is the second half of a
     /// simultaneous open. RFC 9293 3.5, figure 8
     fn receive_syn_again(
         &mut self,
@@ -298,7 +297,7 @@ impl Connection {
 
     // ---- checks
 
-    /// RFC 7323 5.3 R1, and 3.2 for segments without. False: it is dropped.
+    /// RFC 7323 5.3 R1, and 3.2 for segments without one. Returns false if the segment is dropped.
     fn is_timestamp_right(
         &mut self,
         config: &TcpConfig,
@@ -332,7 +331,7 @@ impl Connection {
         }
     }
 
-    /// RFC 5961 3.2
+    /// Handles a RST. RFC 5961 3.2
     fn receive_reset(&mut self, config: &TcpConfig, now: Instant, seq: u64) {
         if seq == self.rcv_nxt {
             let is_refused = self.state == TcpState::SynReceived && !self.is_passive;
@@ -354,14 +353,14 @@ impl Connection {
             // A peer that probes a closed window: its ACK counts, its text is cut off. So does the
             // ACK of one that takes the byte of its probe for sent.
             (_, true) => start == nxt || (len == 0 && start == nxt + 1),
-            // Also at its right edge: a peer that has filled the window has nothing lower to say an
-            // ACK with, and two such ends would never hear each other. So does Linux.
+            // The right edge is valid too, as in Linux: a peer that has filled the window has no
+            // lower number for its ACKs, and two such ends would drop all of them.
             (0, false) => window.contains(&start) || start == window.end,
             (_, false) => window.contains(&start) || window.contains(&(start + len - 1)),
         }
     }
 
-    /// RFC 9293 3.10.7.4, first: it is answered and dropped.
+    /// Answers and drops a segment. RFC 9293 3.10.7.4, first
     fn answer_unacceptable(&mut self, config: &TcpConfig, now: Instant, arriving: &Arriving<'_>) {
         self.counters.unacceptable += 1;
         let segment = arriving.segment;
@@ -377,8 +376,8 @@ impl Connection {
         self.answer(config, now, segment);
     }
 
-    /// Says where we are, unless that was said to an empty segment a moment ago: two ends that find
-    /// each other's empty segments wrong would never stop answering.
+    /// Acknowledges with the current numbers, unless an empty segment was answered a moment ago:
+    /// two ends that reject each other's empty segments would never stop answering.
     fn answer(&mut self, config: &TcpConfig, now: Instant, segment: &Segment<'_>) {
         if segment.seq_len() == 0 {
             if now < self.out_of_window_ack_at {
@@ -389,8 +388,8 @@ impl Connection {
         self.is_ack_due = true;
     }
 
-    /// RFC 5961 3 to 5: what may be forged is answered with where we are; a peer that means it then
-    /// knows how to say so.
+    /// RFC 5961 3 to 5: answers a segment that may be forged with the current numbers; a genuine
+    /// peer can then reply with the right ones.
     pub(super) fn challenge(&mut self, config: &TcpConfig, now: Instant) {
         if now.since(self.challenges_since) >= CHALLENGE_PERIOD {
             self.challenges_since = now;
@@ -405,7 +404,7 @@ impl Connection {
         self.is_ack_due = true;
     }
 
-    /// Cuts off what was received before, and what lies beyond the window.
+    /// Trims bytes received before, and bytes beyond the window.
     fn trim(&mut self, arriving: &mut Arriving<'_>) {
         let text_len = (arriving.payload_to - arriving.payload_from) as u64;
         let window_end = self.rcv_adv.max(self.rcv_nxt);
@@ -429,7 +428,7 @@ impl Connection {
         }
     }
 
-    /// RFC 3168 6.1.3: a mark of data is echoed until the peer says that it has heard.
+    /// RFC 3168 6.1.3: echoes a mark on data until the peer confirms the echo (CWR).
     fn take_mark(&mut self, segment: &Segment<'_>, ecn: Ecn) {
         if segment.flags.contains(Flags::CWR) {
             self.marks.is_echo_due = false;
@@ -450,7 +449,7 @@ impl Connection {
         arriving: &Arriving<'_>,
         receipt: &mut Receipt,
     ) {
-        // Behind the peer's FIN there is nothing, whatever it sends.
+        // Data behind the peer's FIN is ignored.
         let fin = self.fin_position().unwrap_or(u64::MAX);
         let len_max = fin.saturating_sub(arriving.start);
         let len = ((arriving.payload_to - arriving.payload_from) as u64).min(len_max) as usize;
@@ -459,13 +458,13 @@ impl Connection {
             return;
         }
         if self.is_read_shut {
-            // RFC 9293 3.6.1, SHLD-3: the data is lost, and the peer is told.
+            // RFC 9293 3.6.1, SHLD-3: the data is lost, and a RST tells the peer.
             self.abort();
             return;
         }
         let end = arriving.start + len as u64;
         let start = arriving.start;
-        // What a device has merged is longer than any segment was.
+        // A merged segment is longer than the segments on the wire.
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         let longest = usize::from(config.mss) - options;
         self.rcv_mss = self.rcv_mss.max(len.min(longest) as u16);
@@ -473,12 +472,12 @@ impl Connection {
         self.short_segments = self.short_segments.saturating_add(is_short.into());
         self.widen_window(config, now);
         if start <= self.rcv_nxt {
-            // A hole that fills is told at once: RFC 5681 4.2.
+            // A filled hole is acknowledged at once: RFC 5681 4.2.
             self.is_ack_due |= !self.reassembly.is_empty();
             self.rcv_nxt = self.reassembly.advance(end).min(fin);
             receipt.happened |= Happened::READABLE;
         } else {
-            // So is a hole.
+            // A new hole is acknowledged at once, too.
             self.is_ack_due = true;
             match self.reassembly.insert(start, end) {
                 Inserted::New => {}
@@ -532,12 +531,12 @@ impl Connection {
             self.rcv_fin = NonZeroU64::new(position);
         }
         if self.fin_position() != Some(self.rcv_nxt) {
-            // One that comes again is answered again: RFC 9293 3.10.7.4 for CLOSE-WAIT and later.
+            // A repeated FIN is answered again: RFC 9293 3.10.7.4 for CLOSE-WAIT and later.
             self.is_ack_due |= arriving.has_fin;
             if arriving.has_fin && self.fin_position() == Some(position) && position > self.rcv_nxt
             {
-                // It has a sequence number, so it is reported as data is: the peer sees that what
-                // is missing was lost.
+                // A FIN has a sequence number, so it is reported like data: the peer sees which
+                // data was lost.
                 self.reassembly.insert(position, position + 1);
             }
             return;

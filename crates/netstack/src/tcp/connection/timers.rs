@@ -18,7 +18,7 @@ const PEER_ACK_DELAY_MAX: Duration = Duration::from_millis(200);
 /// time-out. RFC 9293 3.8.6.1
 const PERSIST_MAX: Duration = Duration::from_secs(60);
 
-/// R1: so many retransmissions that nothing answers are trouble. RFC 9293 3.8.3, SHLD-10
+/// R1: number of unanswered retransmissions that are reported as trouble. RFC 9293 3.8.3, SHLD-10
 const TROUBLE_BACK_OFFS: u8 = 3;
 
 impl Connection {
@@ -29,7 +29,7 @@ impl Connection {
         early.min(late).min(self.ack_at).min(self.paced_until())
     }
 
-    /// New data leaves then, with the next [`Connection::transmit`].
+    /// Time at which paced data may leave, with the next [`Connection::transmit`].
     fn paced_until(&self) -> Instant {
         if !self.is_paced {
             return Instant::NEVER;
@@ -37,7 +37,7 @@ impl Connection {
         (self.rate()).map_or(Instant::NEVER, |rate| rate.waits_until(self.spread_until))
     }
 
-    /// Does what is due by now. What is to be sent leaves with the next [`Connection::transmit`].
+    /// Handles due deadlines. Due segments leave with the next [`Connection::transmit`].
     pub fn expire(&mut self, config: &TcpConfig, now: Instant) -> Happened {
         let state_before = self.state;
         let mut happened = Happened::NOTHING;
@@ -88,8 +88,8 @@ impl Connection {
             return Happened::NOTHING;
         }
         if self.snd_wnd == 0 && self.state.is_synchronized() {
-            // The peer has closed its window over what is under way, which is an answer. It is
-            // probed, as if nothing were: RFC 9293 3.8.6, MUST-35.
+            // The peer has closed its window below the data in flight, which is an answer. The
+            // window is probed as if nothing were in flight: RFC 9293 3.8.6, MUST-35.
             self.wait_for_window(config, now);
             return Happened::NOTHING;
         }
@@ -98,8 +98,8 @@ impl Connection {
         }
         self.counters.timeouts += 1;
         let is_first = !matches!(self.phase, Phase::Loss { .. });
-        // RFC 5681 3.1 (4): the threshold falls once for one segment. It is the same one until
-        // snd_una moves, which ends the backing off; reports of what arrived behind it do not.
+        // RFC 5681 3.1 (4): the threshold falls once for each segment. It is the same segment until
+        // snd_una moves, which ends the backing off; reports of later data do not.
         let is_another = is_first || self.round_trip.back_offs() == 0;
         if is_another && self.state.is_synchronized() {
             self.remember_for_undo(now);
@@ -117,7 +117,7 @@ impl Connection {
                 },
             };
         }
-        // It may have dropped what it said that it has. RFC 2018 5, 8
+        // The peer may have dropped data that it has reported. RFC 2018 5, 8
         let is_reneged = !is_first || self.scoreboard.is_reneged();
         if is_reneged {
             self.scoreboard.forget_sacks();
@@ -158,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// The timer runs while something is under way, and not beyond the end of patience.
+    /// Arms the timer while data is in flight, but not beyond the user time-out.
     pub(super) fn arm_retransmission(&mut self, config: &TcpConfig, now: Instant) {
         let by_rto = now + self.round_trip.rto(&config.rto);
         let by_patience = self.progress_at + self.patience(config);
@@ -187,7 +187,7 @@ impl Connection {
         if !may_probe {
             return;
         }
-        // Without any sample no probe would leave.
+        // Without a sample there is no probe.
         let Some(srtt) = self.round_trip.srtt() else {
             return;
         };
@@ -203,21 +203,21 @@ impl Connection {
         if self.scoreboard.is_empty() {
             return;
         }
-        // RFC 8985 7.3: where each segment leaves twice before its acknowledgement comes, none
-        // would tell how long the round trip has become.
+        // RFC 8985 7.3: if each segment left twice before its acknowledgement, none would show how
+        // long the round trip has become.
         if self.is_trip_measured {
             self.probe = Probe::Due;
             self.counters.tail_loss_probes += 1;
         }
-        // The time-out counts from here, whether a probe leaves or not.
+        // The time-out counts from now, even if no probe leaves.
         self.arm_retransmission(config, now);
     }
 
     // ---- closed windows: RFC 9293 3.8.6.1
 
-    /// The window holds back what comes first. Until now nothing was missing, or the peer has said
-    /// that it has no room, so patience begins. A peer must not begin it again and again once the
-    /// application has left: that began it then.
+    /// Begins to wait for the window, which holds back the next data. The user time-out counts from
+    /// now: all was acknowledged, or the peer has reported a full buffer. It must not restart again
+    /// and again once the application has closed: the close has started it.
     pub(super) fn wait_for_window(&mut self, config: &TcpConfig, now: Instant) {
         if self.persist_at == Instant::NEVER && !self.is_read_shut {
             self.progress_at = now;
@@ -225,8 +225,8 @@ impl Connection {
         self.arm_persist(config, now);
     }
 
-    /// Runs while there is something to send that the window holds back, and nothing under way
-    /// whose acknowledgement would tell of a larger one.
+    /// Arms the persist timer while the window holds back data and nothing is in flight whose
+    /// acknowledgement would report a larger window.
     pub(super) fn arm_persist(&mut self, config: &TcpConfig, now: Instant) {
         if self.persist_at != Instant::NEVER {
             return;
@@ -236,7 +236,7 @@ impl Connection {
         // A peer that answers is asked again before its silence could seem too long.
         let patience = self.patience(config);
         let by_probe = now + wait.min(PERSIST_MAX).min(patience / 2);
-        // One that is silent is given up when its time is over, and not at the next probe.
+        // A silent peer is given up when its time is over, not at the next probe.
         let by_patience = self.progress_at + patience;
         self.persist_at = by_probe.min(by_patience.max(now));
     }
@@ -253,7 +253,7 @@ impl Connection {
 
     // ---- silence: RFC 9293 3.8.4
 
-    /// The peer has been heard.
+    /// Restarts the keep-alive timer: the peer has been heard.
     pub(super) fn arm_idle(&mut self, config: &TcpConfig, now: Instant) {
         self.keep_alive_probes = 0;
         let keep_alive = self.keep_alive(config);
@@ -273,7 +273,7 @@ impl Connection {
         let Some(keep_alive) = self.keep_alive(config) else {
             return;
         };
-        // Only while nothing else would find out. MUST-26
+        // Keep-alives are sent only while no other timer would notice a dead peer. MUST-26
         if !self.scoreboard.is_empty() || self.persist_at != Instant::NEVER {
             self.idle_at = now + keep_alive.interval;
             return;

@@ -21,7 +21,7 @@ impl Connection {
     /// segments; 0 if it does not.
     pub fn transmit(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
         if let Some(seq) = self.reset_due.take() {
-            // RFC 9293 3.10.7.3: a segment that cannot be, with an ACK.
+            // RFC 9293 3.10.7.3: answers an invalid segment with an ACK.
             return Some(self.reset(seq, None));
         }
         if self.is_abort_due {
@@ -39,8 +39,8 @@ impl Connection {
         Some(outgoing)
     }
 
-    /// Each kind is asked for behind a look that says whether there may be one: mostly one is due,
-    /// and then none.
+    /// Checks cheaply if a kind may be due before it is built: mostly one segment is due, then
+    /// none.
     fn next_due(&mut self, config: &TcpConfig, now: Instant, len_max: u32) -> Option<Outgoing> {
         if self.scoreboard.lost_len() > 0
             && let Some(again) = self.transmit_lost(now)
@@ -78,8 +78,8 @@ impl Connection {
         if self.persist_at != Instant::NEVER {
             return; // The window is closed: that timer runs.
         }
-        // RFC 6298 5, RFC 6675 6: what has left again must not leave a third time within less than
-        // a time-out. Without SACK, the holes behind it do not put the time-out off: RFC 6582 3.2.
+        // RFC 6298 5, RFC 6675 6: a retransmission must not be repeated within less than a
+        // time-out. Without SACK, the holes behind it do not put the time-out off: RFC 6582 3.2.
         let is_first = outgoing.segment.seq == self.snd.seq(self.scoreboard.start());
         let is_first_again = outgoing.is_retransmission && is_first;
         let is_patient = self.has_sack || self.partial_acks == 0;
@@ -169,7 +169,7 @@ impl Connection {
             return None;
         }
         self.is_retransmit_forced = false;
-        // The byte of a probe is followed by what was waiting behind it.
+        // The byte of a probe is followed by the data that waited behind it.
         let more = if self.is_repairing && position + len == self.scoreboard.end() {
             self.usable_len().min(self.payload_max() - len)
         } else {
@@ -184,7 +184,7 @@ impl Connection {
         Some(self.segment_of(now, position, len + more, true))
     }
 
-    /// RFC 5682 2.1: until it is known whether the time-out was needed, nothing more leaves again.
+    /// RFC 5682 2.1: no further retransmission until it is known if the time-out was needed.
     pub(super) fn is_on_trial(&self) -> bool {
         matches!(self.phase, Phase::Loss { trial, .. } if trial != Trial::Over)
     }
@@ -231,7 +231,7 @@ impl Connection {
         Some(outgoing)
     }
 
-    /// Bytes of the queue that the peer's window has room for.
+    /// Bytes of the queue that fit into the peer's window.
     pub(super) fn usable_len(&self) -> u64 {
         let end = self.scoreboard.end();
         let edge = self.scoreboard.start() + self.snd_wnd;
@@ -254,14 +254,14 @@ impl Connection {
             len = self.fit_into_rate(now, len)?;
         }
         if waits > 0 && !self.may_send(len, waits) {
-            // What the window holds back is asked for when nothing else would tell that it opens.
+            // The window is probed if nothing in flight would report that it opens.
             if self.scoreboard.is_empty() {
                 self.wait_for_window(config, now);
             }
             return None;
         }
         if waits == 0 && self.snd_wnd <= self.scoreboard.len() {
-            // Only the FIN is left, and there is no room for it.
+            // Only the FIN is left, and the window is full.
             if self.scoreboard.is_empty() {
                 self.wait_for_window(config, now);
             }
@@ -277,7 +277,7 @@ impl Connection {
         (u64::from(len_max) / mss).max(1) * mss
     }
 
-    /// Whole segments that cwnd has room for; one if nothing is under way.
+    /// Whole segments that fit into cwnd; one if nothing is in flight.
     fn fit_into_cwnd(&mut self, len: u64) -> Option<u64> {
         let pipe = self.pipe();
         let cwnd = self.congestion.cwnd();
@@ -303,7 +303,7 @@ impl Connection {
         };
         if !self.scoreboard.is_empty() && rate.waits_until(self.spread_until) > now {
             self.is_paced = true;
-            // RFC 9002 7.8: the window may grow if without our clock it would be full.
+            // RFC 9002 7.8: the window may grow if it would be full without pacing.
             let room = self.congestion.cwnd().saturating_sub(self.pipe());
             if self.usable_len() > room {
                 self.limited_until = self.scoreboard.end();
@@ -325,8 +325,8 @@ impl Connection {
         is_full || ((is_all || is_half_window) && is_quiet)
     }
 
-    // Inlined, as is what it calls: what it returns would be moved in other pieces than it was
-    // written in, and the processor waits until such stores have reached the cache.
+    // Inlined with its callees: otherwise the result is moved in other pieces than it was written
+    // in, and the processor waits until those stores have reached the cache.
     #[inline(always)]
     fn send_new(&mut self, now: Instant, len: u64) -> Outgoing {
         let position = self.scoreboard.end();
@@ -370,8 +370,8 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 3.8.6.1: one byte, new or again; or what fits, if silly window avoidance has held
-    /// it back for long enough (3.8.6.2.1, 4).
+    /// RFC 9293 3.8.6.1: one byte, new or again; or all that fits, if silly window avoidance has
+    /// held it back for long enough (3.8.6.2.1, 4).
     fn transmit_window_probe(&mut self, now: Instant) -> Option<Outgoing> {
         self.window_probe = WindowProbe::Out;
         if !self.scoreboard.is_empty() {
@@ -393,7 +393,7 @@ impl Connection {
             self.persist_at = Instant::NEVER;
             return None;
         }
-        // The FIN is what is left; it takes the place of the byte.
+        // Only the FIN is left; it serves as the probe's byte.
         self.scoreboard.send(now, 1);
         self.state = match self.state {
             TcpState::Established => TcpState::FinWait1,
@@ -413,9 +413,9 @@ impl Connection {
 
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
         self.quick_acks = self.quick_acks.saturating_sub(1);
-        // Not behind a probe, or what was sent before the window shrank: a peer does not look at
-        // the ACK of a segment that lies outside of its window. Nor of one that lies before it: a
-        // window that was only rounded has not shrunk. RFC 7323 2.4
+        // The number must lie in the peer's window, or the peer ignores the ACK: a probe, or data
+        // sent before the window shrank, may lie behind it. A window that was only rounded has not
+        // shrunk. RFC 7323 2.4
         let edge = self.scoreboard.start() + self.snd_wnd + u64::from(self.snd_rounded);
         let position = self.scoreboard.end().min(edge);
         self.segment_of(now, position, 0, false)
@@ -423,8 +423,7 @@ impl Connection {
 
     // ---- headers
 
-    /// The segment with `len` sequence numbers from `position` on, with all that a segment says of
-    /// the other direction.
+    /// The segment with `len` sequence numbers from `position` on, with acknowledgement and window.
     #[inline(always)]
     fn segment_of(&mut self, now: Instant, position: u64, len: u64, is_again: bool) -> Outgoing {
         let mss = self.payload_max();
@@ -517,7 +516,7 @@ impl Connection {
         self.has_sack && (self.dsack.is_some() || !self.reassembly.is_empty())
     }
 
-    /// RFC 2018 4, RFC 2883 4: what came twice, then what came last.
+    /// RFC 2018 4, RFC 2883 4: duplicates first, then the most recent blocks.
     fn blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::NONE;
         if !self.has_blocks() {

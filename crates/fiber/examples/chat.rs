@@ -1,6 +1,6 @@
-//! A chat: what one says all others hear. Each client has two fibers, one that reads and one that
-//! writes, and a channel of 64 lines between the room and the latter: who reads too slowly is shown
-//! the door.
+//! A chat: each line of a client goes to all others. Each client has two fibers, a reader and a
+//! writer, and a channel of 64 lines between the room and the writer: a client that reads too
+//! slowly is disconnected.
 
 extern crate weftwork_fiber as fiber;
 

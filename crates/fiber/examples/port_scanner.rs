@@ -14,7 +14,7 @@ pub(crate) fn scan(ports: impl IntoIterator<Item = u16>) -> Vec<u16> {
     let open = Mutex::new(Vec::new());
     fiber::scope(|scope| {
         for port in ports {
-            // Waiting here, and not in the fiber, keeps the fibers few as well.
+            // Waiting here, not in the fiber, bounds the number of fibers as well.
             let permit = in_flight.acquire();
             let open = &open;
             scope.spawn(move || {

@@ -1,5 +1,5 @@
-//! Producers, workers and a collector with channels between: each line has a limit, so a slow stage
-//! holds the ones before it back instead of filling the memory. A plain thread collects.
+//! Producers, workers and a collector with channels between: each channel has a limit, so a slow
+//! stage slows the stages before it instead of filling the memory. A plain thread collects.
 
 extern crate weftwork_fiber as fiber;
 
@@ -33,7 +33,7 @@ pub(crate) fn count_steps(limit: u64) -> BTreeMap<u32, u32> {
             }
         });
     }
-    // The channels end when their last senders do; ours must not be among them.
+    // A channel ends with its last sender, so these senders must go.
     drop((jobs, results));
     fiber::offload(|| collector.join().unwrap())
 }

@@ -1,5 +1,5 @@
 //! A TCP proxy: two fibers for each connection, one for each direction. The end of one direction is
-//! passed on while the other goes on.
+//! passed on while the other continues.
 
 extern crate weftwork_fiber as fiber;
 

@@ -1,4 +1,4 @@
-//! Files over HTTP/1.0, in a page: the shape of it. `weft serve` does it in full.
+//! Serves files over HTTP/1.0, in one page. `weft serve` is the complete server.
 
 extern crate weftwork_fiber as fiber;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fiber::fs::File;
 use fiber::net::{TcpListener, TcpStream};
 
-/// Serves what is under `root` until the listener is closed.
+/// Serves the files under `root` until the listener is closed.
 pub(crate) fn serve(listener: &TcpListener, root: PathBuf) {
     let root: Arc<Path> = root.into();
     while let Ok(stream) = listener.accept() {

@@ -1,8 +1,8 @@
 //! The back end of a processor: how its fibers' operations reach the kernel and how completions
 //! come back.
 //!
-//! It knows neither fibers nor processors. An operation is an address here, and what a turn brings
-//! are values, which the processor's loop takes.
+//! It knows neither fibers nor processors. An operation is an address here, and a turn returns
+//! values, which the processor's loop takes.
 //!
 //! An `enum`, not a trait: there are two, they are chosen once at start, and there is no third.
 //!
@@ -73,7 +73,7 @@ pub(crate) enum Backend {
 
 impl Backend {
     /// # Errors
-    /// What the kernel says to a new ring or epoll instance.
+    /// Errors of the kernel for a new ring or epoll instance.
     pub(crate) fn new(
         kind: BackendKind,
         waker: &Waker,
@@ -93,7 +93,7 @@ impl Backend {
         }
     }
 
-    /// Hands over operations, and adds to `done` what has ended.
+    /// Hands over operations, and adds the ended ones to `done`.
     pub(crate) fn turn(&self, counters: &Counters, wait: SleepLimit, done: &mut Vec<Completed>) {
         match self {
             Backend::Uring(uring) => uring.turn(counters, wait, done),
@@ -107,14 +107,13 @@ impl Backend {
         matches!(self, Backend::Uring(uring) if uring.is_to_complete())
     }
 
-    /// True if a turn would hand something over or bring something, as far as is known without a
-    /// system call.
+    /// True if a turn would submit or complete something, as far as is known without a system call.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         matches!(self, Backend::Uring(uring) if uring.has_pending())
     }
 
-    /// True if the kernel has nothing left to complete, and no buffer is out.
+    /// True if the kernel has nothing left to complete, and no buffer is lent.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Backend::Uring(uring) => uring.is_quiet(),
@@ -123,21 +122,21 @@ impl Backend {
         }
     }
 
-    /// A piece of receive buffer `id` has been read.
+    /// Takes back a piece of receive buffer `id`, which has been read.
     pub(crate) fn take_buffer_back(&self, id: u16) {
         if let Backend::Uring(uring) = self {
             uring.buffers.give_back(id);
         }
     }
 
-    /// Before the processor's thread ends: asks the kernel to let go of everything.
+    /// Asks the kernel to release everything, before the processor's thread ends.
     pub(crate) fn begin_shut_down(&self, waker: &Waker) {
         if let Backend::Uring(uring) = self {
             uring.begin_shut_down(waker);
         }
     }
 
-    /// One attempt at that, and what it has brought.
+    /// Makes one attempt at that, and adds the operations it has ended to `completed`.
     pub(crate) fn shut_down_turn(&self, counters: &Counters, completed: &mut Vec<Completed>) {
         if let Backend::Uring(uring) = self {
             uring.shut_down_turn(counters, completed);

@@ -1,4 +1,4 @@
-//! The ground floor: words and tools that know nothing of fibers.
+//! The lowest layer: types and tools that know nothing of fibers.
 
 pub(crate) mod abort;
 pub(crate) mod atomic;

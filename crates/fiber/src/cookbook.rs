@@ -368,7 +368,7 @@
 //! ```
 //! use std::time::{Duration, Instant};
 //!
-//! /// So many in a period, for one peer.
+//! /// Limit of requests in a period, for one peer.
 //! struct Limit { period: Duration, most: u32, since: Instant, count: u32 }
 //!
 //! impl Limit {
@@ -425,7 +425,7 @@
 //! });
 //! ```
 //!
-//! A cancelled fiber stops waiting, and the future goes on: abort it by its handle if it should
+//! A cancelled fiber stops waiting, and the future continues: abort it by its handle if it should
 //! not. The other direction, `async` code that asks fibers, is a `tokio::sync::oneshot` whose
 //! sender moves into [`ClusterHandle::spawn`](crate::ClusterHandle::spawn).
 //!

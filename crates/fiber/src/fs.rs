@@ -69,7 +69,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// The whole content of a file of UTF-8 text.
 ///
 /// # Errors
-/// What opening or reading reports; `InvalidData` if it is not UTF-8.
+/// Errors of opening or reading; `InvalidData` if it is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -78,7 +78,7 @@ pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 /// Makes a file with this content, or replaces the content that there was.
 ///
 /// # Errors
-/// What opening or writing reports.
+/// Errors of opening or writing.
 pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()> {
     (&File::create(path)?).write_all(content.as_ref())
 }
@@ -87,16 +87,16 @@ pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()
 /// with it from beginning to end.
 ///
 /// # Errors
-/// As [`std::fs::copy`].
+/// Like [`std::fs::copy`].
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     let (from, to) = (from.as_ref(), to.as_ref());
     offload(|| std::fs::copy(from, to))
 }
 
-/// Gives a file or directory another name, replacing what has it.
+/// Renames a file or directory, and replaces an entry that has the new name.
 ///
 /// # Errors
-/// What `rename(2)` reports.
+/// Errors of `rename(2)`.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
     let (old, new) = (c_path(from)?, c_path(to)?);
@@ -110,7 +110,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a file.
 ///
 /// # Errors
-/// What `unlink(2)` reports.
+/// Errors of `unlink(2)`.
 pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
     let name = c_path(path)?;
@@ -123,7 +123,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 /// Target of a symbolic link, one step.
 ///
 /// # Errors
-/// What `readlink(2)` reports.
+/// Errors of `readlink(2)`.
 pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     let path = path.as_ref();
     offload(|| std::fs::read_link(path))
@@ -132,7 +132,7 @@ pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 /// The path without symbolic links, `.` and `..`.
 ///
 /// # Errors
-/// What `realpath(3)` reports.
+/// Errors of `realpath(3)`.
 pub fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
     let path = path.as_ref();
     offload(|| std::fs::canonicalize(path))

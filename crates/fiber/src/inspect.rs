@@ -1,4 +1,4 @@
-//! For those who look at a runtime from outside.
+//! Inspection of a runtime from outside.
 
 pub(crate) mod debugger;
 pub(crate) mod dump;

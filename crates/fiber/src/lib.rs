@@ -41,7 +41,7 @@
 //! | `std::sync` | [`sync`]: locks, channels, [`select!`], semaphores, … | fibers and plain threads together |
 //! | `thread_local!` | [`fiber_local!`] | `thread_local!` is the processor's |
 //!
-//! What is called on a plain thread blocks that thread. [`run`] starts a runtime with a processor
+//! Calls on a plain thread block that thread. [`run`] starts a runtime with a processor
 //! for each CPU and ends with its first fiber; [`Runtime::builder`] has the settings, and a runtime
 //! that lives longer.
 //!
@@ -50,9 +50,8 @@
 //! [`scope`] waits for its fibers, so they may borrow. [`timeout`] bounds what is done inside,
 //! however deep. [`cancel`](Fiber::cancel) asks a fiber to end: its wait fails, and so do those
 //! after. Both end every wait that can fail: I/O, `recv`, `send`, [`select!`], and what has `wait`
-//! or `timeout` in its name. What returns a guard, a result or nothing cannot fail, and goes on:
-//! `lock`, `acquire`, [`join`](JoinHandle::join), `Condvar::wait`. [`sleep`] and [`park`] return
-//! early.
+//! or `timeout` in its name. Calls that cannot fail keep waiting: `lock`, `acquire`,
+//! [`join`](JoinHandle::join), `Condvar::wait`. [`sleep`] and [`park`] return early.
 //!
 //! ```
 //! use std::time::Duration;
@@ -98,7 +97,7 @@
 //! * **Stacks are 64 KiB of address space**, guarded; an overflow says which fiber it was. Keep big
 //!   arrays on the heap: each page of the stack that was touched stays with the fiber.
 //! * **A fiber that mostly waits needs no stack**: a [`Stackless`] one has a stack only while
-//!   it runs, and may go on on another processor.
+//!   it runs, and may continue on another processor.
 //! * **While a fiber unwinds from a panic it does not suspend**: I/O and locks in destructors block
 //!   the thread then; [`sync`] says [what that means](sync#code-that-cannot-suspend). The message
 //!   of a panic names the fiber: the first runtime puts that line before the panic hook that it
@@ -140,7 +139,7 @@
 //!
 //! # Inside
 //!
-//! Folders stand on floors, and each uses only those below it (`crates/weft/tests/tidy/crates.rs`
+//! Folders are layered, and each uses only those below it (`crates/weft/tests/tidy/crates.rs`
 //! has the table). From the ground up: `base` (counters, clocks, locks) · `switch` (stacks) ·
 //! `backend` (io_uring, epoll: completions come out as values) · `sched` (the queue, timers, the
 //! fiber, the cluster, the processor) · `io` (operations, accept, calls on other threads) · `turn`
@@ -150,7 +149,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("weftwork runs on Linux only: it stands on epoll and io_uring");
 
-// From the ground up.
+// From the lowest layer up.
 mod base;
 
 mod switch;
@@ -209,7 +208,7 @@ pub use switch::look::FiberState;
 pub use switch::resources::{Resources, resources};
 pub use switch::stack::guard_install_supported;
 
-/// The code of the pages for those who come from elsewhere is compiled and run.
+/// Compiles and runs the code of the pages for users of other runtimes.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../README.md")]

@@ -2,7 +2,7 @@
 //!
 //! The types and most of their methods are those of [`std::net`] and [`std::os::unix::net`],
 //! reading and writing included (also on shared references). On a plain thread they block that
-//! thread. Other than there, [`TcpListener::accept`] returns the stream alone, because the peer's
+//! thread. Unlike in `std`, [`TcpListener::accept`] returns the stream alone, because the peer's
 //! address costs a system call that few servers want ([`TcpStream::peer_addr`]); the iterator
 //! [`TcpListener::incoming`] ends; [`TcpStream::read_timeout`] cannot fail; and there is no
 //! `set_nonblocking`: the runtime sets the blocking mode (`O_NONBLOCK`) of the open file, so other
@@ -37,8 +37,8 @@ macro_rules! stream {
                 crate::net::socket::Source(&self.socket)
             }
 
-            /// Receives what has come (at most 16 KiB) into a buffer of the processor's and shows
-            /// it to `f`; an empty slice is the end of the stream. While it waits, the connection
+            /// Receives available bytes (at most 16 KiB) into a processor's buffer and shows
+            /// them to `f`; an empty slice is the end of the stream. While it waits, the connection
             /// holds no buffer: ten thousand idle connections cost none.
             ///
             /// # Errors
@@ -51,11 +51,11 @@ macro_rules! stream {
                 self.socket.receive(deadline, f)
             }
 
-            /// Receives what is there, without a wait, and shows it to `f`; an empty slice is the
-            /// end of the stream. `None` if nothing is there, or a wait finds out for as little.
+            /// Receives available bytes, without a wait, and shows them to `f`; an empty slice is
+            /// the end of the stream. `None` if nothing is there, or if a wait would cost no more.
             ///
             /// # Errors
-            /// What `recv(2)` reports.
+            /// Errors of `recv(2)`.
             pub fn receive_now<R>(
                 &self,
                 f: impl FnOnce(&[u8]) -> R,
@@ -66,7 +66,7 @@ macro_rules! stream {
             /// Receives into `buffer`; 0 is the end of the stream.
             ///
             /// # Errors
-            /// As [`receive`](Self::receive).
+            /// Like [`receive`](Self::receive).
             pub fn receive_into(
                 &self,
                 buffer: &mut [u8],
@@ -89,9 +89,9 @@ macro_rules! stream {
                 self.socket.send(slices, more, deadline)
             }
 
-            /// Sends bytes of a file of which the caller knows that they are in the page cache: up
-            /// to `len` from `offset` on, at most 1 MiB in one call. Returns how many; 0 if the
-            /// file ends there. If they are not in it, the disk blocks the processor:
+            /// Sends bytes of a file that the caller knows to be in the page cache: up to `len`
+            /// from `offset` on, at most 1 MiB in one call. Returns how many; 0 if the file ends
+            /// there. Bytes outside of the page cache block the processor on the disk:
             /// [`is_cached`](crate::fs::is_cached) tells, and [`read_at`](crate::fs::read_at)
             /// brings them.
             ///
@@ -161,10 +161,10 @@ macro_rules! stream {
                 self.socket.wait_unless_ready(Interest::Write, deadline)
             }
 
-            /// Ends reading, writing or both; those that wait are woken.
+            /// Ends reading, writing or both; waiting fibers are woken.
             ///
             /// # Errors
-            /// What `shutdown(2)` reports.
+            /// Errors of `shutdown(2)`.
             pub fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
                 self.socket.shutdown(how)
             }
@@ -207,7 +207,7 @@ macro_rules! handle {
             /// A second handle to the same socket, which shares its time-outs.
             ///
             /// # Errors
-            /// What `dup(2)` reports.
+            /// Errors of `dup(2)`.
             pub fn try_clone(&self) -> std::io::Result<$name> {
                 Ok($name { socket: self.socket.try_clone()? })
             }
@@ -215,7 +215,7 @@ macro_rules! handle {
             /// Takes the error that the socket has kept, if any (SO_ERROR).
             ///
             /// # Errors
-            /// What `getsockopt(2)` reports.
+            /// Errors of `getsockopt(2)`.
             pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
                 let error = rustix::net::sockopt::socket_error(&self.socket)?;
                 Ok(error.err().map(std::io::Error::from))
@@ -293,7 +293,7 @@ macro_rules! listener {
             ///
             /// # Errors
             /// `NotConnected` after [`close`](Self::close); else what `accept4(2)` reports. A
-            /// server goes on after any other error; out of descriptors, after a pause.
+            /// server continues after any other error; out of descriptors, after a pause.
             pub fn accept(&self) -> std::io::Result<$stream> {
                 let connection = crate::io::accept::accept(&self.state)?;
                 let kind = crate::net::socket::SocketKind::$kind;
@@ -328,7 +328,7 @@ macro_rules! listener {
 
         impl From<std::os::fd::OwnedFd> for $name {
             fn from(fd: std::os::fd::OwnedFd) -> $name {
-                // Its plain threads need no runtime, which would.
+                // Plain threads need no runtime, which would do this.
                 crate::io::fork::notice_forks();
                 $name { state: ListenerState::new(fd, crate::net::socket::next_id()) }
             }

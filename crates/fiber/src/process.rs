@@ -18,7 +18,7 @@
 //!
 //! # Fork and exec
 //!
-//! What the runtime opens is closed on exec: rings, epoll instances, eventfds, sockets, pipes.
+//! All descriptors of the runtime close on exec: rings, epoll instances, eventfds, sockets, pipes.
 //! `Command` starts children with `posix_spawn` or fork-and-exec, which is always safe. A bare
 //! `fork(2)` copies the calling thread only: see the notes at [`Runtime`](crate::Runtime).
 
@@ -40,8 +40,8 @@ use crate::net::socket::SocketKind;
 use crate::net::{PipeReader, PipeWriter, Socket};
 use crate::sched::block::suspendable;
 
-/// Pause between two looks at a child of which there is no pidfd, and the longest: each further one
-/// is twice as long.
+/// Pause between two checks of a child without a pidfd, and the longest: each further one is twice
+/// as long.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(64);
 
@@ -164,7 +164,7 @@ impl Command {
     /// parent (`PR_SET_PDEATHSIG`) dies with the thread that has started it.
     ///
     /// # Errors
-    /// As [`std::process::Command::spawn`].
+    /// Like [`std::process::Command::spawn`].
     pub fn spawn(&mut self) -> io::Result<Child> {
         let mut inner = offload(|| {
             keep_thread();
@@ -182,10 +182,10 @@ impl Command {
         })
     }
 
-    /// Runs the child to its end; it shares our standard streams unless they are set.
+    /// Runs the child to its end; it shares this process's standard streams unless they are set.
     ///
     /// # Errors
-    /// As [`spawn`](Command::spawn) and [`Child::wait`].
+    /// Like [`spawn`](Command::spawn) and [`Child::wait`].
     pub fn status(&mut self) -> io::Result<ExitStatus> {
         self.spawn()?.wait()
     }
@@ -194,7 +194,7 @@ impl Command {
     /// It reads nothing unless `stdin` is set.
     ///
     /// # Errors
-    /// As [`spawn`](Command::spawn) and [`Child::wait_with_output`].
+    /// Like [`spawn`](Command::spawn) and [`Child::wait_with_output`].
     pub fn output(&mut self) -> io::Result<Output> {
         self.set_others(Stdio::null(), Stdio::piped);
         let spawned = self.spawn();
@@ -218,7 +218,7 @@ impl Child {
     }
 
     /// Waits until it has ended. Closes its standard input first, as `std` does, so that it does
-    /// not wait for us.
+    /// not wait for more.
     ///
     /// # Errors
     /// `TimedOut` past the deadline of [`timeout`](crate::timeout); the child then lives on. Else
@@ -236,8 +236,8 @@ impl Child {
         }
     }
 
-    /// Without a pidfd: a kernel before Linux 5.3, a container that allows none, or no descriptor
-    /// left. Not on an offload thread, which would wait past a deadline.
+    /// Waits without a pidfd: a kernel before Linux 5.3, a container that allows none, or no
+    /// descriptor left. Not on an offload thread, which would wait past a deadline.
     fn wait_by_looks(&mut self) -> io::Result<ExitStatus> {
         if suspendable().is_none() {
             return self.inner.wait();
@@ -256,7 +256,7 @@ impl Child {
     /// Exit status; `None` if it has not ended.
     ///
     /// # Errors
-    /// What `waitid(2)` reports.
+    /// Errors of `waitid(2)`.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.inner.try_wait()
     }
@@ -264,7 +264,7 @@ impl Child {
     /// Kills it (SIGKILL). It is still to be waited for.
     ///
     /// # Errors
-    /// What `kill(2)` reports.
+    /// Errors of `kill(2)`.
     pub fn kill(&mut self) -> io::Result<()> {
         self.inner.kill()
     }
@@ -272,7 +272,7 @@ impl Child {
     /// Reads all that it writes, both streams at once, and waits until it has ended.
     ///
     /// # Errors
-    /// What reading or [`wait`](Child::wait) reports, which both end when the fiber is cancelled
+    /// Errors of reading or [`wait`](Child::wait), which both end when the fiber is cancelled
     /// and at the deadline of [`timeout`](crate::timeout).
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
@@ -282,7 +282,7 @@ impl Child {
     }
 }
 
-/// Reads both to their ends at the same time: a child that fills one pipe does not go on with the
+/// Reads both to their ends at the same time: a child that has filled one pipe stops writing to the
 /// other.
 fn read_both(
     stdout: Option<PipeReader>,
@@ -293,12 +293,12 @@ fn read_both(
         pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut content))?;
         Ok(content)
     };
-    // A fiber that panics while it reads is a mistake of ours, and is passed on.
+    // A panic of the fiber that reads is a bug, and is passed on.
     if suspendable().is_some() {
         crate::scope(|scope| {
             let errors = scope.spawn(move || whole(stderr));
             let output = whole(stdout);
-            // That fiber knows neither of our deadline nor of a request to end.
+            // That fiber does not see the caller's deadline or cancellation.
             let waited = match &output {
                 Ok(_) => errors.wait(),
                 Err(_) => Ok(()),

@@ -25,12 +25,12 @@ use crate::spawn::stackless::Stackless;
 
 /// Processors that run fibers. Dropping it stops them; see [`shutdown`](Runtime::shutdown).
 ///
-/// One of its own fibers may be what drops it, the last of those that share it for instance. That
-/// fiber goes on until it waits or finishes, and with that its processor ends.
+/// One of its own fibers may drop it, such as the last one that shares it. That fiber continues
+/// until it waits or finishes; then its processor ends.
 ///
 /// # After a fork
 /// `fork(2)` copies the calling thread only, so a runtime stays with the parent, which does not
-/// notice. In the child, a fiber that forked goes on as a plain thread, whose calls block, and
+/// notice. In the child, a fiber that forked continues as a plain thread, whose calls block, and
 /// should exec or `_exit`; if it returns to the runtime, the child is aborted with a message.
 /// Spawning on the parent's runtime and joining its fibers panics there, dropping it does nothing,
 /// and a new one may be started. What the runtime opens is closed on exec, and its rings are not
@@ -76,9 +76,9 @@ impl Inspector {
         Dump::of(&self.0, false)
     }
 
-    /// The same, and where each fiber is that waits (the first thousand of them): each is given its
-    /// processor for as long as it takes to say so. Not from a fiber, whose processor would have to
-    /// wait for itself.
+    /// Lists all fibers, with backtraces of those that wait (the first thousand): each of these
+    /// gets its processor for as long as its backtrace takes. Not from a fiber, whose processor
+    /// would have to wait for itself.
     pub fn dump_with_backtraces(&self) -> Dump {
         Dump::of(&self.0, crate::current().is_none())
     }
@@ -146,7 +146,7 @@ impl Runtime {
     pub fn spawn_stackless_with(&self, builder: Builder, value: impl Stackless) -> JoinHandle<()> {
         let started =
             builder.spawn_stackless_in(Arc::clone(&self.cluster), Location::caller(), value);
-        started.expect("a runtime that is there takes fibers")
+        started.expect("a live runtime takes fibers")
     }
 
     /// Runs `f`, which may borrow, in a fiber and waits for it. See [`ClusterHandle::run`].
@@ -184,16 +184,16 @@ impl Runtime {
     }
 
     /// Removes processor `index`. It takes no new fibers at once. A fiber that is not started, is
-    /// between two steps or is [migratable](Builder::migratable) goes on elsewhere, and what it
+    /// between two steps or is [migratable](Builder::migratable) continues elsewhere, and what it
     /// waited for is begun anew there: nothing that had come is lost. Listeners are accepted from
     /// elsewhere, timers kept elsewhere. But **fibers that have frames there stay, and the
     /// processor runs them until they have finished**, whatever they wait for: see [`Retirement`]
     /// for how many there are, and [`dump`](Runtime::dump) for which. Stackless fibers count as
-    /// such in the middle of a step. What lasts too long, the program has to
-    /// [cancel](Fiber::cancel).
+    /// such in the middle of a step. The program has to [cancel](Fiber::cancel) those that last
+    /// too long.
     ///
-    /// Then its thread ends, its descriptors are closed, and its number may be used again. What it
-    /// has counted [stays](Runtime::counters). From any thread or fiber.
+    /// Then its thread ends, its descriptors are closed, and its number may be used again. Its
+    /// counters [stay](Runtime::counters). Any thread or fiber may call this.
     ///
     /// ```
     /// use std::time::Duration;
@@ -234,7 +234,7 @@ impl Runtime {
         self.inspector().dump()
     }
 
-    /// Something to look at the fibers with that may outlive the runtime.
+    /// An inspector of its fibers, which may outlive the runtime.
     pub fn inspector(&self) -> Inspector {
         Inspector(Arc::clone(&self.cluster))
     }
@@ -245,7 +245,7 @@ impl Runtime {
     }
 
     /// Counters of each processor, by number. Those of processors that were removed stay, and one
-    /// that gets the same number goes on counting there.
+    /// that gets the same number continues counting there.
     pub fn counters(&self) -> Vec<ProcessorCounters> {
         self.cluster.open_slots().iter().map(|processor| processor.counters.snapshot()).collect()
     }
@@ -260,7 +260,7 @@ impl Runtime {
     /// Same as [`shutdown`](Runtime::shutdown), and waits up to `grace` for fibers that were
     /// cancelled.
     ///
-    /// Nothing is lost: what a fiber had received when it was cancelled it gets, connections that
+    /// Nothing is lost: a cancelled fiber gets the data it had received, connections that
     /// were not accepted are closed, the kernel gives all buffers back before the rings go, and no
     /// signal handler or thread of the runtime stays behind (the [`offload`](crate::offload())
     /// threads are the process's, and end by themselves). A fiber that neither finishes nor waits
@@ -366,15 +366,15 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Called for a stall, on the monitor's thread; without this it is printed on standard error.
+    /// Sets the callback for stalls, on the monitor's thread; without it, standard error gets them.
     #[must_use]
     pub fn on_stall(mut self, f: impl Fn(&Stall) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.stall = Arc::new(f);
         self
     }
 
-    /// Called for a deadlock, on the monitor's thread; without this it is printed on standard
-    /// error.
+    /// Sets the callback for deadlocks, on the monitor's thread; without it, they are printed on
+    /// standard error.
     #[must_use]
     pub fn on_deadlock(mut self, f: impl Fn(&Deadlock) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.deadlock = Arc::new(f);
@@ -384,15 +384,15 @@ impl RuntimeBuilder {
     /// Starts the processors.
     ///
     /// # Errors
-    /// What the kernel says to a new thread, ring or epoll instance. With [`BackendChoice::Uring`],
-    /// the [`Denied`] that says why there is no ring; with [`BackendChoice::Auto`], epoll is tried
-    /// where a ring was refused. `InvalidInput` for more processors than 8,192.
+    /// Errors of the kernel for a new thread, ring or epoll instance. [`BackendChoice::Uring`]
+    /// fails with [`Denied`], which gives the reason; if a ring is refused, [`BackendChoice::Auto`]
+    /// tries epoll. `InvalidInput` for more processors than 8,192.
     pub fn start(self) -> io::Result<Runtime> {
         let count = self.processors.unwrap_or_else(available_processors);
         let count_max = self.processors_max.unwrap_or(PROCESSORS_MAX_DEFAULT);
         if count.max(count_max) > PROCESSORS_MAX {
             let asked = count.max(count_max);
-            let message = format!("{asked} processors; there may be {PROCESSORS_MAX}");
+            let message = format!("{asked} processors are more than {PROCESSORS_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let (backend, denied) = choose(self.backend)?;
@@ -400,7 +400,7 @@ impl RuntimeBuilder {
         crate::inspect::panic_hook::install();
         let places = count_max.max(count);
         let (started, denied) = match (with_processors(count, places, backend), self.backend) {
-            // One ring could be had, and not one for each. EAGAIN is of a thread. pthread_create(3)
+            // The probe got a ring, but a processor did not. EAGAIN: pthread_create(3).
             (Err(error), BackendChoice::Auto)
                 if backend == BackendKind::Uring && error.kind() != io::ErrorKind::WouldBlock =>
             {

@@ -41,10 +41,10 @@ use crate::net::UnixStream;
 /// again.
 ///
 /// A handler that was installed over this one meanwhile (`signal-hook` and others call the handler
-/// that they find) stays, and so the signal does what that one says.
+/// that they find) stays, and decides what the signal does.
 ///
-/// A signal that comes twice before a wait is told once, as the kernel does with signals that are
-/// blocked.
+/// A signal that comes twice before a wait is reported once, as the kernel does with blocked
+/// signals.
 pub struct Signals {
     listener: &'static Listener,
     wake_receiver: UnixStream,
@@ -54,7 +54,7 @@ pub struct Signals {
 /// (signal-safety(7)). Never freed, because a handler may be looking at it, and used again: there
 /// are as many as there have been `Signals` at one time.
 struct Listener {
-    /// One bit for each signal that it is told of; none while no `Signals` has it.
+    /// One bit for each signal that it listens to; none while no `Signals` has it.
     wanted: AtomicU64,
     pending: Pending,
     /// Process that owns the sockets: a byte from a forked child would wake the parent, or the
@@ -71,7 +71,7 @@ static LISTENERS: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
 /// Signals have the numbers 1 to 64.
 const SIGNALS: usize = 65;
 
-/// By signal: what was there before our handler. Never freed either.
+/// Former dispositions, by signal. Never freed either.
 static FORMER: [AtomicPtr<libc::sigaction>; SIGNALS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; SIGNALS];
 
@@ -80,9 +80,9 @@ static REGISTERED: Mutex<Registered> =
     Mutex::new(Registered { users: [0; SIGNALS], is_beneath: [false; SIGNALS], idle: Vec::new() });
 
 struct Registered {
-    /// By signal: how many `Signals` wait for it.
+    /// Number of `Signals` that wait, by signal.
     users: [usize; SIGNALS],
-    /// Another handler was over ours when the last of them went.
+    /// True if another handler lay over this one when the last of them was dropped, by signal.
     is_beneath: [bool; SIGNALS],
     /// Listeners that no `Signals` has.
     idle: Vec<&'static Listener>,
@@ -93,7 +93,7 @@ const FORBIDDEN: [i32; 6] =
     [libc::SIGKILL, libc::SIGSTOP, libc::SIGILL, libc::SIGFPE, libc::SIGSEGV, libc::SIGBUS];
 
 impl Signals {
-    /// Waits for these from now on.
+    /// Starts to wait for these signals.
     ///
     /// # Errors
     /// `InvalidInput` for a signal that cannot be caught; else what `sigaction(2)` or
@@ -134,7 +134,7 @@ impl Signals {
         if wanted & bit_of(signal) != 0 {
             return Ok(());
         }
-        // Before the handler is there, which takes its default effect from the signal.
+        // Set before the handler is installed, which replaces the signal's default effect.
         let more = wanted | bit_of(signal);
         self.listener.wanted.store(more, Ordering::Release);
         if registered.users[index] == 0 {
@@ -166,7 +166,7 @@ impl Signals {
         }
     }
 
-    /// A signal that has come and was not told, if there is one. Does not wait.
+    /// A signal that has come and was not returned yet, if there is one. Does not wait.
     pub fn take(&self) -> Option<i32> {
         self.listener.take()
     }
@@ -195,8 +195,8 @@ fn bit_of(signal: i32) -> u64 {
 /// Reads the disposition of a signal, or sets it.
 fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: all-zero is a valid `sigaction`; the kernel reads and writes whole ones. What `new`
-    // names is our handler, which may be called at any moment, or what was there before.
+    // SAFETY: all-zero is a valid `sigaction`; the kernel reads and writes whole ones. `new` holds
+    // the runtime's handler, which may be called at any moment, or the disposition from before.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
         match libc::sigaction(signal, new, &mut old) {
@@ -236,14 +236,14 @@ fn install(registered: &mut Registered, signal: i32) -> io::Result<()> {
     sigaction(signal, Some(&own)).map(drop)
 }
 
-/// Brings the former disposition back, unless another handler was installed over ours.
+/// Brings the former disposition back, unless another handler was installed over this one.
 fn uninstall(registered: &mut Registered, signal: i32) {
     let is_on_top = sigaction(signal, None).is_ok_and(|current| is_ours(&current));
     registered.is_beneath[signal as usize] = !is_on_top;
     // SAFETY: null or leaked.
     let former = unsafe { FORMER[signal as usize].load(Ordering::Acquire).as_ref() };
     if let Some(former) = former.filter(|_| is_on_top) {
-        // It was taken before, so it is taken again.
+        // The kernel took it before, so it takes it again.
         let _ = sigaction(signal, Some(former));
     }
 }
@@ -266,7 +266,7 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Calls a handler that was there before ours, as the kernel would.
+/// Calls a handler that was installed before the runtime's, as the kernel would.
 pub(crate) fn call(
     action: &libc::sigaction,
     signal: c_int,
@@ -291,11 +291,11 @@ pub(crate) fn call(
     }
 }
 
-/// One bit for each signal that has come and was not told.
+/// One bit for each signal that has come and was not returned yet.
 struct Pending(AtomicU64);
 
 impl Pending {
-    /// `false` if it has come before.
+    /// Adds a signal; `false` if it is pending already.
     fn add(&self, signal: i32) -> bool {
         self.0.fetch_or(bit_of(signal), Ordering::AcqRel) & bit_of(signal) == 0
     }
@@ -310,7 +310,7 @@ impl Pending {
 }
 
 impl Listener {
-    /// One more, under the lock of [`REGISTERED`].
+    /// Adds a listener, under the lock of [`REGISTERED`].
     fn add() -> io::Result<&'static Listener> {
         let (wake_sender, wake_receiver) = StdUnixStream::pair()?;
         wake_sender.set_nonblocking(true)?;
@@ -328,7 +328,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Forgets what came for the `Signals` that had it before.
+    /// Forgets signals of its previous `Signals`.
     fn forget(&self) {
         let flags = rustix::net::RecvFlags::DONTWAIT;
         let mut bytes = [0u8; 64];
@@ -338,8 +338,8 @@ impl Listener {
         self.pending.0.store(0, Ordering::Release);
     }
 
-    /// A signal that has come; not one that a handler of another thread adds late, for the
-    /// `Signals` that had this before.
+    /// Takes a pending signal, but none that a handler of another thread adds late, for the
+    /// previous `Signals`.
     fn take(&self) -> Option<i32> {
         loop {
             let signal = self.pending.take()?;
@@ -349,11 +349,11 @@ impl Listener {
         }
     }
 
-    /// In a handler.
+    /// Notes a signal, in a handler.
     fn arrived(&self, signal: i32) {
         let is_wanted = self.wanted.load(Ordering::Acquire) & bit_of(signal) != 0;
         if !is_wanted || !self.home.is_here() || !self.pending.add(signal) {
-            return; // Not ours, or a byte is on its way.
+            return; // Not wanted, or a byte is on its way.
         }
         // A full socket holds enough bytes to wake the receiver.
         // SAFETY: sends one byte of a live local through a descriptor that is never closed.

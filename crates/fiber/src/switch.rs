@@ -1,4 +1,4 @@
-//! Stacks, and what a fiber shows of itself when it leaves one.
+//! Stacks, and the observable state of fibers that leave them.
 
 pub(crate) mod context;
 pub(crate) mod locals;

@@ -19,34 +19,34 @@
 //! | [`select!`](crate::select), [`Select`] | the first of several channel operations | each that can go, by lot |
 //!
 //! # Time-outs
-//! A time-out and a hand-over may come in the same moment; exactly one of them counts. What a call
-//! with a time-out returns is therefore the truth: `Ok` has the lock or the message, and after an
-//! error nothing was taken and nothing was lost. Fibers wait in whole milliseconds, rounded up.
+//! A time-out and a hand-over may come in the same moment; exactly one of them counts. So the
+//! result of a call with a time-out is exact: `Ok` has the lock or the message, and after an error
+//! nothing was taken and nothing was lost. Fibers wait in whole milliseconds, rounded up.
 //!
 //! # What to know
 //! * A guard belongs to the fiber that took it. It may be held across anything that suspends:
-//!   whatever else wants the lock suspends too.
+//!   other fibers that need the lock suspend too.
 //! * When the fiber is [cancelled](crate::Fiber::cancel), and at the deadline of
 //!   [`fiber::timeout`](crate::timeout), waits with a time-out end as if their own time were over,
 //!   and those for channels as if the other side were gone, so a loop over a receiver ends.
-//!   [`fiber::checkpoint`](crate::checkpoint) then tells why. What cannot fail (`lock`, `acquire`,
-//!   `Condvar::wait`, `Event::wait`, `Barrier::wait`) goes on until it is granted.
+//!   [`fiber::checkpoint`](crate::checkpoint) then returns the reason. Waits that cannot fail
+//!   (`lock`, `acquire`, `Condvar::wait`, `Event::wait`, `Barrier::wait`) last until the grant.
 //!
 //! # Code that cannot suspend
 //! A fiber does not suspend while it unwinds from a panic, nor in
 //! [`on_processor_stack`](crate::on_processor_stack). A destructor that waits then blocks the
 //! thread, and with it all fibers of its processor. So:
 //!
-//! * It stands in line before all that can suspend, and takes a lock or permits that were handed
-//!   over to a fiber which has not run yet. What others hold only while they run (a counter, a map)
-//!   may be locked in any destructor.
-//! * What a fiber of the same processor holds while it waits for something else, it cannot have:
-//!   the fiber cannot run before the wait is over. [`Mutex::lock`] panics then, which in a
-//!   destructor that runs because of a panic ends the process; the others wait for ever. Do not
-//!   lock in destructors what is held across waits, or give it a time-out.
-//! * The same goes for messages, notifications and fibers that it waits for. It may start fibers,
-//!   which run on other processors if there are any. [`join`](crate::JoinHandle::join) and
-//!   [`Scope::spawn`](crate::Scope::spawn) panic where a fiber would be waited for in vain.
+//! * Such code goes before all waiters that can suspend, and takes a lock or permits that were
+//!   handed over to a fiber which has not run yet. A lock that is held only while its owner runs
+//!   (for a counter, a map) may be taken in any destructor.
+//! * A lock that a fiber of the same processor holds while it waits for something else cannot be
+//!   had: the fiber cannot run before this wait is over. [`Mutex::lock`] panics then, which in a
+//!   destructor that runs because of a panic ends the process; other primitives wait forever. In
+//!   destructors, do not take a lock that is held across waits, or take it with a time-out.
+//! * The same holds for messages, notifications and fibers that such code waits for. It may start
+//!   fibers, which run on other processors if there are any. [`join`](crate::JoinHandle::join) and
+//!   [`Scope::spawn`](crate::Scope::spawn) panic where the awaited fiber could never run.
 //!
 //! # Inside
 //! One wait queue (`wait`) under all of them, guarded by a lock for a few instructions (`short`).
@@ -117,7 +117,7 @@ macro_rules! locks {
                 self.poison.is_set()
             }
 
-            /// Declares the value whole again.
+            /// Clears the poison.
             pub fn clear_poison(&self) {
                 self.poison.clear();
             }

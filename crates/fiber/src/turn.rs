@@ -1,16 +1,16 @@
 //! Turns of a processor.
 //!
-//! One turn: run what was ready when the turn began, take messages, expire timers, then enter the
-//! back end once, to hand over all operations that the fibers made and to collect what has
+//! One turn: run the fibers that were ready when it began, take messages, expire timers, then enter
+//! the back end once, to hand over all operations that the fibers made and to collect what has
 //! completed. Batching the fibers' sends into that one system call is where the speed comes from.
 //!
-//! Pinned fibers whose wait is over go before those that gave way, which have more to do. A turn
+//! Pinned fibers whose wait is over go before those that yielded, which have more to do. A turn
 //! that has lasted for [`TURN_MAX`](crate::sched::processor::TURN_MAX) enters the back end before
-//! it goes on with pinned fibers, and the next one begins with movable ones, such as stackless ones
-//! with a peer's next request. So a burst of fibers that have much to do, as when they have all
-//! accepted connections and send large files, keeps none waiting that has little.
+//! it continues with pinned fibers, and the next one begins with movable ones, such as stackless
+//! ones with a peer's next request. So a burst of fibers with much work, as when all have
+//! accepted connections and send large files, does not delay fibers with little work.
 //!
-//! Otherwise what is pinned and what is movable are served by age. For the pinned ones the age is
+//! Otherwise pinned and movable fibers are served by age. For the pinned ones the age is
 //! that of the turn before: reading the counter for each would cost ten times what the rest does.
 
 mod overflow;
@@ -37,14 +37,14 @@ pub(crate) use retire::retire_here;
 /// are not kept waiting.
 const MOVABLE_PER_TURN: usize = 64;
 
-/// A turn that has run fewer fibers goes on with those that have become ready meanwhile.
+/// A turn that has run fewer fibers continues with those that have become ready meanwhile.
 const RUNS_PER_TURN: u64 = 64;
 
 /// Pinned fibers that run between two looks at the time, if none has done much and the turn before
 /// was not cut short.
 const PINNED_PER_TIME: usize = 8;
 
-/// After so many pinned fibers the processor looks whether the work of another has waited much
+/// After so many pinned fibers the processor checks if the work of another has waited much
 /// longer.
 const PINNED_PER_LOOK: u8 = 16;
 
@@ -56,8 +56,8 @@ const PAUSES_PER_ROUND: usize = 8;
 /// Samples of the run queues that all have something while others have more than they can do.
 const BACKLOG_SAMPLES: usize = 16;
 
-/// Sleep of a processor that finds nothing but what others are about to take, and the number of
-/// those in a row in which it finds not even that. With the kernel's slack one takes 0.1 ms.
+/// Sleep of a processor that finds only work that others are about to take, and the number of naps
+/// in a row without even that. With the kernel's slack one takes 0.1 ms.
 const NAP: Duration = Duration::from_micros(50);
 const NAPS: u8 = 4;
 
@@ -90,12 +90,12 @@ impl Processor {
             } else if !self.search() {
                 self.rest();
             } else if self.backend.has_pending() || self.is_long_since(heard) {
-                // Others may have work for it for a long time.
+                // Others may have work for it for a long time, and the back end must not wait.
                 heard = self.turn_began.get();
                 self.enter_backend(SleepLimit::Poll);
             }
         }
-        // Buffers that were read elsewhere.
+        // Takes back buffers that were read elsewhere.
         self.take_messages();
         self.shut_down_backend();
         self.acceptors.leave_all(self);
@@ -141,7 +141,7 @@ impl Processor {
         }
     }
 
-    /// Runs what was ready when the turn began, the oldest first; then what has become ready
+    /// Runs the fibers ready when the turn began, the oldest first; then those that became ready
     /// meanwhile, as long as the rest of the turn has nothing to do.
     fn run_some(&self) {
         let queue = &self.cluster.queue;
@@ -209,7 +209,7 @@ impl Processor {
         }
     }
 
-    /// After all that was ready: true if there is more by now, and the rest of a turn would have
+    /// True if more is ready by now, after all that was ready, and the rest of a turn would have
     /// nothing to do.
     fn may_go_on(&self) -> bool {
         self.has_work()
@@ -227,11 +227,10 @@ impl Processor {
         }
     }
 
-    /// Before a fiber runs: wakes another processor if more waits here than this one, any
-    /// processor may run it, and it is worth it. Says whether it has.
+    /// Wakes another processor, before a fiber runs, if further work waits here that any processor
+    /// may run, and if that is worth it. Returns true if it did.
     ///
-    /// What a fiber with frames does may take any time, so work that waits with one is always worth
-    /// it.
+    /// A fiber with frames may run for any time, so work that waits behind one is always worth it.
     #[inline]
     fn share(&self, pinned: usize) -> bool {
         let queue = &self.cluster.queue;
@@ -247,8 +246,8 @@ impl Processor {
         is_worth
     }
 
-    /// Runs the next fiber by the rule of the ready queue: of ours as a rule, or of a processor
-    /// that it helps.
+    /// Runs the next fiber by the rule of the ready queue: an own one as a rule, or one of a
+    /// processor that it helps.
     fn run_movable(&self, waiting_since: u64) {
         let mut visitor = self.visitor.borrow_mut();
         let popped = self.cluster.queue.pop(&mut visitor, stamp::now, waiting_since);
@@ -326,8 +325,8 @@ impl Processor {
         Some(fiber)
     }
 
-    /// Schedules another search for fibers that were too young to take. Who pushed them may have
-    /// seen this processor search, and woken none.
+    /// Schedules another search for fibers that were too young to take. Their pusher may have seen
+    /// this processor search, and woken none.
     fn look_after_young(&self) {
         if !self.cluster.queue.is_empty() {
             let is_first = self.naps_left.get() == 0;
@@ -335,7 +334,7 @@ impl Processor {
         }
     }
 
-    /// Before the processor runs a fiber: wakes another for what it has looked after.
+    /// Wakes another processor for young work, before this one runs a fiber.
     fn hand_over(&self) {
         if self.naps_left.replace(0) > 0 && !self.cluster.queue.is_empty() {
             self.notify();
@@ -345,7 +344,7 @@ impl Processor {
     /// Sleeps until there is something to do; before that, looks around for a moment if that seems
     /// worth it.
     fn rest(&self) {
-        // Neither a look around nor a sleep is part of what the fibers took.
+        // Neither a search nor a sleep counts as run time of the fibers.
         let now = stamp::now();
         let took = now.saturating_sub(self.turn_began.replace(now));
         self.backlog.note_runs(took);
@@ -376,7 +375,7 @@ impl Processor {
         self.left(idle.leave(self.index));
     }
 
-    /// Sleeps until something is for this very processor, which goes.
+    /// Sleeps until there is a message for this processor, which retires.
     fn sleep_for_messages(&self) {
         let idle = &self.cluster.idle;
         idle.register_for_messages(self.index);
@@ -391,8 +390,8 @@ impl Processor {
         self.left(idle.leave(self.index));
     }
 
-    /// Looks around, as the spinner of the cluster. Afterwards it is not that any more; says
-    /// whether there is something to do.
+    /// Searches as the spinner of the cluster, then stops being it; returns true if there is
+    /// something to do.
     fn spin(&self) -> bool {
         self.shared().counters.spins.add(1);
         self.naps_left.set(self.naps_left.get().min(NAPS));
@@ -421,9 +420,9 @@ impl Processor {
         self.search_as_spinner() || self.shared().has_messages() || self.has_work()
     }
 
-    /// Sleeps for a moment as the spinner of the cluster, because others take what they push in
-    /// less time than it takes to fetch it from there: so they wake no processor for it, and what
-    /// does wait is found when the moment is over. Says whether the processor is to go on.
+    /// Naps as the spinner of the cluster. The other processors run their own work sooner than this
+    /// one could fetch it, so they wake no processor; work that does wait is found after the nap.
+    /// Returns true if the processor is to continue.
     fn nap(&self) -> bool {
         let idle = &self.cluster.idle;
         self.naps_left.set(self.naps_left.get() - 1);
@@ -441,7 +440,7 @@ impl Processor {
         self.search_as_spinner() || self.shared().has_messages() || self.has_work()
     }
 
-    /// Awake again: if it was woken to look for work, it does.
+    /// Handles a wake-up: searches if it was woken to search.
     fn left(&self, woken: Woken) {
         if woken != Woken::ByItself {
             self.shared().counters.wakes.add(1);
@@ -478,7 +477,7 @@ impl Processor {
         })
     }
 
-    /// The kernel may have moved this thread to a CPU with another cache.
+    /// Notes the cache of this CPU: the kernel may have moved the thread.
     fn note_cache(&self) {
         self.cluster.queue.set_cache(self.index, last_level_cache());
     }
@@ -515,7 +514,7 @@ impl Processor {
         }
     }
 
-    /// After a step, or the whole fiber.
+    /// Continues after a step, or after the whole fiber.
     fn go_on_after(&self, fiber: FiberRef, flow: Flow) {
         match flow {
             Flow::Done => self.finish(fiber),
@@ -537,7 +536,7 @@ impl Processor {
         self.cluster.fiber_finished();
     }
 
-    /// After a step: begins the wait for the next one's input. Only then is the fiber made ready,
+    /// Begins the wait for the next step's input, after a step. Only then is the fiber made ready,
     /// or its wait ended: from that moment another processor may have its value.
     fn begin_wait(&self, fiber: FiberRef) {
         if !fiber.begin_wait() {

@@ -113,7 +113,7 @@
 //!
 //! # 4. Ends
 //!
-//! A client that says nothing must not stay for ever: [`timeout`](crate::timeout) bounds every wait
+//! A client that says nothing must not stay forever: [`timeout`](crate::timeout) bounds every wait
 //! inside, however deep. To stop, close the listener, give the conversations some time, and cancel
 //! what is left: their reads then fail, `?` leaves the loop, and destructors run.
 //!
@@ -187,4 +187,4 @@
 //! assert_eq!(runtime.stall_count(), 0);
 //! ```
 //!
-//! The [cookbook](crate::cookbook) goes on from here.
+//! The [cookbook](crate::cookbook) continues from here.

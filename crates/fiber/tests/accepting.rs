@@ -29,7 +29,7 @@ fn visit(address: SocketAddr) {
     client.set_read_timeout(Some(BOUND)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let served = client.read(&mut [0; 1]);
-    assert_eq!(served.expect("nobody accepted it"), 0);
+    assert_eq!(served.expect("no fiber accepted the connection"), 0);
 }
 
 /// Accepts until the listener is closed.
@@ -46,7 +46,7 @@ fn serve(listener: &TcpListener, served: &AtomicUsize) {
     }
 }
 
-/// Runs `f` on a plain thread; what comes back says that it has ended.
+/// Runs `f` on a plain thread; the receiver gets a message when it has ended.
 fn on_a_thread(f: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || {
@@ -63,7 +63,7 @@ fn on_a_thread(f: impl FnOnce() + Send + 'static) -> mpsc::Receiver<()> {
 fn backlog_holds_a_crowd() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let connect = |_| Client::connect_timeout(&address, BOUND / 10).expect("no room");
+    let connect = |_| Client::connect_timeout(&address, BOUND / 10).expect("the queue is full");
     let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     let len = allowed.trim().parse::<usize>().unwrap().min(200);
     let crowd: Vec<_> = (0..len).map(connect).collect();
@@ -71,7 +71,7 @@ fn backlog_holds_a_crowd() {
 }
 
 /// Seen: the fibers got `EAGAIN`, because the thread had made the listener non-blocking under an
-/// accept of the ring; a thread that waited did not hear that the listener was closed.
+/// accept of the ring; a thread that waited did not notice that the listener was closed.
 #[test]
 fn threads_and_fibers_accept() {
     on_each(|runtime| {
@@ -104,8 +104,8 @@ fn threads_and_fibers_accept() {
     });
 }
 
-/// Fibers that come and go leave connections by that the kernel has given to their ring; the thread
-/// hears of them.
+/// Fibers that come and go leave connections that the kernel has reported to their ring; the thread
+/// is notified of them.
 #[test]
 fn a_thread_gets_what_fibers_leave() {
     on_each(|runtime| {
@@ -192,7 +192,7 @@ fn incoming_ends_with_listener_or_fiber() {
             let served = fiber::spawn(|| fiber::timeout(Duration::from_millis(5), serve));
             let ended = fiber::timeout(BOUND, || served.wait());
             served.fiber().cancel();
-            ended.expect("the deadline ends it as well");
+            ended.expect("the deadline ends the accept as well");
         });
     });
 }
@@ -226,9 +226,9 @@ fn a_full_listen_queue_starves_no_fiber() {
 }
 
 /// Seen: of two runtimes with a listener each on one socket, as two programs share one, the second
-/// did not hear of a connection. Cause: a fiber of the first had been served on a neighbour's word,
-/// and the poll of its ring, which nothing needed any more, was the one of several that the kernel
-/// tells (EPOLLEXCLUSIVE). It is taken back then.
+/// did not see a connection. Cause: a fiber of the first was served after a neighbour's message,
+/// and the poll of its ring, now needless, was the one of several that the kernel wakes
+/// (EPOLLEXCLUSIVE). Cure: the poll is cancelled then.
 #[test]
 fn ring_without_waiters_takes_nothing() {
     const PATIENCE: Duration = Duration::from_millis(300);
@@ -267,7 +267,7 @@ fn ring_without_waiters_takes_nothing() {
     );
     let (served, is_served) = mpsc::channel();
     let _waits = on(&other, 0, Box::new(move || served.send(others.accept().map(drop)).unwrap()));
-    // The first processor hears of the connection and of the end of its fiber's patience at once.
+    // The first processor sees the connection and its fiber's deadline in the same turn.
     let hog = Builder::new().processor(0);
     let hog = one.spawn_with(hog, move || {
         let _client = Client::connect(address).unwrap();
@@ -278,7 +278,7 @@ fn ring_without_waiters_takes_nothing() {
     patient.join().unwrap();
     let _client = Client::connect(address).unwrap();
     let told = is_served.recv_timeout(BOUND);
-    assert!(told.expect("the other runtime hears of it").is_ok());
+    assert!(told.expect("the other runtime gets the connection").is_ok());
 }
 
 /// Seen: under overload most clients of a server on io_uring timed out before they were accepted,

@@ -63,7 +63,7 @@ fn cancelled_in<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) ->
     while !waiting.load(Ordering::SeqCst) {
         fiber::yield_now();
     }
-    // So that its operation has been handed over, on whichever processor it is.
+    // Lets its operation reach the kernel, on whichever processor it is.
     (0..3).for_each(|_| fiber::yield_now());
     fiber.cancel();
     assert!(fiber.fiber().is_cancel_requested());
@@ -83,7 +83,7 @@ fn a_cancelled_read_says_so() {
     assert_cancelled(cancelled_in(move || (&*reader).read(&mut [0; 8])));
     let reader = Arc::clone(&near);
     assert_cancelled(cancelled_in(move || reader.receive(None, <[u8]>::len)));
-    // The connection is as good as before.
+    // The connection still works.
     far.write_all(b"still").unwrap();
     let mut got = [0; 5];
     (&*near).read_exact(&mut got).unwrap();
@@ -169,7 +169,7 @@ fn a_loop_that_ignores_the_request_is_slowed_down() {
     let parks = || (0..TURNS).for_each(|_| fiber::park());
     let start = Instant::now();
     fiber::timeout(Duration::ZERO, parks);
-    assert!(start.elapsed() >= PAUSES, "parks past the deadline");
+    assert!(start.elapsed() >= PAUSES, "parks past the deadline spun");
     // The errors of operations come at once, as a rule.
     let failures = fiber::spawn(|| {
         while !is_cancelled() {
@@ -213,7 +213,7 @@ fn a_wait_for_a_channel_ends() {
             assert_eq!(error.kind(), ErrorKind::TimedOut);
         });
     }
-    // What has come is received all the same.
+    // Messages that have come are received all the same.
     let (sender, receiver) = mpmc::unbounded();
     (0..3).for_each(|n| sender.send(n).unwrap());
     let received = fiber::timeout(Duration::ZERO, || receiver.iter().collect::<Vec<u32>>());
@@ -351,11 +351,11 @@ fn timed_waits_for_locks_and_channels_end_and_the_others_go_on() {
     let (sender, receiver) = mpsc::channel::<u32>();
     let (receiver, word) = cancelled_in(move || {
         let word = receiver.recv_timeout(LONG);
-        assert!(receiver.recv_timeout(LONG).is_err(), "the request stays");
+        assert!(receiver.recv_timeout(LONG).is_err(), "the cancel request stays");
         (receiver, word)
     });
     assert_eq!(word, Err(mpsc::RecvTimeoutError::Timeout));
-    // What is there is delivered all the same.
+    // Messages that are there are delivered all the same.
     sender.send(7).unwrap();
     assert_eq!(cancelled_in(move || receiver.recv_timeout(LONG)), Ok(7));
     let lock = Arc::new(Mutex::new(()));
@@ -368,7 +368,7 @@ fn timed_waits_for_locks_and_channels_end_and_the_others_go_on() {
     // The deadline of `timeout` counts as well.
     let soon = Duration::from_millis(10);
     assert!(!fiber::timeout(soon, || Event::new().wait_timeout(LONG)));
-    // Without a time-out the wait goes on until it is granted.
+    // Without a time-out the wait continues until it is granted.
     let event = Arc::new(Event::new());
     let waited = Arc::clone(&event);
     let waiter = fiber::spawn(move || waited.wait());
@@ -416,10 +416,10 @@ fn a_cancelled_acceptor_leaves_the_connections_to_others() {
     stays.join().unwrap().unwrap();
 }
 
-/// Seen: under load, a connection that was not accepted although a fiber waited for it. Cause: of
-/// the rings that wait on a listener the kernel tells one; that was the one whose fiber had just
-/// left, and its accept was cancelled before it had looked. Cure: a fiber that ends its accept
-/// looks whether the others have to be told.
+/// Seen: under load, a connection that was not accepted although a fiber waited for it. Cause: the
+/// kernel notifies one of the rings that wait on a listener. That was a ring whose fiber had just
+/// left, and whose accept was cancelled before it had looked. Cure: a fiber that ends its accept
+/// checks if it has to notify the other rings.
 fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
@@ -428,10 +428,10 @@ fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     let builder = fiber::Builder::new().processor(1);
     let leaves = builder.spawn(move || {
         let left = accepting.accept().map(drop);
-        // Without a suspension, so that the ring does not know yet that none waits here any more.
+        // Without a suspension, so that the ring still accepts although no fiber waits here.
         (left, std::net::TcpStream::connect(address).unwrap())
     });
-    // The first in line is told first.
+    // The kernel notifies the first ring in its queue first.
     settle();
     let accepting = Arc::clone(&listener);
     let builder = fiber::Builder::new().processor(0);
@@ -444,9 +444,9 @@ fn a_connection_that_comes_while_an_acceptor_leaves_is_for_the_others() {
     stays.unwrap().join().unwrap().unwrap();
 }
 
-/// Seen (in review): a fiber accepted once and ended; the ring of its processor went on accepting,
-/// and kept the connections for fibers that might ask there. Cure: what no fiber asks for stays in
-/// the listen queue, and those that wait elsewhere are told of it.
+/// Seen (in review): a fiber accepted once and ended; the ring of its processor kept accepting,
+/// and kept the connections for fibers that might accept there. Cure: connections that no fiber
+/// waits for stay in the listen queue, and acceptors on other processors are notified.
 fn connections_for_a_processor_whose_acceptor_has_gone_are_for_the_others() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
@@ -542,7 +542,7 @@ fn accept_against_cancel_loses_no_connection() {
             chance.pause();
         }
         let _connected = connecting.join().unwrap();
-        // What was not taken waits for the next call, on either processor.
+        // Connections that were not accepted wait for the next call, on either processor.
         let accepted = Arc::new(AtomicUsize::new(accepted));
         let rest = [0, 1].map(|number| {
             let (listener, accepted) = (Arc::clone(&listener), Arc::clone(&accepted));
@@ -669,9 +669,9 @@ fn a_step_is_told() {
     }
 }
 
-/// Seen (in review): a cancelled stackless fiber that waits for more, whatever it is told, used a
-/// core up. Cause: each of its waits was ended at once. Cure: from the thousandth on after a while,
-/// as operations of other fibers fail.
+/// Seen (in review): a cancelled stackless fiber that ignores the errors and waits again used a
+/// core up. Cause: each of its waits ended at once. Cure: from the thousandth wait on, the end
+/// comes after a pause, as for operations of other fibers.
 fn a_step_that_ignores_the_request_is_slowed_down() {
     const STEPS: usize = 1200;
     struct Ignores(TcpStream, usize);

@@ -26,8 +26,8 @@ fn each_pair(test: impl Fn(&Runtime, &Runtime)) {
             };
             let (a, b) = (start(here), start(there));
             test(&a, &b);
-            assert_eq!(a.shutdown(PATIENCE), 0, "left in the first of {here:?} and {there:?}");
-            assert_eq!(b.shutdown(PATIENCE), 0, "left in the second of {here:?} and {there:?}");
+            assert_eq!(a.shutdown(PATIENCE), 0, "fibers left in the first, {here:?} {there:?}");
+            assert_eq!(b.shutdown(PATIENCE), 0, "fibers left in the second, {here:?} {there:?}");
         }
     }
 }

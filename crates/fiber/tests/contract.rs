@@ -149,7 +149,7 @@ fn write_to_a_peer_that_does_not_read_times_out() {
 }
 
 /// Seen: on epoll a peer that had paused for a second in a file got no more of it. Cause: with room
-/// left the next wait for room was for an edge that had been told of. Cure: it looks first.
+/// left, the next wait for room was for an edge that had been reported. Cure: it checks first.
 fn a_wait_for_room_ends_when_the_peer_has_read() {
     let (mut near, mut far) = pair();
     near.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -212,7 +212,7 @@ fn either_direction_ends_a_wait_for_both() {
     assert_eq!(late.kind(), ErrorKind::TimedOut);
 }
 
-/// Found by review: a fiber that had yielded between its two attempts missed what came meanwhile.
+/// Found by review: a fiber that had yielded between its two attempts missed input in between.
 /// Cause: on epoll a wait for both forgot the edge. Cure: a failed attempt forgets its own.
 fn what_comes_between_two_attempts_is_not_missed() {
     let (near, far) = pair();
@@ -265,7 +265,7 @@ fn an_interrupted_wait_ends_or_begins_again() {
         while told.load(Ordering::SeqCst) == 0 {
             stream.wait_readable(deadline).unwrap();
         }
-        // One for bytes goes on until they come.
+        // A wait for bytes continues until they come.
         let mut byte = [0];
         (&*stream).read_exact(&mut byte).unwrap();
         byte
@@ -353,7 +353,7 @@ fn send_and_compare(file: &std::fs::File, content: &[u8]) {
         far.read_to_end(&mut got).unwrap();
         sender.join().unwrap();
     });
-    assert!(got == content, "{} bytes came of {}", got.len(), content.len());
+    assert!(got == content, "{} of {} bytes came", got.len(), content.len());
 }
 
 fn a_file_is_sent_whole() {
@@ -363,7 +363,7 @@ fn a_file_is_sent_whole() {
     send_and_compare(&file, &content);
 }
 
-/// Seen: a file ended sooner than was said, and what was to be sent after it waited until its
+/// Seen: a file was shorter than announced, and the data to be sent after it waited until the
 /// time-out. Cause: on epoll, fewer bytes than wanted counted as a full socket, whose edge never
 /// came, because it had room. Cure: only EAGAIN counts.
 fn what_follows_the_end_of_a_file_is_sent() {
@@ -588,7 +588,7 @@ fn a_busy_stream_does_not_starve_others() {
 
 /// Seen: while six clients took large files, the neighbour of a fiber waited for tens of
 /// milliseconds. Cause: 32 operations that did not wait made a turn, and one of them may be a
-/// megabyte of a file. Cure: what was moved counts as well.
+/// megabyte of a file. Cure: bytes that were moved count as well.
 fn a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others() {
     const LEN: u64 = 48 << 20;
     const PIECE_LEN: u64 = 1 << 20;
@@ -636,7 +636,7 @@ fn a_file_that_is_taken_as_fast_as_it_is_sent_leaves_turns_to_others() {
 
 fn sleepers_wake_in_order() {
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    // Of one processor: another may be kept from its sleepers by other work.
+    // All on one processor: other work may keep another from its sleepers.
     let sleepers = [30u64, 10, 20].map(|ms| {
         let order = Arc::clone(&order);
         let sleep = move || {
@@ -649,8 +649,8 @@ fn sleepers_wake_in_order() {
         builder.spawn(sleep).unwrap()
     });
     sleepers.into_iter().for_each(|one| one.join().unwrap());
-    // Those that were to sleep for less, unless a busy machine let them begin so much later. Times
-    // are rounded to milliseconds.
+    // Shorter sleeps end first, unless a busy machine let them begin so much later. Times are
+    // rounded to milliseconds.
     let order = order.lock().unwrap();
     let round = Duration::from_millis(2);
     assert!(order.is_sorted_by(|first, next| *first < *next + round), "{order:?}");
@@ -674,9 +674,9 @@ fn two_directions_of_one_stream() {
 }
 
 /// Seen: a fiber received from a stream on which another one, of another processor, sent a file;
-/// that processor stopped until the peer read. Cause: the one made the socket blocking for the ring
-/// just before the other one's `sendfile(2)`. Cure: the mode does not change during such a call;
-/// that of a socket, for which a ring waits in either, not at all.
+/// that processor stopped until the peer read. Cause: the receiver made the socket blocking for
+/// the ring just before the sender's `sendfile(2)`. Cure: the mode does not change during such a
+/// call; the mode of a socket never changes, because a ring waits in either mode.
 #[test]
 fn receive_and_send_file_together() {
     const ROUNDS: usize = 300;
@@ -717,7 +717,7 @@ fn receive_and_send_file_together() {
     let mut part = vec![0; 1 << 18];
     for _ in 0..ROUNDS {
         (&peer).read_exact(&mut part).unwrap();
-        // The peer reads no more until the processor of the sender has gone on.
+        // The peer reads no more until the sender's processor has continued.
         let before = ticks.load(Ordering::Relaxed);
         until("the processor goes on", || ticks.load(Ordering::Relaxed) > before + 1);
     }

@@ -16,7 +16,7 @@ use fiber::sync::{Mutex, Semaphore, mpsc};
 use fiber::{BackendChoice, Flow, Runtime, Stackless};
 
 const WARM_UP: usize = 100;
-/// And so many less one are counted.
+/// Number of marks; the intervals between them are counted.
 const MARKS: usize = 8;
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -249,7 +249,7 @@ fn page_has_the_costs() {
         child.args(["--exact", NAME, "--nocapture", "--test-threads=1"]);
         stepping::run(child.env("OPERATION", operation.name))
     };
-    // Two at a time: a program and what steps it run by turns.
+    // Two at a time: a program and its stepper take turns.
     let (first, second) = OPERATIONS.split_at(OPERATIONS.len() / 2);
     let works = std::thread::scope(|scope| {
         let halves = [first, second];

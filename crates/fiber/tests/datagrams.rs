@@ -193,7 +193,7 @@ fn many_fibers_serve_one_socket() {
 
 fn nobody_listens_is_an_error_of_the_next_call() {
     let (a, _) = bind();
-    // It holds its port, and what does not come from its own peer is refused.
+    // It holds its port, and refuses datagrams from others than its peer.
     let (aloof, nobody) = bind();
     let (_peer, address) = bind();
     aloof.connect(address).unwrap();
@@ -201,7 +201,7 @@ fn nobody_listens_is_an_error_of_the_next_call() {
     a.send(b"anybody?").unwrap();
     let error = a.recv(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    assert!(a.take_error().unwrap().is_none(), "it has been told");
+    assert!(a.take_error().unwrap().is_none(), "the error was already reported");
 }
 
 fn a_clone_is_the_same_socket() {
@@ -334,8 +334,8 @@ impl FullReceiver {
     }
 }
 
-/// Runs `f` in a fiber, which has begun to wait when this returns, as a rule. What is promised
-/// holds if it has not as well.
+/// Runs `f` in a fiber, which has begun to wait when this returns, as a rule. The promise also
+/// holds if it has not.
 fn waiting_in<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let fiber = fiber::spawn(f);
     fiber::sleep(Duration::from_millis(2));
@@ -350,7 +350,7 @@ fn a_send_to_a_full_receiver_waits_for_room() {
     for way in WAYS {
         let full = FullReceiver::new(way);
         let sending = full.send();
-        assert!(!sending.is_finished(), "{way}: there is no room");
+        assert!(!sending.is_finished(), "{way}: the queue is full");
         let mut buffer = [0; 16];
         full.receiver.set_read_timeout(Some(PATIENCE)).unwrap();
         for _ in 0..full.filled {
@@ -436,7 +436,7 @@ macro_rules! is_receiver {
             }
 
             fn shut_reading(&self) {
-                // A socket of UDP without a peer says that it has none, and reads no more.
+                // A UDP socket without a peer reports that it has none, and reads no more.
                 let _ = rustix::net::shutdown(self, rustix::net::Shutdown::Read);
             }
         }
@@ -451,7 +451,7 @@ fn receivers() -> Vec<(&'static str, Arc<dyn Receiver>)> {
     let peer = UdpSocket::bind("[::1]:0").unwrap();
     of_version_6.connect(peer.local_addr().unwrap()).unwrap();
     let (pair, peer) = UnixDatagram::pair().unwrap();
-    // It stays: a receiver would be told that it has gone.
+    // The peer stays: a receiver would notice its end.
     std::mem::forget(peer);
     let bound = UnixDatagram::bind_addr(&abstract_name()).unwrap();
     let nonblocking = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -496,10 +496,10 @@ fn receives_end_when_told() {
     }
 }
 
-/// Seen: on epoll a receive after `shutdown(Read)` did not end, and one that waited went on. Cause:
-/// the kernel says that it is over to calls that block, and to no others. Cure: it is asked.
-/// Seen (in review): a fiber in `recv_from` on a socket that had not blocked tried for ever. Cause:
-/// the ring's recvmsg says EAGAIN there where a socket that blocks has 0. Cure: it blocks.
+/// Seen: on epoll a receive after `shutdown(Read)` did not end, and one that waited kept waiting.
+/// Cause: the kernel reports the end to calls that block, and to no others. Cure: it is asked. Seen
+/// (in review): a fiber in `recv_from` on a socket that had not blocked tried forever. Cause: the
+/// ring's recvmsg returns EAGAIN there, where a socket that blocks returns 0. Cure: it blocks.
 fn the_end_of_reading_wakes_all_receivers() {
     for (kind, receiver) in receivers() {
         receiver.set_read_timeout(Some(PATIENCE));
@@ -520,7 +520,7 @@ fn the_end_of_reading_wakes_all_receivers() {
         let received = std::thread::spawn(move || RECEIVES.map(|it| it.1(&*plain).unwrap()));
         assert_eq!(received.join().unwrap(), [0; 3], "{kind}, plain");
     }
-    // What had come before is received first.
+    // Datagrams from before the shutdown are received first.
     let (a, b) = UnixDatagram::pair().unwrap();
     a.send(b"before").unwrap();
     b.shutdown(Shutdown::Read).unwrap();
@@ -569,7 +569,7 @@ fn a_unix_datagram_that_nobody_receives_is_an_error() {
     drop(bound);
     let error = socket.send(b"x").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    assert!(socket.take_error().unwrap().is_none(), "it has been told");
+    assert!(socket.take_error().unwrap().is_none(), "the error was already reported");
 }
 
 fn names_are_looked_up() {

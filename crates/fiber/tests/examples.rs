@@ -1,4 +1,4 @@
-//! The examples are compiled here, and do what they say.
+//! The examples compile, and do what their comments say.
 
 extern crate weftwork_fiber as fiber;
 
@@ -45,7 +45,7 @@ fn start_echo() -> SocketAddr {
     address
 }
 
-/// Says something, ends the sending, and hears the rest.
+/// Sends the words, ends the sending, and reads the rest.
 fn talk(address: SocketAddr, words: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(words).unwrap();

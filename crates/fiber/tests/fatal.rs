@@ -1,4 +1,4 @@
-//! Mistakes that take the process down, and what they say. A fiber that runs off its stack is one
+//! Mistakes that end the process, and their messages. A fiber that runs off its stack is one
 //! of them. Each case runs this test program again, as a child that is expected to die.
 
 extern crate weftwork_fiber as fiber;
@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `test` of this program in a child, which dies of a signal, and returns what it says.
+/// Runs `test` of this program in a child, which dies of a signal, and returns its output.
 #[track_caller]
 fn dies_of(signal: i32, test: &str) -> String {
     let output = command(test).output().unwrap();
@@ -46,7 +46,7 @@ fn overflow_names_the_fiber() {
     let message = dies_of(libc::SIGABRT, "overflow_names_the_fiber");
     assert!(message.contains("fiber 'greedy'"), "{message}");
     assert!(message.contains("has overflowed its stack of 60 KiB"), "{message}");
-    assert!(message.contains("fatal.rs:"), "where it was spawned: {message}");
+    assert!(message.contains("fatal.rs:"), "the place of the spawn is missing: {message}");
     assert!(message.contains("stack_size"), "{message}");
 }
 
@@ -95,8 +95,8 @@ fn result_drop_panic_aborts() {
     assert!(message.contains("the result of a fiber panicked"), "{message}");
 }
 
-/// Seen: a panic said "thread 'processor-0' panicked", and of ten thousand fibers on that thread it
-/// did not say which. Cause: the standard library knows threads. Cure: a line before its message.
+/// Seen: a panic reported "thread 'processor-0' panicked", and not which of ten thousand fibers on
+/// that thread it was. Cause: std knows only threads. Cure: a line before its message.
 #[test]
 fn a_panic_names_the_fiber() {
     if is_child() {
@@ -114,11 +114,11 @@ fn a_panic_names_the_fiber() {
     let lines: Vec<_> = message.lines().filter(|line| !line.is_empty()).collect();
     let named: Vec<_> = lines.iter().filter(|line| line.starts_with("fiber ")).collect();
     assert!(named[0].starts_with("fiber 'unlucky' (number "), "{message}");
-    assert!(named[0].contains("fatal.rs:"), "where it was spawned: {message}");
+    assert!(named[0].contains("fatal.rs:"), "the place of the spawn is missing: {message}");
     assert!(named[1].starts_with("fiber '<unnamed>' (number "), "{message}");
     assert_eq!(named.len(), 2, "a thread is no fiber: {message}");
     for said in ["broken", "broken too", "of a thread"] {
-        assert!(lines.contains(&said), "what std says: {message}");
+        assert!(lines.contains(&said), "the message of std is missing: {message}");
     }
 }
 
@@ -140,8 +140,8 @@ fn unprintable_panic_ends_its_fiber() {
 }
 
 /// Seen (in review): a program that has a handler for SIGURG (for urgent data, or because a library
-/// of it is written in Go) was never told again once a runtime with a stall detector had started.
-/// Cause: its handler was replaced. Cure: what the monitor did not ask for goes on to it.
+/// of it is written in Go) got no signals once a runtime with a stall detector had started.
+/// Cause: its handler was replaced. Cure: signals that are not the monitor's are passed on to it.
 #[test]
 fn monitor_leaves_signals_of_others() {
     static TOLD: AtomicUsize = AtomicUsize::new(0);

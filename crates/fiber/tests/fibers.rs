@@ -218,7 +218,7 @@ fn unstarted_fibers_spread() {
             // Computes without a break until the other processor has run them all.
             let deadline = Instant::now() + patience::PATIENCE;
             while !others.iter().all(fiber::JoinHandle::is_finished) {
-                assert!(Instant::now() < deadline, "nobody helped");
+                assert!(Instant::now() < deadline, "no other processor helped");
                 std::hint::spin_loop();
             }
         });
@@ -383,8 +383,8 @@ fn unpark_ends_no_wait_for_a_grant() {
         let gate = Arc::clone(&gate);
         move || {
             gate.wait();
-            assert!(gate.is_set(), "it was unparked and not granted");
-            // The token was kept for it.
+            assert!(gate.is_set(), "the wait ended without a grant");
+            // The token was kept for this call.
             fiber::park();
         }
     });
@@ -394,9 +394,9 @@ fn unpark_ends_no_wait_for_a_grant() {
     waiter.join().unwrap();
 }
 
-/// Seen (in review): a stall was reported of a fiber that gave way every few milliseconds, and what
-/// had come for others waited for fifteen of its runs. Cause: a fiber that gave way alone went on
-/// without a count, and no switch from fiber to fiber looked at the time. Cure: both.
+/// Seen (in review): a stall was reported for a fiber that yielded every few milliseconds, and
+/// input for others waited for fifteen of its runs. Cause: a fiber that yielded alone continued
+/// without a count, and no switch between fibers checked the time. Cure: both.
 #[test]
 fn long_runs_end_turns() {
     const LONG: Duration = Duration::from_millis(3);
@@ -412,14 +412,14 @@ fn long_runs_end_turns() {
         (after.0 - before.0, after.1 - before.1)
     };
     let (switches, _) = counted(|| (0..100).for_each(|_| fiber::yield_now()));
-    assert!(switches >= 100, "{switches} for 100 yields");
+    assert!(switches >= 100, "{switches} switches for 100 yields");
     let (_, turns) = counted(|| {
         for _ in 0..32 {
             compute(LONG);
             fiber::yield_now();
         }
     });
-    assert!(turns >= 32, "{turns} in 32 long runs of one");
+    assert!(turns >= 32, "{turns} turns in 32 long runs of one fiber");
     let (_, turns) = counted(|| {
         let first = fiber::current().unwrap();
         let second = fiber::spawn(move || {
@@ -436,11 +436,11 @@ fn long_runs_end_turns() {
         }
         second.join().unwrap();
     });
-    assert!(turns >= 12, "{turns} in 64 long runs of two");
+    assert!(turns >= 12, "{turns} turns in 64 long runs of two fibers");
 }
 
 /// Seen (in review): timers, and on epoll sockets, waited for 64 steps of a stackless fiber that
-/// gave way after each, however long a step took. Cause: a turn that went on with what had become
+/// yielded after each, however long a step took. Cause: a turn that continued with what had become
 /// ready looked at the time only if a pinned fiber had run. Cure: it always looks.
 #[test]
 fn long_steps_end_turns() {
@@ -465,7 +465,7 @@ fn long_steps_end_turns() {
     assert!(taken >= STEPS / 2, "{taken} turns for {STEPS} long steps");
 }
 
-/// Seen (in review): what had come for the sockets of a processor waited for as long as another one
+/// Seen (in review): input for the sockets of a processor waited for as long as another one
 /// had more to do than it could. Cause: a processor that took fibers from another's run queues, one
 /// after the other, entered its back end only when there were none left. Cure: it enters it
 /// meanwhile.
@@ -521,14 +521,14 @@ fn helper_hears_its_own_sockets() {
             hears.load(Ordering::Acquire)
         };
         let producer = runtime.spawn_with(Builder::new().processor(0), produce).unwrap();
-        assert!(producer.join().unwrap(), "{choice:?}: not before there was nothing else to do");
+        assert!(producer.join().unwrap(), "{choice:?}: the input waited for all other work");
         listener.join().unwrap();
     }
 }
 
-/// Seen (in review): a sleep of no time, as in a loop that means to give way, took up to a
+/// Seen (in review): a sleep of no time, as in a loop that means to yield, took up to a
 /// millisecond, and so did a park with such a time-out. Cause: a timer was set for it, and ticks
-/// are of a millisecond. Cure: both give way instead.
+/// are of a millisecond. Cure: both yield instead.
 #[test]
 fn no_time_needs_no_timer() {
     let runtime = runtime(1);
@@ -540,5 +540,5 @@ fn no_time_needs_no_timer() {
             fiber::park_timeout(Duration::ZERO);
         }
     });
-    assert_eq!(expired() - before, 0, "timers for no time");
+    assert_eq!(expired() - before, 0, "timers were set for zero time");
 }

@@ -114,7 +114,7 @@ fn options_mean_what_std_means() {
             };
             for with_file in [false, true] {
                 let (ours, stds) = (outcome(with_file, true), outcome(with_file, false));
-                assert_eq!(ours, stds, "options {bits:06b}, a file there: {with_file}");
+                assert_eq!(ours, stds, "options {bits:06b}, file exists: {with_file}");
             }
         }
         let mut options = File::options();

@@ -1,5 +1,5 @@
 //! Forking: the runtime stays with the parent. Each case runs this test program again, as a process
-//! of its own, which forks; what its child says and how it ends is what is checked.
+//! of its own, which forks; the output and the end of its child are checked.
 
 extern crate weftwork_fiber as fiber;
 
@@ -13,7 +13,7 @@ use fiber::net::TcpListener;
 use fiber::{BackendChoice, Runtime};
 
 /// Runs `test` of this program in a process of its own, where `FORKS` is set, once for each back
-/// end. It ends well, and `check` is shown what it said.
+/// end. It must succeed, and `check` gets its output.
 fn in_a_process(test: &str, check: impl Fn(&str)) {
     let program = std::env::current_exe().unwrap();
     for backend in ["uring", "epoll"] {
@@ -50,7 +50,7 @@ fn fork(child: impl FnOnce()) -> std::process::ExitStatus {
 
 fn wait_for(pid: i32) -> std::process::ExitStatus {
     let mut status = 0;
-    // SAFETY: waits for our own child.
+    // SAFETY: waits for a child of this process.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     std::process::ExitStatus::from_raw(status)
 }
@@ -159,7 +159,7 @@ fn fiber_returning_in_child_is_stopped() {
                 0 => 0,
                 pid => {
                     let mut status = 0;
-                    // SAFETY: waits for our own child.
+                    // SAFETY: waits for a child of this process.
                     unsafe { libc::waitpid(pid, &raw mut status, 0) };
                     status
                 }
@@ -224,7 +224,7 @@ fn child_cannot_touch_parent_fibers() {
             });
             assert_eq!(status.code(), Some(0));
         }
-        assert!(!sleeps.fiber().is_cancel_requested(), "the child's request came here");
+        assert!(!sleeps.fiber().is_cancel_requested(), "the child has cancelled a fiber here");
         parks.fiber().unpark();
         assert_eq!(parks.join().unwrap(), "unparked");
         sleeps.cancel();

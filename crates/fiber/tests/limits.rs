@@ -46,7 +46,7 @@ fn durations() -> impl Strategy<Value = Duration> {
 enum Step {
     Release(usize),
     TryTake(usize),
-    /// Another thread stands in line for one more than there are, while permits are released.
+    /// Another thread waits for one more permit than there are, while permits are released.
     ReleaseToWaiter(usize),
 }
 
@@ -88,7 +88,7 @@ proptest! {
                     let fits = permits + count as u128 <= MAX;
                     std::thread::scope(|scope| {
                         let waiter = scope.spawn(|| semaphore.acquire_many(wanted).forget());
-                        // It stands in line when a request for nothing is refused.
+                        // The waiter is queued when a request for no permits is refused.
                         while semaphore.try_acquire_many(0).is_some() {
                             std::thread::yield_now();
                         }
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// The result, or `None` if the kernel or we took an argument for nonsense.
+/// The result, or `None` if the kernel or this crate rejected an argument.
 fn refused<T>(result: io::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -263,7 +263,7 @@ fn buffer_longer_than_a_transfer() {
         assert_eq!(&buffer[..10], b"weft456789");
         near.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
         let written = (&near).write(&buffer);
-        assert!(written.is_ok_and(|len| len > 0), "what fits");
+        assert!(written.is_ok_and(|len| len > 0), "a part is written");
     });
 }
 

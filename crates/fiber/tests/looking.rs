@@ -25,7 +25,7 @@ fn dump_when(runtime: &Runtime, is_wanted: impl Fn(&Dump) -> bool) -> Dump {
         if is_wanted(&dump) {
             return dump;
         }
-        assert!(Instant::now() < deadline, "it never came to this: {dump}");
+        assert!(Instant::now() < deadline, "the expected state never came: {dump}");
         std::thread::yield_now();
     }
 }
@@ -63,7 +63,7 @@ fn dump_shows_parked_fiber() {
     assert!((4096..=stack.usable_len).contains(&stack.touched_len), "{stack:?}");
     let backtrace = seen.backtrace.as_deref().unwrap();
     assert!(backtrace.contains("wait_in_a_function_of_mine"), "{backtrace}");
-    // It waits on as if nothing had asked.
+    // The fiber still waits, as if nothing had asked.
     assert!(!parked.is_finished());
     parked.fiber().unpark();
     parked.join().unwrap();
@@ -216,7 +216,7 @@ fn wait_for_cpu_is_no_stall() {
             })
         })
         .collect();
-    // One that has the CPU for itself before they have come is not starved.
+    // A fiber that has the CPU for itself before the others start is not starved.
     while pinned.load(Ordering::Relaxed) < OTHERS {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -224,7 +224,7 @@ fn wait_for_cpu_is_no_stall() {
         assert_eq!(pin(cpu), 0);
         let began = Instant::now();
         let before = ran();
-        // Long by the clock on the wall, short by its own.
+        // Long by wall-clock time, short by its CPU time.
         while began.elapsed() < 8 * THRESHOLD && ran() - before < THRESHOLD / 2 {
             std::hint::spin_loop();
         }
@@ -233,7 +233,7 @@ fn wait_for_cpu_is_no_stall() {
     let elapsed = starved.join().unwrap();
     is_over.store(true, Ordering::Relaxed);
     others.into_iter().for_each(|other| other.join().unwrap());
-    assert!(elapsed > 2 * THRESHOLD, "it was not starved: {elapsed:?}");
+    assert!(elapsed > 2 * THRESHOLD, "the fiber was not starved: {elapsed:?}");
     assert_eq!(runtime.stall_count(), 0);
 }
 

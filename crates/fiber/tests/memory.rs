@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fiber::net::{Input, TcpStream};
 use fiber::{Builder, Fiber, Flow, Runtime, Source, Stackless};
 
-/// A stackless fiber that gives way when it is dropped, as a destructor may.
+/// A stackless fiber that yields when it is dropped, as a destructor may.
 struct GivesWay {
     stream: TcpStream,
     dropped: Arc<AtomicBool>,
@@ -71,8 +71,8 @@ fn stackless_without_a_stack() {
 }
 
 /// Seen (in review): a segmentation fault. Cause: the destructors of a stackless fiber that ends
-/// for lack of a stack ran as if inside the fiber, whose last stack was another's by then, and
-/// giving way there jumped into it. Cure: they run as on a plain thread.
+/// for lack of a stack ran as if inside the fiber. Its last stack belonged to another fiber by
+/// then, and a yield jumped into it. Cure: they run as on a plain thread.
 #[test]
 fn stackless_without_stack_memory() {
     in_child("stackless_without_stack_memory", || {

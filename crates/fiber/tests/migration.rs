@@ -1,4 +1,4 @@
-//! Who moves between kernel threads, and who never does.
+//! Fibers that move between kernel threads, and fibers that never do.
 
 extern crate weftwork_fiber as fiber;
 
@@ -61,8 +61,8 @@ fn probe<R>(wait: impl FnOnce() -> R) -> R {
         mark.get()
     });
     let result = wait();
-    assert_eq!(thread_id(), thread, "it moved");
-    assert_eq!(MARK.with(Cell::get), first, "it sees another thread's storage");
+    assert_eq!(thread_id(), thread, "the fiber moved");
+    assert_eq!(MARK.with(Cell::get), first, "the fiber sees another thread's storage");
     result
 }
 
@@ -160,7 +160,7 @@ fn a_migratable_fiber_goes_on_elsewhere_when_its_processor_computes() {
     let mover = builder.processor(1).spawn(move || {
         let began_on = thread_id();
         there.store(true, Ordering::SeqCst);
-        // Behind the hog on its own processor it would yield for ever.
+        // Behind the hog on its own processor it would yield forever.
         while thread_id() == began_on {
             fiber::yield_now();
         }

@@ -14,7 +14,7 @@ use fiber::{is_cancellation, offload, offload_counters, set_offload_threads_max,
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // A call's fiber may go on before its thread has noted the end.
+    // A call's fiber may continue before its thread has noted the end.
     while offload_counters().active > 0 {
         thread::sleep(Duration::from_millis(1));
     }
@@ -63,7 +63,7 @@ fn owned_call_can_be_abandoned() {
         let soon = Duration::from_millis(5);
         let error = fiber::timeout(soon, || try_offload(move || hung.hang())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        // Whether it had begun by then or stood in line: it was waited for no longer.
+        // Begun or still queued: the fiber no longer waited for the call.
         assert_eq!(offload_counters().given_up, before.given_up + 1);
         disk.repair();
         until(|| offload_counters().active == 0);
@@ -82,7 +82,7 @@ fn cancel_abandons_the_call() {
         fiber.cancel();
         assert!(is_cancellation(&fiber.join().unwrap().unwrap_err()));
         let during = offload_counters();
-        assert_eq!(during.active, 1, "it had begun, so it goes on: {during}");
+        assert_eq!(during.active, 1, "a running call continues: {during}");
         assert!(during.active_oldest > Duration::ZERO);
         disk.repair();
         until(|| offload_counters().active == 0);
@@ -110,7 +110,7 @@ fn abandoned_queued_call_is_not_made() {
         assert_eq!(offload_counters().waiting, 0);
         disk.repair();
         hung.into_iter().for_each(|hung| hung.join().unwrap());
-        assert_eq!(Arc::strong_count(&made), 1, "what the call owned is gone");
+        assert_eq!(Arc::strong_count(&made), 1, "the call's values were dropped");
         assert!(!made.load(Ordering::SeqCst));
     });
     set_offload_threads_max(32);
@@ -187,7 +187,7 @@ fn name_lookup_keeps_deadline() {
 }
 
 /// Seen: 32 calls that were given up, whose results panicked when they were dropped, and from then
-/// on every call waited for ever: each had cost a thread of the pool, which still counted it.
+/// on every call waited forever: each had cost a thread of the pool, which still counted it.
 /// Cause: such a result is dropped on the pool's thread, outside of what catches the panics of
 /// calls. Cure: the thread survives it.
 #[test]

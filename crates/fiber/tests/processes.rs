@@ -99,7 +99,7 @@ fn a_child_answers_through_its_pipes() {
     drop(to);
     assert_eq!(from.read(&mut [0; 1]).unwrap(), 0);
     assert!(child.wait().unwrap().success());
-    assert!(child.wait().unwrap().success(), "a second wait knows it");
+    assert!(child.wait().unwrap().success(), "a second wait returns the status again");
 }
 
 fn both_streams_of_a_child_are_read_at_once() {
@@ -231,8 +231,8 @@ fn a_child_inherits_nothing_of_the_runtime() {
     }
 }
 
-/// To this very thread: its handler has run when this returns. (Another thread's would run soon,
-/// which is not now.)
+/// Raises a signal in this very thread: its handler has run when this returns. (Another thread's
+/// handler could run later.)
 fn raise(signal: i32) {
     // SAFETY: sends a signal that has a handler. raise(3)
     assert_eq!(unsafe { libc::raise(signal) }, 0);
@@ -293,7 +293,7 @@ fn set_disposition(signal: i32, handler: usize) {
 }
 
 /// Seen: a process that had dropped its `Signals` could not be ended by SIGTERM any more. Cause:
-/// the handler stayed, and did nothing. Cure: what was there before comes back.
+/// the handler stayed, and did nothing. Cure: the earlier disposition comes back.
 fn dropped_signals_do_again_what_they_did() {
     let _alone = SIGNALS.lock().unwrap();
     let signal = fiber::signal::SIGUSR2;
@@ -309,7 +309,7 @@ fn dropped_signals_do_again_what_they_did() {
             raise(signal);
             drop(second);
             assert_eq!(disposition(signal), former);
-            // What came for one that was dropped is not told to the next.
+            // Signals for a dropped `Signals` are not delivered to the next.
             assert_eq!(Signals::new([signal]).unwrap().take(), None);
         }
     }
@@ -341,7 +341,7 @@ fn a_handler_over_ours_stays() {
     set_disposition(signal, over);
     drop(signals);
     assert_eq!(disposition(signal), over);
-    // One that calls no other was put in place of ours, and is taken away.
+    // The handler in the runtime's place calls no other; SIG_DFL removes it.
     set_disposition(signal, libc::SIG_DFL);
     let signals = Signals::new([signal]).unwrap();
     raise(signal);

@@ -38,7 +38,7 @@ fn remove(runtime: &Runtime, index: usize) {
     assert!(retirement.wait(PATIENCE), "{retirement:?}\n{}", runtime.dump());
 }
 
-/// Sends back what comes, until the end.
+/// Echoes its input until the end.
 struct Echo<S>(S, Arc<AtomicUsize>);
 
 impl Stackless for Echo<UnixStream> {
@@ -98,11 +98,11 @@ fn add_and_remove_a_processor() {
         assert_eq!(runtime.processor_count(), 1);
         // Modulo their number.
         assert_eq!(on(1).as_deref(), Some("processor-0"));
-        assert_eq!(runtime.add_processor().unwrap(), 1, "its number is free");
+        assert_eq!(runtime.add_processor().unwrap(), 1, "the removed one's number is free");
         remove(runtime, 0);
         assert_eq!(on(0).as_deref(), Some("processor-1"));
         assert_eq!(runtime.counters().len(), 2);
-        // Counted just after they are joined. Those of one that has gone stay.
+        // A fiber is counted just after its join. Counters of a removed processor stay.
         until("three have finished", || {
             let counters = runtime.counters();
             counters.iter().map(|one| one.fibers_finished).sum::<u64>() == 3
@@ -150,7 +150,7 @@ fn pinned_fiber_keeps_its_processor() {
                 fiber::spawn(|| ()).join().unwrap();
                 far.write_all(&word).unwrap();
             }
-            assert_eq!(thread(()), before, "it moved");
+            assert_eq!(thread(()), before, "the fiber moved");
         };
         let builder = Builder::new().name("stays").processor(1);
         let staying = runtime.spawn_with(builder, stays).unwrap();
@@ -201,7 +201,7 @@ fn waiting_stackless_fibers_relocate() {
         until("it is cancelled", || cancelled.load(Ordering::SeqCst) == 1);
         drop(nears);
         steps.into_iter().for_each(|one| one.join().unwrap());
-        assert_eq!(cancelled.load(Ordering::SeqCst), 1, "others were told to end");
+        assert_eq!(cancelled.load(Ordering::SeqCst), 1, "other fibers were cancelled");
     });
 }
 
@@ -256,7 +256,7 @@ fn movable_waits_relocate() {
             spawn(Box::new(move || {
                 let begun = sleeps();
                 fiber::sleep(NAP);
-                assert!(begun.elapsed() >= NAP, "it slept too little");
+                assert!(begun.elapsed() >= NAP, "the fiber slept too little");
                 assert!(!fiber::is_cancelled());
             })),
             // Its timer is kept on.
@@ -293,8 +293,8 @@ fn movable_waits_relocate() {
 }
 
 /// A migratable fiber may hold what it has received for as long as it likes: the processor that
-/// lent it waits. A processor looks for those that may leave it in 16 turns, by their numbers. Who
-/// is found in the last turn must reach one that is awake, though there is no other turn.
+/// lent it waits. A processor looks for those that may leave it in 16 turns, by their numbers. One
+/// found in the last turn must reach an awake processor, though there is no other turn.
 #[test]
 fn last_fiber_relocates() {
     each_backend(2, |runtime| {
@@ -464,7 +464,7 @@ fn concurrent_add_and_remove() {
 /// Load on stackless fibers and on fibers with frames, over TCP, with an acceptor on each
 /// processor, while processors come and go by the dice: every byte is compared.
 ///
-/// Seen here: on epoll a conversation waited for ever for bytes that were there. Cause: taken off a
+/// Seen here: on epoll a conversation waited forever for bytes that were there. Cause: taken off a
 /// processor in the middle of its wait, it began to wait on another where it had been before, and
 /// whose edge for these bytes had come already. Cure: it tries first, as a wait does at its
 /// beginning.
@@ -534,7 +534,7 @@ fn under_load_nothing_is_lost() {
         let mut going = Vec::new();
         let mut removed = HashSet::new();
         let curtain = Instant::now() + Duration::from_secs(3);
-        // So much has to happen; how long that takes is the machine's affair.
+        // The test runs until this has happened, however long it takes.
         let is_enough = |removed: &HashSet<usize>, going: usize| {
             let has_talked = talked.load(Ordering::Relaxed) > CLIENTS * 20;
             has_talked && removed.len() > 1 && going > 20
@@ -549,7 +549,7 @@ fn under_load_nothing_is_lost() {
             if roll.is_multiple_of(2) && runtime.processor_count() < 6 {
                 match runtime.add_processor() {
                     Ok(_) => {}
-                    // Those that go and cannot yet count as well.
+                    // Retiring processors count as well.
                     Err(error) => assert_eq!(error.kind(), ErrorKind::QuotaExceeded, "{error}"),
                 }
             } else if runtime.processor_count() > 1 {
@@ -591,14 +591,14 @@ fn shutdown_during_removal() {
         until("it sleeps", || runtime.counters()[1].fibers_started == 1);
         let retirement = runtime.remove_processor(1).unwrap();
         assert_eq!(runtime.shutdown(Duration::ZERO), 1);
-        assert!(retirement.is_over(), "its thread has ended with the others");
+        assert!(retirement.is_over(), "the thread has ended with the others");
         drop(stays);
     }
 }
 
-/// Seen: a processor that was added right after an attempt that had failed for want of descriptors
-/// ran, was not listed, and got no messages. Cause: the thread of the failed attempt was not waited
-/// for, and closed the place when the next one had it.
+/// Seen: the first processor that was added after a failure for lack of descriptors ran, was not
+/// listed, and got no messages. Cause: the failed attempt did not wait for its thread, which closed
+/// the slot when the next processor had it.
 #[test]
 fn failed_add_frees_the_place() {
     const NAME: &str = "failed_add_frees_the_place";

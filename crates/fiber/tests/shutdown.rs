@@ -1,4 +1,4 @@
-//! A runtime ends cleanly: what can be cancelled is, and the rest is told.
+//! A runtime ends cleanly: it cancels all waits that it can, and reports the rest.
 
 extern crate weftwork_fiber as fiber;
 
@@ -212,9 +212,9 @@ fn waiting_accept_frees_the_ring() {
     });
 }
 
-/// Seen: "failed to join thread: Resource deadlock avoided", when the last of those that shared a
-/// runtime was one of its own fibers, or what it tells of stalls. Cause: the thread waited for
-/// itself. Cure: it waits for the others, and its processor ends when the fiber does.
+/// Seen: "failed to join thread: Resource deadlock avoided", when the last owner of a runtime was
+/// one of its own fibers, or its stall listener. Cause: the thread waited for itself. Cure: it
+/// waits for the other threads, and its processor ends when the fiber does.
 #[test]
 fn runtime_dropped_by_its_fiber() {
     each_runtime(|runtime| {

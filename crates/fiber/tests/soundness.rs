@@ -46,7 +46,7 @@ thread_local! {
     static OF_THREAD: OfThread = OfThread::default();
 }
 
-/// A thread with a value that it was lent: reports it, and keeps it until it is told to stop.
+/// A thread that borrows a value: reports it, and keeps it until the test stops it.
 struct Borrower {
     tell: mpsc::Sender<Arc<AtomicBool>>,
     stop: Mutex<mpsc::Receiver<()>>,
@@ -71,7 +71,7 @@ fn outlives_the_runtime(lend: fn(&OfThread, &Borrower, &ClusterHandle)) {
         runtime.spawn(move || OF_THREAD.with(|lent| lend(lent, &borrower, &elsewhere)));
         let is_gone = told.recv_timeout(PATIENCE).unwrap();
         drop(runtime);
-        assert!(!is_gone.load(Ordering::SeqCst), "gone while it was lent");
+        assert!(!is_gone.load(Ordering::SeqCst), "the value was dropped while it was lent");
         assert!(fiber::resources().threads_left > threads_before);
         drop(stop);
         assert_eq!(other.shutdown(PATIENCE), 0);
@@ -179,7 +179,7 @@ fn forgotten_input_returns_buffer() {
         steps.join().unwrap();
         runtime.add_processor().unwrap();
         let retirement = runtime.remove_processor(0).unwrap();
-        assert!(retirement.wait(PATIENCE), "it waits for its buffers");
+        assert!(retirement.wait(PATIENCE), "the removal waits for lent buffers");
         assert_eq!(runtime.shutdown(PATIENCE), 0);
     });
 }
@@ -218,7 +218,7 @@ impl Drop for Busy {
     }
 }
 
-/// Runs what leaves a `Busy` that no handle wants, and drops the last handle of the fiber on this
+/// Runs a fiber whose `Busy` no handle takes, and drops the last handle of the fiber on this
 /// thread.
 fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fiber) {
     each_backend(|choice| {
@@ -229,7 +229,7 @@ fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fib
             let fiber = spawn(&runtime, Busy(Arc::clone(&is_dropped)), waits);
             drop(go_on);
             until("the fiber ends", || runtime.fiber_count() == 0);
-            assert!(is_dropped.load(Ordering::SeqCst), "kept by the handle");
+            assert!(is_dropped.load(Ordering::SeqCst), "the handle keeps the value");
             drop(fiber);
             assert_eq!(ENDED_ELSEWHERE.load(Ordering::SeqCst), 0);
         }
@@ -238,7 +238,7 @@ fn ends_where_it_was(spawn: fn(&Runtime, Busy, mpsc::Receiver<()>) -> fiber::Fib
 
 /// Seen: a fiber-local value that is not `Send` was dropped on another thread. Cause: the
 /// destructor of a result that no handle wanted made it after the fiber's values had been dropped,
-/// and so it stayed in the control block. Cure: what is left is dropped at the very end of the
+/// and so it stayed in the control block. Cure: values that are left are dropped at the end of the
 /// fiber, by the fiber, and then it can have no values any more.
 #[test]
 fn result_drop_stays_on_its_thread() {
@@ -272,9 +272,9 @@ fn unwanted_payload_drops_in_fiber() {
 }
 
 /// Seen: a crash. Cause: a fiber was listed before it was refused, because the runtime had been
-/// shut down; a list of the fibers made in between had a handle, and dropped the closure with it,
-/// after the call that refused it had returned and what the closure borrowed was gone. Cure: what
-/// is refused is never listed.
+/// shut down. A list of the fibers that was made in between had a handle, and dropped the closure
+/// with it after the refusing call had returned and the closure's borrows had ended. Cure: a
+/// refused fiber is never listed.
 #[test]
 fn refused_closure_drops_first() {
     let runtime = start(BackendChoice::Epoll, 1);
@@ -299,9 +299,9 @@ fn refused_closure_drops_first() {
     });
 }
 
-/// Seen (in review): a fiber that spawned into its scope while its runtime was shut down stood
-/// still for ever. Cause: a closure that is refused was dropped while the scope's list was locked,
-/// and what it owned looked at the scope. Cure: it is dropped after that.
+/// Seen (in review): a fiber that spawned into its scope while its runtime was shut down hung
+/// forever. Cause: a refused closure was dropped while the scope's list was locked, and a value
+/// that it owned used the scope. Cure: the closure is dropped after the unlock.
 #[test]
 fn refused_closure_may_use_scope() {
     struct Cancels<'scope, 'env>(&'scope Scope<'scope, 'env>);
@@ -393,8 +393,8 @@ fn closures_of_all_sizes() {
     each(&runtime, || To512);
 }
 
-/// A fiber that was left behind has nodes in the queues of locks and channels, and handles at
-/// others: they may all be used. Run by `./ci.sh asan`, which would see a frame that is gone.
+/// A fiber that was left behind has nodes in the queues of locks and channels, and others have
+/// handles to it: all may be used. Run by `./ci.sh asan`, which would see a use of a freed frame.
 #[test]
 fn handle_outlives_runtime() {
     use fiber::sync::{Event, Mutex, mpmc};
@@ -430,7 +430,7 @@ fn handle_outlives_runtime() {
         until("all wait", all_wait);
         drop(runtime);
         near.write_all(b"never read").unwrap();
-        // Both receivers take one, and never know.
+        // Each receiver takes a message and never runs again.
         sender.send("lost".to_owned()).unwrap();
         sender.send("as well".to_owned()).unwrap();
         assert_eq!(from.recv().unwrap(), "never received");
@@ -447,9 +447,9 @@ fn handle_outlives_runtime() {
     });
 }
 
-/// Seen: the line of a channel led into a frame that had ended. Cause: an operation is not `Sync`,
-/// and was taken for the select's own; but fibers of one processor share a `thread_local!`, and
-/// the second put its node over that of the first, which waited. Cure: it is refused.
+/// Seen: the queue of a channel pointed into a frame that had ended. Cause: an operation is not
+/// `Sync`, and was taken for the select's own; but fibers of one processor share a `thread_local!`,
+/// and the second put its node over that of the first, which waited. Cure: it is refused.
 #[test]
 fn select_operation_is_exclusive() {
     use fiber::sync::{Receiving, Select, mpmc};
@@ -481,7 +481,7 @@ fn select_operation_is_exclusive() {
                 select.wait_timeout(Duration::ZERO)
             })
         });
-        assert!(second.join().is_err(), "both stood in line with one node");
+        assert!(second.join().is_err(), "two waits shared one node");
         ENDS.with(|(sender, _)| sender.send(7).unwrap());
         assert_eq!(first.join().unwrap(), 0);
     });

@@ -37,7 +37,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (connected, accepted.join().unwrap())
 }
 
-/// Sends back what comes, until the end or an error, which it leaves in `ended`.
+/// Echoes its input until the end or an error, which it leaves in `ended`.
 struct Echo {
     stream: TcpStream,
     ended: Arc<std::sync::Mutex<Option<io::Result<()>>>>,
@@ -227,7 +227,7 @@ fn what_comes_before_the_first_input() {
             self.0.source()
         }
         fn received(&mut self, _: io::Result<Input>) -> Flow {
-            unreachable!("it is done")
+            unreachable!("the fiber is done")
         }
     }
     let (mut near, far) = pair();
@@ -356,7 +356,7 @@ fn stackless_leaves_busy_processor() {
             fiber::yield_now();
             let deadline = Instant::now() + Duration::from_secs(60);
             while !steps.iter().all(fiber::JoinHandle::is_finished) {
-                assert!(Instant::now() < deadline, "nobody helped");
+                assert!(Instant::now() < deadline, "no other processor helped");
                 std::hint::spin_loop();
             }
         });
@@ -413,7 +413,7 @@ fn burst_does_not_delay_input() {
                         if number == 0 {
                             (&*near).write_all(b"input").unwrap();
                         }
-                        // What a turn may take, and more.
+                        // Longer than a turn may take.
                         let until = Instant::now() + Duration::from_millis(3);
                         while Instant::now() < until {
                             std::hint::spin_loop();
@@ -428,14 +428,14 @@ fn burst_does_not_delay_input() {
             burst.into_iter().for_each(|one| one.join().unwrap());
             steps.join().unwrap();
             let seen = seen.load(Ordering::SeqCst);
-            assert!(seen < BURST / 2, "{seen} of {BURST} fibers ran before, on {choice:?}");
+            assert!(seen < BURST / 2, "{seen} of {BURST} fibers ran before it, on {choice:?}");
         });
         let cut: u64 = runtime.counters().iter().map(|c| c.turns_cut).sum();
         assert!(cut > 0, "no turn was cut short");
     }
 }
 
-/// Keeps its first input until it is told, then takes what else comes.
+/// Keeps its first input until the test releases it, then takes the rest.
 struct Holds {
     stream: TcpStream,
     begin: Arc<Semaphore>,

@@ -148,8 +148,8 @@ fn for_each_kind(test: impl Fn(&str, Arc<dyn Stream>, Arc<dyn Stream>)) {
     }
 }
 
-/// Runs `f` in a fiber, which has begun to wait when this returns, as a rule. What is promised
-/// holds if it has not as well.
+/// Runs `f` in a fiber, which has begun to wait when this returns, as a rule. The promise also
+/// holds if it has not.
 fn waiting_in<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let fiber = fiber::spawn(f);
     fiber::sleep(Duration::from_millis(2));
@@ -160,7 +160,7 @@ fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_millis(5))
 }
 
-/// The end of a wait, if one did not end: the test fails, and is not stuck.
+/// Deadline that makes a test fail instead of hang.
 fn late() -> Option<Instant> {
     Some(Instant::now() + PATIENCE)
 }
@@ -235,15 +235,15 @@ fn connecting_ends_in_time() {
 fn full_listener() -> (std_unix::UnixListener, std_unix::SocketAddr, [std_unix::UnixStream; 2]) {
     let name = abstract_name();
     let listener = std_unix::UnixListener::bind_addr(&name).unwrap();
-    // Of one connection and the one that the kernel adds.
+    // The queue holds one connection and the one that the kernel adds.
     rustix::net::listen(&listener, 1).unwrap();
     let connect = || std_unix::UnixStream::connect_addr(&name).unwrap();
     let filling = [connect(), connect()];
     (listener, name, filling)
 }
 
-/// Seen: on epoll the connection failed with `WouldBlock`. Cause: the kernel lets calls wait that
-/// block, and no others, and does not tell of room. Cure: it is tried again.
+/// Seen: on epoll the connection failed with `WouldBlock`. Cause: the kernel makes only blocking
+/// calls wait, and does not report free room. Cure: the connect is tried again.
 fn a_connect_beside_a_full_queue_waits() {
     let (listener, name, _filling) = full_listener();
     let connecting = waiting_in(move || UnixStream::connect_addr(&name));
@@ -267,7 +267,7 @@ fn a_connect_beside_a_full_queue_ends_when_told() {
     connecting.fiber().cancel();
     let ended = connecting.join().unwrap();
     assert!(is_cancelled(&ended), "{ended:?}");
-    // Of TCP: a listener whose queue is full drops what asks for a connection.
+    // TCP: a listener whose queue is full drops SYNs.
     let (socket, address) = socket2("127.0.0.1:0");
     rustix::net::listen(&socket, 0).unwrap();
     let _filling = std::net::TcpStream::connect(address).unwrap();
@@ -280,8 +280,8 @@ fn a_connect_beside_a_full_queue_ends_when_told() {
 }
 
 /// Seen: a cancelled connection to a Unix socket whose queue was full never ended. Cause: the
-/// kernel finds no request on its way from its poll to a worker thread, which then waits for ever.
-/// Cure: what has not ended is cancelled again.
+/// kernel finds no request on its way from its poll to a worker thread, which then waits forever.
+/// Cure: operations that have not ended are cancelled again.
 fn a_cancel_that_the_ring_misses_is_repeated() {
     let (_listener, name, _filling) = full_listener();
     for yields in (0..64).step_by(4) {
@@ -307,7 +307,7 @@ fn reads_and_writes_end_when_told() {
         let reading = waiting_in(move || reader.receive(late()));
         reading.fiber().cancel();
         assert!(is_cancelled(&reading.join().unwrap()), "{kind}");
-        // Nothing is lost by that.
+        // The cancel loses no data.
         far.send(b"late", late()).unwrap();
         assert_eq!(near.receive(late()).unwrap(), b"late");
 
@@ -319,9 +319,9 @@ fn reads_and_writes_end_when_told() {
     });
 }
 
-/// Seen: a write to a full Unix socket went on past the deadline of `timeout`, for ever. Cause: the
-/// end of the wait was taken for that of a look whether writing was shut down. Cure: the deadline
-/// of the fiber is known there.
+/// Seen: a write to a full Unix socket continued past the deadline of `timeout`, forever. Cause:
+/// the end of the wait was taken for that of a look whether writing was shut down. Cure: the
+/// deadline of the fiber is known there.
 fn timeout_bounds_reads_and_writes() {
     let short = Duration::from_millis(5);
     for_each_kind(|kind, near, _far| {
@@ -413,7 +413,7 @@ fn an_error_is_kept_until_it_is_told() {
         assert!(near.take_error().unwrap().is_none(), "{kind}");
         near.send(b"not read", late()).unwrap();
         drop(far);
-        // Told once, by whichever call comes first.
+        // Reported once, by whichever call comes first.
         let error = near.take_error().unwrap().map(|error| error.kind());
         assert_eq!(error, Some(ErrorKind::ConnectionReset), "{kind}");
         assert!(near.take_error().unwrap().is_none(), "{kind}");
@@ -577,7 +577,7 @@ fn read_two(reader: &mut PipeReader, wanted: [&[u8]; 2], write: impl FnOnce()) {
 
 /// A read ends with its line, as with urgent data.
 fn lines_of_a_terminal_are_read_one_by_one() {
-    // SAFETY: opens a new terminal, and its other end; the descriptors are ours.
+    // SAFETY: opens a new terminal and its other end; nothing else owns the descriptors.
     let (master, slave) = unsafe {
         let master = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
         assert!(master >= 0 && libc::grantpt(master) == 0 && libc::unlockpt(master) == 0);
@@ -659,5 +659,5 @@ fn dropped_duplicate_leaves_epoll() {
         }
         registrations().saturating_sub(before)
     });
-    assert!(added < 25, "{added} registrations more");
+    assert!(added < 25, "{added} new registrations");
 }

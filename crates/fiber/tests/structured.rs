@@ -92,7 +92,7 @@ fn cancel_descends_sets_and_scopes() {
         let in_scope = fiber::spawn(|| {
             fiber::scope(|scope| {
                 let told = scope.spawn(|| (fiber::sleep(LONG), is_cancelled()).1);
-                // The end of the scope is what waits.
+                // The end of the scope waits here.
                 while told.wait().is_err() && !is_cancelled() {}
                 scope.spawn(|| (fiber::sleep(LONG), is_cancelled()).1);
             });
@@ -228,7 +228,7 @@ struct Tells(&'static str);
 impl Drop for Tells {
     fn drop(&mut self) {
         DROPPED.with_borrow_mut(|dropped| dropped.push(self.0));
-        // Made by a destructor, and still dropped; its own key is gone for good.
+        // A value that a destructor makes is still dropped; the destructor's own key stays empty.
         if self.0 == "first" {
             LAST.with(|_| ());
             assert_eq!(FIRST.try_with(|_| ()), Err(fiber::AccessError));
@@ -257,15 +257,15 @@ fn locals_drop_before_join() {
     assert_eq!(dropped, ["second", "first", "last"]);
 }
 
-/// Seen (in review): a value of a fiber was still there when its set had the result, and ended
-/// after the set. Cause: the set was told by the fiber's closure, and values end after that. Cure:
-/// they end before.
+/// Seen (in review): a fiber-local value was still there when the set had the result, and ended
+/// after the set. Cause: the fiber's closure reported to the set, and the values were dropped after
+/// the closure. Cure: they are dropped before the report.
 #[test]
 fn locals_drop_before_set_result() {
     struct Slow;
     impl Drop for Slow {
         fn drop(&mut self) {
-            fiber::yield_now(); // The set's owner could go on here.
+            fiber::yield_now(); // The set's owner could continue here.
             DROPPED.with_borrow_mut(|dropped| dropped.push("slow"));
         }
     }
@@ -309,7 +309,7 @@ fn several_may_wait_for_one_fiber() {
             })
             .collect();
         (0..5).for_each(|_| fiber::yield_now());
-        // Who gave up is not in the way.
+        // A waiter that gave up does not interfere.
         let soon = Duration::from_millis(1);
         fiber::timeout(soon, || sleeper.wait()).unwrap_err();
         sleeper.cancel();
@@ -350,7 +350,7 @@ fn set_member_skips_itself() {
         set.spawn(move || {
             let mut set = take.recv().unwrap();
             set.cancel_all();
-            assert!(set.join_next().is_some(), "the other");
+            assert!(set.join_next().is_some(), "the other fiber");
             let refused = set.wait_next().unwrap_err().kind();
             let joined = catch_unwind(AssertUnwindSafe(|| set.join_next().is_some()));
             drop(set);

@@ -88,8 +88,8 @@ fn spawn_on_one<T: Send + 'static>(
     Builder::new().processor(0).spawn(begin).unwrap()
 }
 
-/// Until so many have begun, and all of them wait: they share a processor, and no other fiber runs
-/// there before.
+/// Waits until `count` have begun, and all of them wait: they share a processor, and no other fiber
+/// runs there before.
 fn until_all_wait(begun: &AtomicUsize, count: usize) {
     until(|| begun.load(Ordering::SeqCst) == count);
     let after_them = Builder::new().processor(0).spawn(|| ());
@@ -164,7 +164,7 @@ fn a_time_out_takes_nothing() {
     let shelf = RwLock::new(());
     let reading = shelf.read().unwrap();
     assert!(matches!(shelf.write_timeout(SHORT), Err(TryLockError::WouldBlock)));
-    assert!(shelf.read_timeout(SHORT).is_ok(), "the writer is gone from the line");
+    assert!(shelf.read_timeout(SHORT).is_ok(), "the writer is still in the queue");
     drop(reading);
     assert!(shelf.try_write().is_ok());
 }
@@ -197,8 +197,8 @@ fn a_mutex_is_poisoned_by_a_panic_of_its_owner() {
     assert!(writer.is_err() && shelf.read().is_err());
 }
 
-/// While one reader has the lock a writer comes, and then readers without end: they stand behind
-/// the writer.
+/// While one reader has the lock a writer comes, and then readers without end: they are queued
+/// behind the writer.
 fn a_writer_is_not_starved_by_readers() {
     let shelf = Arc::new(RwLock::new(0));
     let first = shelf.read().unwrap();
@@ -208,7 +208,7 @@ fn a_writer_is_not_starved_by_readers() {
     let reading = Arc::clone(&shelf);
     let reader = spawn(move || *reading.read().unwrap());
     fiber::sleep(SHORT);
-    assert!(!reader.is_finished(), "it does not pass the writer");
+    assert!(!reader.is_finished(), "the reader passed the writer");
     drop(first);
     assert_eq!(reader.join().unwrap(), 1);
     writer.join().unwrap();
@@ -286,7 +286,7 @@ fn permits_are_given_in_order() {
     fiber::sleep(SHORT);
     assert!(
         semaphore.try_acquire().is_none(),
-        "one permit, but for the first in line, who wants two"
+        "the free permit is kept for the first waiter, which needs two"
     );
     semaphore.release(1);
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
@@ -294,8 +294,8 @@ fn permits_are_given_in_order() {
     assert_eq!(semaphore.available(), 2);
 }
 
-/// Found by review: who wanted no permits waited behind one who kept its permit. Cause: a permit
-/// that was handed on to the first in line served no other.
+/// Found by review: a request for no permits waited behind a fiber that kept its permit. Cause: a
+/// permit that was handed on to the first waiter served no other.
 fn no_permits_are_granted_behind_a_grant() {
     let semaphore = Arc::new(Semaphore::new(0));
     let begun = Arc::new(AtomicUsize::new(0));
@@ -320,7 +320,7 @@ fn too_many_permits_are_refused_with_a_line() {
     for count in [usize::MAX, (usize::MAX >> 1) + 2] {
         let release = AssertUnwindSafe(|| semaphore.release(count));
         let told = catch_unwind(release).unwrap_err();
-        let told = told.downcast_ref::<String>().expect("not by an overflow");
+        let told = told.downcast_ref::<String>().expect("a panic with a message");
         assert_eq!(told, "more permits than PERMITS_MAX");
     }
     assert!(!waiter.is_finished());
@@ -338,7 +338,7 @@ fn a_barrier_lets_all_go_at_once_again_and_again() {
             if barrier.wait().is_leader() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
-            assert!(arrived.load(Ordering::Relaxed) >= round * 6, "a waiter went early");
+            assert!(arrived.load(Ordering::Relaxed) >= round * 6, "the barrier opened early");
             barrier.wait();
         }
     });
@@ -449,7 +449,7 @@ fn a_closed_channel_says_so() {
     let (sender, receiver) = mpsc::channel();
     sender.send("kept").unwrap();
     drop(sender);
-    assert_eq!(receiver.recv(), Ok("kept"), "what was sent is received");
+    assert_eq!(receiver.recv(), Ok("kept"), "a sent message is received");
     assert!(receiver.recv().is_err());
 
     let witness = Arc::new(());
@@ -459,8 +459,8 @@ fn a_closed_channel_says_so() {
     let waiting = spawn(move || other.send(Arc::new(())).is_err());
     fiber::sleep(SHORT);
     drop(receiver);
-    assert!(waiting.join().unwrap(), "who waits to send hears it");
-    assert_eq!(Arc::strong_count(&witness), 1, "what no receiver is left for is dropped");
+    assert!(waiting.join().unwrap(), "a waiting sender gets the error");
+    assert_eq!(Arc::strong_count(&witness), 1, "messages without a receiver are dropped");
     assert!(sender.send(witness).is_err());
 }
 
@@ -566,7 +566,7 @@ fn select_falls_to_its_default() {
         default(SHORT) => true,
     };
     assert!(full);
-    assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [6], "what was not selected is not sent");
+    assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [6], "only the selected send sends");
 }
 
 fn select_hears_of_a_closed_channel() {
@@ -584,8 +584,8 @@ fn select_hears_of_a_closed_channel() {
     closing.join().unwrap();
 }
 
-/// Seen (in review): an operation that was added twice stood in the channel's line twice with one
-/// node, and the line then led into a frame that had ended.
+/// Seen (in review): an operation that was added twice was in the channel's queue twice with one
+/// node, and the queue then pointed into a frame that had ended.
 #[test]
 #[should_panic(expected = "an operation is added once")]
 fn a_select_has_an_operation_once() {

@@ -33,7 +33,7 @@ fn while_it_unwinds(f: impl FnOnce()) {
 
 struct Deliberate;
 
-/// Without the hook, which would tell of it.
+/// Panics without the panic hook, which would print a message.
 fn panic_quietly() {
     let payload: Box<dyn Any + Send> = Box::new(Deliberate);
     std::panic::resume_unwind(payload);
@@ -57,7 +57,7 @@ fn spin_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Waits on a plain thread for the end of something. If it does not end, the runtime is neither
-/// dropped nor joined: that would wait for ever as well.
+/// dropped nor joined: that would wait forever as well.
 fn ends(runtime: Runtime, what: impl FnOnce() + Send + 'static) {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -77,7 +77,7 @@ fn waits(inspector: &Inspector, name: &str) -> bool {
     named.any(|fiber| fiber.waits_for.is_some())
 }
 
-/// Seen: a processor that stood still for ever, though nothing had the lock for longer than an
+/// Seen: a processor that hung forever, though no code had the lock for longer than an
 /// increment. Cause: the lock was handed over to a fiber that had not run yet, and code of the same
 /// processor that could not suspend blocked its thread to wait for it. Cure: such code takes the
 /// lock back.
@@ -93,7 +93,7 @@ fn takes_a_kept_lock(n: usize) {
         runtime.spawn_with(named, move || *lock.lock().unwrap() += 1)
     };
     until("the waiter waits", || waits(&inspector, "waiter"));
-    // It has the processor, and no other fiber runs there until it gives way.
+    // It has the processor, and no other fiber runs there until it yields.
     let blocker = {
         let (lock, stage) = (Arc::clone(&lock), Arc::clone(&stage));
         runtime.spawn(move || {
@@ -130,8 +130,8 @@ fn processor_stack_takes_kept_lock() {
     takes_a_kept_lock(1);
 }
 
-/// Permits that were granted to fibers which cannot run yet are taken back, by one that wants more
-/// than were granted to any; they get them when it has given them back.
+/// Permits that were granted to fibers which cannot run yet are taken back, by code that needs more
+/// than any of them got. The fibers get permits when that code has released its own.
 #[test]
 fn granted_permits_are_taken_back() {
     for n in 0..2 {
@@ -222,7 +222,7 @@ fn a_storm_on_a_semaphore_ends() {
     storm("semaphore", move |n| drop(permits.acquire_many(1 + n % 2)));
 }
 
-/// Waits that are given up meet hand-overs and what is taken back; afterwards all is there.
+/// Waits that end early race with hand-overs and taken-back permits; afterwards all are there.
 #[test]
 fn a_storm_with_time_outs_loses_nothing() {
     const PERMITS: usize = 3;

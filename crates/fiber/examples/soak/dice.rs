@@ -1,4 +1,4 @@
-//! Choices that a seed makes again.
+//! Choices that a seed reproduces.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough for choices.
 #[derive(Clone, Debug)]

@@ -1,5 +1,4 @@
-//! Scenes with locks and channels. What is guarded by a lock must add up, whichever was cancelled
-//! where.
+//! Scenes with locks and channels. Guarded values must add up, wherever fibers were cancelled.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +51,7 @@ impl Shared {
     }
 }
 
-/// Changes what locks guard, and suspends while it has them.
+/// Changes guarded values, and suspends while it holds the locks.
 pub(crate) fn counted(dice: &mut Dice, props: &Props) -> io::Result<()> {
     let shared = &props.shared;
     let patience = Duration::from_millis(dice.below(20));
@@ -66,16 +65,16 @@ pub(crate) fn counted(dice: &mut Dice, props: &Props) -> io::Result<()> {
         fiber::sleep(Duration::from_micros(dice.below(300)));
         pair.1 += 1;
         shared.changes.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(pair.0, pair.1, "two had one lock");
+        assert_eq!(pair.0, pair.1, "two fibers had one lock");
     }
     if dice.one_in(4) {
-        let mut table = shared.table.write().expect("nobody panics");
+        let mut table = shared.table.write().expect("no fiber panics");
         let next = table[0] + 1;
         table[0] = next;
         fiber::yield_now();
         table.fill(next);
     } else {
-        let table = shared.table.read().expect("nobody panics");
+        let table = shared.table.read().expect("no fiber panics");
         fiber::yield_now();
         assert!(table.iter().all(|&entry| entry == table[0]), "{table:?}");
     }
@@ -97,11 +96,11 @@ pub(crate) fn through_channels(dice: &mut Dice, _: &Props) -> io::Result<()> {
         })
         .collect();
     drop(sender);
-    // Leaves in the middle now and then: the senders are told.
+    // Stops early now and then, which the senders notice.
     let wanted = if dice.one_in(5) { count } else { 2 * count };
     let received: Vec<u64> = receiver.iter().take(wanted as usize).collect();
     drop(receiver);
-    // One that is cancelled receives no more.
+    // A cancelled fiber receives no more.
     fiber::checkpoint()?;
     let sent: usize = senders.into_iter().map(|sender| sender.join().expect("a sender")).sum();
     assert!(received.len() <= sent, "{} of {sent}", received.len());
@@ -125,10 +124,10 @@ pub(crate) fn permits(dice: &mut Dice, props: &Props) -> io::Result<()> {
     let met = (Mutex::new(false), Condvar::new());
     fiber::scope(|scope| {
         scope.spawn(|| {
-            *met.0.lock().expect("nobody panics") = true;
+            *met.0.lock().expect("no fiber panics") = true;
             met.1.notify_one();
         });
-        let guard = met.0.lock().expect("nobody panics");
+        let guard = met.0.lock().expect("no fiber panics");
         drop(met.1.wait_while(guard, |met| !*met));
     });
     fiber::checkpoint()

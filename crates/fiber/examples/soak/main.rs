@@ -11,7 +11,7 @@
 //! round no fiber, stack, descriptor, thread or buffer may be left, and the memory must not have
 //! grown from round to round.
 //!
-//! The seed is printed; `--seed` makes the same choices again (what runs when is the machine's).
+//! The seed is printed; `--seed` makes the same choices again (the timing still varies).
 //! Exit code 0: nothing was lost; 1: the message says what.
 
 extern crate weftwork_fiber as fiber;
@@ -89,13 +89,13 @@ fn now_ns() -> u64 {
     now.map_or(0, |now| now.as_nanos() as u64)
 }
 
-/// Round after round until the time is over; the sum of what happened.
+/// Runs rounds until the time is over; returns the sum of their outcomes.
 fn soak(settings: &Settings) -> Result<Outcomes, String> {
     let start = Instant::now();
     let mut dice = Dice::new(settings.seed);
     let mut total = Outcomes::default();
     let mut settled_bytes = None;
-    // A runtime that does nothing: what a process opens once is open after it.
+    // An idle runtime first opens everything that a process opens only once.
     let baseline = Baseline::after_a_first_runtime();
     for round in 0.. {
         let left = settings.duration.saturating_sub(start.elapsed());
@@ -132,7 +132,7 @@ fn play_round(
         .start()
         .map_err(|error| format!("a runtime does not start: {error}"))?;
     let kind = runtime.backend();
-    // Where fibers go for a while; of either back end as well.
+    // Runtime that fibers visit for a while, of either back end as well.
     let abroad = Runtime::builder()
         .processors(1 + dice.below(2) as usize)
         .backend(dice.pick(&[BackendChoice::Auto, BackendChoice::Epoll]))
@@ -176,7 +176,7 @@ fn play_round(
     Ok(outcomes)
 }
 
-/// A thread that lists all fibers, with where they are, again and again.
+/// A thread that dumps all fibers, with backtraces, again and again.
 struct Looker {
     over: mpsc::Sender<()>,
     thread: std::thread::JoinHandle<()>,

@@ -1,4 +1,4 @@
-//! An allocator that counts what is in use.
+//! An allocator that counts the bytes in use.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

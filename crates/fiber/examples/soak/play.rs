@@ -1,4 +1,4 @@
-//! One round: servers, a crowd of fibers that play scenes, and a hand that cancels them at random.
+//! One round: servers, a crowd of fibers that play scenes, and random cancellations.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -111,7 +111,7 @@ impl Stage {
             while let Some(ended) = players.try_join_next() {
                 outcomes.count(ended.unwrap_or_else(|panic| Err(told(&*panic))));
             }
-            // Those that ended by themselves; a few more than there are players may be known.
+            // Drops finished fibers from the list; a few more than there are players may stay.
             if known.len() > 4 * PLAYERS {
                 known.drain(..2 * PLAYERS);
             }
@@ -140,14 +140,14 @@ type Handlers = Arc<Mutex<Vec<Fiber>>>;
 const HANDLERS_KNOWN_MAX: usize = 200;
 
 fn remember(handlers: &Handlers, handler: Fiber) {
-    let mut known = handlers.lock().expect("nobody panics");
+    let mut known = handlers.lock().expect("no fiber panics");
     if known.len() >= HANDLERS_KNOWN_MAX {
         known.clear();
     }
     known.push(handler);
 }
 
-/// Whom the players talk to.
+/// Servers that the players talk to.
 struct Servers {
     listeners: [Arc<TcpListener>; 2],
     acceptors: Vec<(usize, JoinHandle<()>)>,
@@ -162,9 +162,9 @@ impl Servers {
         let listeners = [listen(), listen()];
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").expect("a free port"));
         let props = Props {
-            echo: listeners[0].local_addr().expect("it is bound"),
-            echo_stackless: listeners[1].local_addr().expect("it is bound"),
-            datagrams: socket.local_addr().expect("it is bound"),
+            echo: listeners[0].local_addr().expect("the socket is bound"),
+            echo_stackless: listeners[1].local_addr().expect("the socket is bound"),
+            datagrams: socket.local_addr().expect("the socket is bound"),
             directory: Arc::from(directory),
             abroad: abroad.clone(),
             shared: Arc::default(),
@@ -180,13 +180,13 @@ impl Servers {
         Servers { listeners, acceptors, handlers, udp, props }
     }
 
-    /// Cancels who answers now and then, and acceptors, and puts others in their places.
+    /// Cancels handlers and acceptors now and then, and replaces the acceptors.
     fn disturb(&mut self, dice: &mut Dice) {
         if dice.one_in(5) {
             let (_, acceptor) = &self.acceptors[dice.below(2 * ACCEPTORS as u64) as usize];
             acceptor.cancel();
         }
-        let mut handlers = self.handlers.lock().expect("nobody panics");
+        let mut handlers = self.handlers.lock().expect("no fiber panics");
         if dice.one_in(3) && !handlers.is_empty() {
             let victim = dice.below(handlers.len() as u64) as usize;
             handlers.swap_remove(victim).cancel();
@@ -229,7 +229,7 @@ fn accept(number: usize, listener: &Arc<TcpListener>, handlers: &Handlers) -> Jo
     builder.spawn(accept).expect("a stack for an acceptor")
 }
 
-/// Answers what it reads until the end, or an error.
+/// Echoes its input until the end, or an error.
 fn echo(stream: TcpStream) {
     let mut buffer = vec![0; 3000];
     while let Ok(len @ 1..) = (&stream).read(&mut buffer) {
@@ -239,7 +239,7 @@ fn echo(stream: TcpStream) {
     }
 }
 
-/// The same as a stackless fiber.
+/// Echo server as a stackless fiber.
 struct Echo(TcpStream);
 
 impl Stackless for Echo {

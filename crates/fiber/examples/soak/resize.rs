@@ -1,4 +1,4 @@
-//! A hand that adds and removes processors at random while a round is played.
+//! Adds and removes processors at random while a round is played.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,9 +9,9 @@ use fiber::{Retirement, Runtime};
 
 use crate::dice::Dice;
 
-/// Processors that run at the same time; those that go and cannot yet come on top.
+/// Limit on running processors; retiring ones do not count.
 const RUNNING_MAX: usize = 6;
-/// Time that a processor may take to go when the round is over and no fiber is left.
+/// Time that a processor may take to end when the round is over and no fiber is left.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Processors that came and went.
@@ -27,7 +27,7 @@ impl fmt::Display for Resized {
     }
 }
 
-/// Plays, and adds and removes processors meanwhile. An error if one did not go in the end.
+/// Plays while processors are added and removed. Fails if a removed one does not end.
 pub(crate) fn during<R>(
     runtime: &Runtime,
     seed: u64,
@@ -50,7 +50,7 @@ fn resize(runtime: &Runtime, mut dice: Dice, is_over: &AtomicBool) -> Result<Res
         if dice.one_in(2) && runtime.processor_count() < RUNNING_MAX {
             match runtime.add_processor() {
                 Ok(_) => resized.added += 1,
-                // Too many that cannot go yet.
+                // Too many processors are still retiring.
                 Err(error) if error.kind() == ErrorKind::QuotaExceeded => {}
                 Err(error) => return Err(format!("a processor does not come: {error}")),
             }

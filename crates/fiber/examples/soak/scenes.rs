@@ -29,7 +29,7 @@ pub(crate) struct Props {
 
 type Scene = fn(&mut Dice, &Props) -> io::Result<()>;
 
-/// Scenes to draw from: expensive ones stand here once, others more often.
+/// Scenes to draw from: expensive ones are listed once, others several times.
 const SCENES: &[Scene] = &[
     talk,
     talk,
@@ -137,7 +137,7 @@ fn datagram(dice: &mut Dice, props: &Props) -> io::Result<()> {
         let mut got = [0; 1200];
         loop {
             let len = socket.recv(&mut got)?;
-            // A late answer to one that had this port before, and did not wait for it, is not ours.
+            // A late answer to an earlier owner of this port is not for this fiber.
             if got[..8] == sent[..8] {
                 assert!(got[..len] == sent, "an answer of {len} bytes differs");
                 break;
@@ -192,7 +192,7 @@ fn through_a_pipe(dice: &mut Dice, _: &Props) -> io::Result<()> {
 fn file(dice: &mut Dice, props: &Props) -> io::Result<()> {
     let path = props.directory.join(format!("{:016x}", dice.number()));
     let written = write_and_read(dice, &path);
-    // Also when it was cancelled: clean-up that has to be brought to its end.
+    // Clean-up that must finish, also after a cancellation.
     fiber::uncancellable(|| fs::remove_file(&path)).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(()),
         _ => Err(error),
@@ -295,7 +295,7 @@ fn offload(dice: &mut Dice, _: &Props) -> io::Result<()> {
     Ok(())
 }
 
-/// A call in the other cluster, on what is borrowed from here.
+/// A call in the other cluster, with data borrowed from here.
 fn call_abroad(dice: &mut Dice, props: &Props) -> io::Result<()> {
     let numbers = dice.bytes(1000);
     let pause = Duration::from_micros(dice.below(500));
@@ -336,11 +336,11 @@ fn child(dice: &mut Dice, _: &Props) -> io::Result<()> {
 
 fn talk_to_child(child: &mut fiber::process::Child, sent: &[u8]) -> io::Result<()> {
     let (mut to, mut from) =
-        (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+        (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
     to.write_all(sent)?;
     drop(to);
     let mut got = Vec::new();
     from.read_to_end(&mut got)?;
-    assert!(got == sent, "what a child answered differs");
+    assert!(got == sent, "the answer of a child differs");
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(crate) enum Completed {
     Operation(*const (), Completion),
     /// The ring's accept from the listener with this number has ended.
     Accept(u64, Completion),
-    /// The ring's accept from the listener with this number was not found when it was to end.
+    /// The cancel of the ring's accept from the listener with this number found no accept.
     Missed(u64),
     /// Connections may be in the queue of the listener with this number (epoll).
     Listener(u64),

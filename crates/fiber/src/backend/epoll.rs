@@ -38,14 +38,14 @@ pub(crate) struct Epoll {
     wake_fd: Arc<OwnedFd>,
     /// Events of the latest wait; the capacity is the limit of a wait.
     events: RefCell<Vec<epoll::Event>>,
-    /// By descriptor. A descriptor's number is used again after a close: `io_id` tells.
+    /// Sources by descriptor. Numbers are reused after a close: `io_id` tells the sockets apart.
     sources: RefCell<Vec<Descriptor>>,
 }
 
 /// State of one descriptor on this processor.
 #[derive(Default)]
 struct Descriptor {
-    /// Number of the socket that the rest is about; 0 is none.
+    /// Number of the socket that is described; 0 for none.
     io_id: u64,
     /// Edges that came and were not used up.
     readable: bool,
@@ -56,7 +56,7 @@ struct Descriptor {
     urgent: bool,
     /// A listener: readiness goes to its acceptors.
     listener: bool,
-    /// By the addresses of their operations.
+    /// Waits, by the addresses of their operations.
     waiting: Vec<(Interest, *const ())>,
 }
 
@@ -102,7 +102,7 @@ impl Epoll {
         }
     }
 
-    /// Notes an edge, and that the waits for it are over.
+    /// Notes an edge, and completes the waits for it.
     fn ready(&self, data: u64, flags: epoll::EventFlags, completed: &mut Vec<Completed>) {
         let (fd, io_id_low) = ((data >> 32) as usize, data as u32);
         let mut sources = self.sources.borrow_mut();
@@ -178,7 +178,7 @@ impl Epoll {
         self.with_source(fd, io_id, |source| source.urgent).unwrap_or(false)
     }
 
-    /// Calls `f` with what is known of a descriptor; `None` if it is not registered.
+    /// Calls `f` with the state of a descriptor; `None` if it is not registered.
     #[inline]
     fn with_source<R>(
         &self,
@@ -191,8 +191,8 @@ impl Epoll {
         (source.io_id == io_id).then(|| f(source))
     }
 
-    /// Registers the descriptor with this processor unless it is. The kernel then reports how
-    /// things stand as the first edge.
+    /// Registers the descriptor with this processor, if it is not registered. The kernel then
+    /// reports its present state as the first edge.
     pub(crate) fn register(&self, fd: BorrowedFd<'_>, io_id: u64, listens: bool) -> io::Result<()> {
         let mut sources = self.sources.borrow_mut();
         let index = fd.as_raw_fd() as usize;
@@ -204,7 +204,7 @@ impl Epoll {
         }
         use epoll::EventFlags as Flags;
         // A listener's edge goes to all processors that share it, not to one of them (EXCLUSIVE):
-        // that one might have no fiber to spare while another has.
+        // that one might have no waiting fiber while another has.
         let direction =
             if listens { Flags::empty() } else { Flags::OUT | Flags::RDHUP | Flags::PRI };
         let flags = Flags::IN | Flags::ET | direction;
@@ -233,7 +233,7 @@ impl Epoll {
         self.with_source(fd, io_id, |source| *source = Descriptor::default());
     }
 
-    /// Lets the operation at this address be over when an attempt may succeed.
+    /// Completes the operation at this address when an attempt may succeed.
     pub(crate) fn begin_wait(
         &self,
         fd: BorrowedFd<'_>,
@@ -247,7 +247,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Takes a wait for a descriptor off its list: it ends for another reason than an edge.
+    /// Takes a wait off the list of its descriptor: it ends for another reason than an edge.
     pub(crate) fn end_wait(&self, fd: RawFd, op: *const ()) {
         if let Some(source) = self.sources.borrow_mut().get_mut(fd as usize) {
             let waits = &mut source.waiting;

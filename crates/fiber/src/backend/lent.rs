@@ -2,9 +2,9 @@
 //! holds none.
 //!
 //! ```text
-//!  shared with the kernel: [ addr len id | addr len id | ... ]   tail: ours   head: the kernel's
+//!  shared with the kernel: [ addr len id | addr len id | ... ]   tail: runtime   head: kernel
 //!                             │             │
-//!  our memory:             [ 16 KiB      | 16 KiB      | ... ]
+//!  the runtime's memory:   [ 16 KiB      | 16 KiB      | ... ]
 //! ```
 //!
 //! The ring belongs to the processor's thread. The memory belongs to the shared half of the
@@ -38,7 +38,7 @@ const BUFFER_MEMORY_LEN: usize = LENT_BUFFERS as usize * LENT_BUFFER_LEN;
 /// The kernel fills a buffer bit by bit, from receive to receive (io_uring_register_buf_ring(3)).
 const IOU_PBUF_RING_INC: u16 = 2;
 
-/// The processor's half: the ring of free buffers, and what is held of the others.
+/// The processor's half: the ring of free buffers, and the state of the lent ones.
 pub(super) struct LentBuffers {
     ring: NonNull<BufRingEntry>,
     memory: Arc<LentMemory>,
@@ -58,7 +58,7 @@ pub(super) struct LentBuffers {
 struct Lease {
     filled: u32,
     pieces: u32,
-    /// The kernel will not fill more of it.
+    /// True if the kernel fills no more of it.
     is_over: bool,
 }
 
@@ -68,17 +68,17 @@ impl LentBuffers {
         place: &OnceLock<Arc<LentMemory>>,
     ) -> io::Result<LentBuffers> {
         let entries = map(BUFFER_RING_LEN)?;
-        // The kernel has pinned it: a copy on write after a fork must not part us.
-        // SAFETY: advice about a mapping of ours, of this length.
+        // The kernel has pinned it: copy on write after a fork would give this process other pages.
+        // SAFETY: advice about an own mapping, of this length.
         unsafe { libc::madvise(entries.as_ptr().cast(), BUFFER_RING_LEN, libc::MADV_DONTFORK) };
         let entries = entries.cast();
         let memory = match place.get() {
-            // Of a processor that was here before, and did not go before every piece had come home.
+            // Memory of an earlier processor, which ended only after every piece was returned.
             Some(memory) => Arc::clone(memory),
             None => {
                 let memory = Arc::new(LentMemory::new()?);
                 let set = place.set(Arc::clone(&memory));
-                assert!(set.is_ok(), "one processor at a time has a place");
+                assert!(set.is_ok(), "two processors have one place");
                 memory
             }
         };
@@ -89,7 +89,7 @@ impl LentBuffers {
             leases: std::array::from_fn(|_| Cell::default()),
         };
         (0..LENT_BUFFERS).for_each(|id| buffers.put_at_tail(id));
-        // SAFETY: the memory is ours, aligned to a page and of the length that the count says; it
+        // SAFETY: the memory is owned, aligned to a page and of the length that the count says; it
         // is unmapped only when no operation is in flight.
         let register = |flags| unsafe {
             let address = entries.as_ptr() as u64;
@@ -99,8 +99,8 @@ impl LentBuffers {
         Ok(buffers)
     }
 
-    /// Notes which piece of a buffer a completed receive has filled; to be done in the order of the
-    /// completions. Where the piece starts.
+    /// Notes the piece of a buffer that a completed receive has filled, and returns its start. To
+    /// be called in the order of the completions.
     pub(super) fn filled(&self, id: u16, len: u32, flags: u32) -> u32 {
         let lease = &self.leases[usize::from(id)];
         let Lease { filled, pieces, .. } = lease.get();
@@ -112,11 +112,11 @@ impl LentBuffers {
         filled
     }
 
-    /// A piece of buffer `id` has been read.
+    /// Takes back a piece of buffer `id`, which has been read.
     pub(super) fn give_back(&self, id: u16) {
         let lease = &self.leases[usize::from(id)];
         let mut now = lease.get();
-        now.pieces = now.pieces.checked_sub(1).expect("a piece goes back once");
+        now.pieces = now.pieces.checked_sub(1).expect("each piece goes back only once");
         if now.is_over && now.pieces == 0 {
             now = Lease::default();
             self.put_at_tail(id);
@@ -129,7 +129,7 @@ impl LentBuffers {
         let tail = self.tail.get();
         let slot = usize::from(tail % LENT_BUFFERS);
         // SAFETY: `slot` is below the number of entries. The kernel reads an entry only after the
-        // tail has passed it, so until the store below this one is ours.
+        // tail has passed it, so until the store below this one belongs to this thread.
         unsafe {
             let entry = &mut *self.ring.as_ptr().add(slot);
             entry.set_addr(self.memory.address(id) as u64);
@@ -147,8 +147,8 @@ impl LentBuffers {
         self.leases.iter().map(pieces).sum()
     }
 
-    /// The processor has gone, and nothing reads in the memory: its pages go back to the kernel
-    /// until there is another.
+    /// Gives the memory's pages back to the kernel until there is another processor. This one has
+    /// ended, and nothing reads the memory.
     pub(super) fn give_pages_back(&self) {
         assert_eq!(self.pieces_held(), 0, "pieces of buffers are held");
         let address = self.memory.0.as_ptr().cast();
@@ -157,7 +157,7 @@ impl LentBuffers {
         unsafe { libc::madvise(address, BUFFER_MEMORY_LEN, libc::MADV_DONTNEED) };
     }
 
-    /// The kernel may still write into the memory: it stays mapped for ever.
+    /// Leaves the memory mapped forever, because the kernel may still write to it.
     pub(super) fn leak(self) {
         std::mem::forget(self);
     }

@@ -10,7 +10,7 @@ use io_uring::{IoUring, Probe, opcode};
 use crate::backend::uring::Uring;
 use crate::backend::waker::Waker;
 
-/// A ring can be had; what it offers.
+/// Features of a ring that this process may use.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Ring {
@@ -18,7 +18,7 @@ pub struct Ring {
     pub features: Vec<(&'static str, bool)>,
 }
 
-/// No ring can be had. Displays as one sentence with cause and remedy.
+/// Denial of a ring. Displays as one sentence with cause and remedy.
 #[derive(Debug)]
 pub struct Denied {
     /// Cause of the denial.
@@ -33,14 +33,14 @@ pub struct Denied {
 pub enum DeniedCause {
     /// `kernel.io_uring_disabled` is 2.
     DisabledForAll,
-    /// `kernel.io_uring_disabled` is 1, and we are neither privileged nor in
+    /// `kernel.io_uring_disabled` is 1, and this process is neither privileged nor in
     /// `kernel.io_uring_group`.
     DisabledForUnprivileged,
     /// The system call is filtered, as container runtimes do.
     Seccomp,
     /// The kernel was built without it, or is older than Linux 5.1.
     Missing,
-    /// The kernel has io_uring but not what we need of it (Linux 6.1).
+    /// The kernel has io_uring but not all that is needed (Linux 6.1).
     TooOld,
     /// There is no memory for the rings: they count for the memory limit of the cgroup and, since
     /// Linux 6.14, for the limit of locked memory.
@@ -51,14 +51,14 @@ pub enum DeniedCause {
     Other,
 }
 
-/// Sets up a ring as a processor would, enters it, and looks at what it offers. A filter may forbid
+/// Sets up a ring as a processor would, enters it, and checks its features. A filter may forbid
 /// each of io_uring's three system calls by itself.
 ///
 /// # Errors
 /// [`Denied`], with the cause and the remedy.
 pub fn probe() -> Result<Ring, Denied> {
-    // On a thread of its own: what the kernel does when a ring goes away interrupts system calls of
-    // the thread that made it.
+    // On a thread of its own: when a ring is closed, the kernel interrupts system calls of the
+    // thread that made it.
     let probed = thread::Builder::new().spawn(|| {
         let wake_fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let uring = Uring::new(&Waker::default(), &OnceLock::new(), Arc::new(wake_fd))?;
@@ -98,8 +98,7 @@ impl Denied {
                 _ => DeniedCause::Seccomp,
             },
             Some(libc::EACCES) => DeniedCause::Seccomp,
-            // Some filters answer as if the call did not exist; if the kernel has the setting, it
-            // does.
+            // Some filters answer as if the call did not exist; the setting proves that it does.
             Some(libc::ENOSYS) if disabled_setting().is_some() => DeniedCause::Seccomp,
             Some(libc::ENOSYS) => DeniedCause::Missing,
             Some(libc::EINVAL) => DeniedCause::TooOld,
@@ -144,7 +143,7 @@ impl fmt::Display for DeniedCause {
                 "kernel.io_uring_disabled is 1 and this process is not privileged"
             }
             DeniedCause::Seccomp => "a seccomp filter forbids it",
-            DeniedCause::Missing => "this kernel has none",
+            DeniedCause::Missing => "this kernel has no io_uring",
             DeniedCause::TooOld => "this kernel's io_uring lacks deferred task work",
             DeniedCause::Memory => "there is no memory for its rings",
             DeniedCause::Descriptors => "no file descriptor is free",

@@ -1,10 +1,10 @@
-//! The io_uring of a processor, as the kernel is asked for it.
+//! Set-up of a processor's io_uring.
 
 use std::io;
 
 use io_uring::IoUring;
 
-/// The kernel keeps what does not fit (IORING_FEAT_NODROP), at a price.
+/// Entries of the completion ring. The kernel keeps an overflow (IORING_FEAT_NODROP), at a price.
 const CQ_ENTRIES: u32 = 8192;
 
 /// Sets up a ring as processors use it.

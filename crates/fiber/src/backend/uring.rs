@@ -1,11 +1,11 @@
 //! The io_uring back end: one ring per processor, entered once a turn.
 //!
-//! Flags: `SINGLE_ISSUER` and `DEFER_TASKRUN` (completions are run when we enter, not by
-//! interrupting us), `TASKRUN_FLAG` (so that a turn without new operations sees without a system
-//! call whether any wait).
+//! Flags: `SINGLE_ISSUER` and `DEFER_TASKRUN` (completions are run when the thread enters the ring,
+//! not by interrupts), `TASKRUN_FLAG` (so that a turn without new operations sees without a system
+//! call if completions wait).
 //!
 //! An operation lives on the stack of the fiber that waits for it, and so do its buffers: that
-//! fiber does not go on before the completion has come. This is what lets the ring write into a
+//! fiber does not continue before the completion has come. This is what lets the ring write into a
 //! plain `&mut [u8]`.
 
 use std::cell::{Cell, Ref, RefCell};
@@ -28,7 +28,7 @@ use crate::switch::resources;
 /// Entries of the submission ring: more operations than this in one turn cost another system call.
 const SQ_ENTRIES: u32 = 1024;
 
-/// Time after which a ring that ends cancels again what has not ended.
+/// Time after which a ring that ends repeats the cancel of operations that have not ended.
 const SHUT_DOWN_LOOK: Duration = Duration::from_millis(10);
 
 /// User data of entries. Addresses of operations are aligned, so small numbers are free.
@@ -80,7 +80,7 @@ impl Uring {
     /// Enters the ring, with nothing to submit and nothing to wait for, and lends it.
     ///
     /// # Errors
-    /// Why the kernel does not let this process in.
+    /// Reason for which the kernel refuses the ring to this process.
     pub(super) fn try_enter(&self) -> io::Result<Ref<'_, IoUring>> {
         let ring = self.ring.borrow();
         // SAFETY: no entry is queued; no argument is passed.
@@ -88,8 +88,8 @@ impl Uring {
         Ok(ring)
     }
 
-    /// Makes an entry for the next submission. The caller answers for what it points to: it must
-    /// stay until the completion.
+    /// Queues an entry for the next submission. The caller guarantees that the memory it points to
+    /// stays until the completion.
     fn push(&self, counters: &Counters, entry: &squeue::Entry) {
         self.push_all(counters, std::slice::from_ref(entry));
     }
@@ -151,12 +151,12 @@ impl Uring {
         check_enter(result);
     }
 
-    /// Takes what has completed out of the ring.
+    /// Takes the completions out of the ring.
     fn collect(&self, counters: &Counters, completed: &mut Vec<Completed>) {
         let mut ring = self.ring.borrow_mut();
         for entry in ring.completion() {
             if entry.user_data() == WOKEN_BY_MESSAGE {
-                // Nothing here has asked for it.
+                // A message of another thread, not an operation of this ring.
                 counters.messages_rung.add(1);
                 continue;
             }
@@ -186,7 +186,7 @@ impl Uring {
     fn completion(&self, entry: &cqueue::Entry) -> Completion {
         let (result, mut flags) = (entry.result(), entry.flags());
         if let (Some(id), true) = (cqueue::buffer_select(flags), result < 0) {
-            // What failed has no piece.
+            // A failed receive has no piece.
             self.buffers.filled(id, 0, flags);
             self.buffers.give_back(id);
             flags &= !CQE_F_BUFFER;
@@ -198,15 +198,15 @@ impl Uring {
         Completion { result, flags, piece_start }
     }
 
-    /// Hands over the operation at this address. It, and what `entry` points to, stay where they
-    /// are until it is complete.
+    /// Hands over the operation at this address. It, and the memory `entry` points to, must not
+    /// move until it is complete.
     pub(crate) fn begin(&self, counters: &Counters, op: *const (), entry: squeue::Entry) {
         counters.operations.add(1);
         let address = op.expose_provenance() as u64;
         self.push(counters, &entry.user_data(address));
     }
 
-    /// The operation that was begun last completes as it is handed over, as a rule.
+    /// Notes that the operation begun last completes during its submission, as a rule.
     pub(crate) fn note_to_complete(&self) {
         self.is_to_complete.set(true);
     }
@@ -222,8 +222,8 @@ impl Uring {
         self.push(counters, &cancel.user_data(IGNORED));
     }
 
-    /// Accepts a connection: tries at once, or when a poll has seen one. Of several rings that wait
-    /// one is told.
+    /// Accepts a connection: tries at once, or when a poll has seen one. The kernel wakes one of
+    /// several waiting rings.
     pub(crate) fn arm_accept(&self, counters: &Counters, socket: &impl AsFd, id: u64, polls: bool) {
         let fd = Fd(socket.as_fd().as_raw_fd());
         let name = id << ACCEPT_SHIFT | ACCEPT_BIT;
@@ -235,8 +235,8 @@ impl Uring {
             return self.push(counters, &accept);
         }
         let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
-        // One completion comes: of the accept, or of the poll if that fails. Both have one name, by
-        // which they are cancelled.
+        // One completion comes: that of the accept, or of the poll if that fails. Both have one
+        // name, by which they are cancelled.
         let poll = opcode::PollAdd::new(fd, events)
             .build()
             .user_data(name)
@@ -244,8 +244,8 @@ impl Uring {
         self.push_all(counters, &[poll, accept]);
     }
 
-    /// Ends the accept. The kernel does not find one whose poll is over and which has not begun:
-    /// that is told.
+    /// Cancels the accept. The kernel does not find an accept between the end of its poll and its
+    /// beginning: that is reported.
     pub(crate) fn disarm_accept(&self, counters: &Counters, id: u64) {
         let cancel = opcode::AsyncCancel::new(id << ACCEPT_SHIFT | ACCEPT_BIT).build();
         self.push(counters, &cancel.user_data(id << ACCEPT_SHIFT | DISARM_BITS));
@@ -257,13 +257,13 @@ impl Uring {
         self.in_flight.get() == own && self.buffers.pieces_held() == 0
     }
 
-    /// From now on nothing wakes it.
+    /// Detaches the ring from its waker.
     pub(super) fn begin_shut_down(&self, waker: &Waker) {
         waker.detach();
         self.wake_armed.set(true);
     }
 
-    /// Cancels what is in flight, and waits for a moment if that does not end at once. To be
+    /// Cancels all operations, and waits for a moment if they do not end at once. To be
     /// repeated until nothing [is in flight](Uring::is_in_flight): an accept between its poll and
     /// its beginning is not found.
     pub(super) fn shut_down_turn(&self, counters: &Counters, completed: &mut Vec<Completed>) {

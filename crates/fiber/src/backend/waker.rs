@@ -1,10 +1,10 @@
 //! The waker of a processor: ends its sleep from another thread.
 //!
-//! A processor sleeps in its back end, so it is woken by what the back end waits for. An eventfd is
-//! that everywhere. Where the kernel can put a completion into another ring
-//! (`IORING_OP_MSG_RING`; without a ring of one's own since Linux 6.13), that is two steps less: no
-//! read of the eventfd to be started for each sleep, and none to be finished at each wake-up.
-//! `weft lab run rt-wake` has both beside a futex.
+//! A processor sleeps in its back end, so a wake-up must complete something there. An eventfd works
+//! everywhere. Where the kernel can put a completion into another ring (`IORING_OP_MSG_RING`;
+//! without an own ring since Linux 6.13), two steps are saved: no read of the eventfd to start for
+//! each sleep, and none to finish at each wake-up. `weft lab run rt-wake` compares both with a
+//! futex.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -19,39 +19,39 @@ use crate::base::lock::lock;
 /// User data of the completion that a wake-up message makes.
 pub(super) const WOKEN_BY_MESSAGE: u64 = 2;
 
-/// Waker of one processor's place: set while a processor is there.
+/// Waker at one processor index; set while there is a processor.
 #[derive(Debug, Default)]
 pub(crate) struct Waker(Mutex<Option<WakeTarget>>);
 
-/// Used under the lock, so that nothing writes to what is closed.
+/// Used under the lock, so that nothing writes to a closed descriptor.
 #[derive(Debug)]
 struct WakeTarget {
     eventfd: Arc<OwnedFd>,
-    /// That the processor sleeps in, unless it is epoll.
+    /// Ring in which the processor sleeps; `None` with epoll.
     ring: Option<RawFd>,
 }
 
-/// This kernel, or its administrator, allows no messages without a ring.
+/// True once this kernel, or its administrator, has refused messages without a ring.
 static NO_MESSAGES: AtomicBool = AtomicBool::new(false);
 
 impl Waker {
-    /// Before a processor comes: what its back end waits for.
+    /// Opens the eventfd that the back end of a new processor waits for.
     ///
     /// # Errors
-    /// What `eventfd(2)` reports.
+    /// Errors of `eventfd(2)`.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
         let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         *lock(&self.0) = Some(WakeTarget { eventfd: Arc::clone(&eventfd), ring: None });
         Ok(eventfd)
     }
 
-    /// After it has gone.
+    /// Closes the waker after the processor has ended.
     pub(crate) fn close(&self) {
         lock(&self.0).take();
     }
 
-    /// The processor sleeps in this ring from now on, until [`detach`](Waker::detach), which
-    /// comes before the ring is closed.
+    /// Sends wake-ups to this ring from now on, until [`detach`](Waker::detach), which comes before
+    /// the ring is closed.
     pub(super) fn attach(&self, ring: RawFd) {
         if let Some(target) = lock(&self.0).as_mut() {
             target.ring = Some(ring);
@@ -85,7 +85,7 @@ impl WakeTarget {
         }
         let sent = message_to(ring);
         if let Err(error) = &sent {
-            // Else there is no memory just now, say: this time the eventfd does it.
+            // Other errors pass, such as a lack of memory: this time the eventfd serves.
             let for_ever = [libc::EINVAL, libc::ENOSYS, libc::EPERM, libc::EACCES];
             if for_ever.contains(&error.raw_os_error().unwrap_or(0)) {
                 NO_MESSAGES.store(true, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use super::report::report;
 
-/// Ends the process, with this message, when a panic would go where it must not.
+/// Ends the process, with this message, when a panic would unwind beyond the guard.
 pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
 
 /// Message for a destructor that panics where nothing is left to catch it: `std` ends the process
@@ -16,10 +16,10 @@ impl Drop for AbortOnUnwind {
     }
 }
 
-/// Does something in a frame that others use at the time, so it must not be left.
+/// Runs `f` in a frame that others use meanwhile, so that it must not unwind.
 #[inline]
 pub(crate) fn while_lent<R>(f: impl FnOnce() -> R) -> R {
-    let abort = AbortOnUnwind("the runtime panicked while a fiber had lent what is on its stack");
+    let abort = AbortOnUnwind("the runtime panicked while a fiber had lent data on its stack");
     let outcome = f();
     std::mem::forget(abort);
     outcome

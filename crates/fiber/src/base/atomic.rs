@@ -36,7 +36,7 @@ pub(crate) fn full_fence() {
     // A locked instruction orders all ordinary memory as well as `mfence`, which the standard
     // library's fence is, and takes a fifth of the time.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: what lies on top of the stack stays as it is.
+    // SAFETY: the word on top of the stack keeps its value.
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
     }

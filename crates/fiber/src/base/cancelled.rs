@@ -1,4 +1,4 @@
-//! That a fiber was cancelled: the error, and the request in its control block.
+//! Cancellation of a fiber: the error, and the request in its control block.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -36,8 +36,8 @@ pub(crate) struct Cancellation {
     /// Nesting depth of [`uncancellable`](crate::uncancellable). Touched by the processor that runs
     /// the fiber, or where it waits.
     pub(crate) masks: Cell<u8>,
-    /// Number of suspension points that have failed, or returned early, because it was due or past
-    /// its deadline.
+    /// Number of suspension points that have failed, or returned early, because a cancellation was
+    /// due or the deadline had passed.
     ignored: Cell<u16>,
 }
 
@@ -45,19 +45,19 @@ impl Cancellation {
     /// True if the next suspension point fails.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        // Sequentially consistent: a fiber that has told where it runs (its home) and does not see
-        // the flag is told by a message. On x86-64 it is a plain load.
+        // Sequentially consistent: a fiber that has published its home and does not see the flag
+        // gets a message. On x86-64 it is a plain load.
         self.requested.load(Ordering::SeqCst) && self.masks.get() == 0
     }
 
-    /// Counts a suspension point that tells the fiber to end; returns how many did before.
+    /// Counts a suspension point that tells the fiber to end; returns the number of earlier ones.
     pub(crate) fn count_ignored(&self) -> u16 {
         let before = self.ignored.get();
         self.ignored.set(before.saturating_add(1));
         before
     }
 
-    /// A deadline begins or is gone.
+    /// Resets the count, because a deadline begins or ends.
     pub(crate) fn forget_ignored(&self) {
         self.ignored.set(0);
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The time after `duration`. What no clock can show is as good as a century.
+/// The time after `duration`; a time beyond the clock's range counts as a century.
 pub(crate) fn after(duration: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();

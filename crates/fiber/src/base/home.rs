@@ -10,7 +10,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Home(u32);
 
 impl Home {
-    /// After [`notice_forks`](crate::io::fork::notice_forks), or forks are not noticed.
+    /// This process. Forks are seen after [`notice_forks`](crate::io::fork::notice_forks) only.
     pub(crate) fn here() -> Home {
         Home(GENERATION.load(Ordering::Relaxed))
     }
@@ -33,7 +33,7 @@ impl Home {
     }
 }
 
-/// After a fiber has ended in the child of a fork, where there is no processor to go back to.
+/// Aborts the child of a fork in which a fiber has ended: there is no processor to return to.
 #[cold]
 pub(crate) fn abort_child() -> ! {
     let message: &[u8] =
@@ -45,7 +45,7 @@ pub(crate) fn abort_child() -> ! {
     std::process::abort();
 }
 
-/// In the child of a fork: what belongs to the parent is not here any more.
+/// Notes a fork, in its child: resources of the parent are not valid there.
 pub(crate) fn leave() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }

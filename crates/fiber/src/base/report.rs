@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Bytes that a pipe takes at once if it takes any. pipe(7)
 const PIPE_BUF: usize = 4096;
 
-/// Writes a message, as far as there is room for it at once.
+/// Writes a message, as far as it fits at once.
 pub(crate) fn report(message: fmt::Arguments<'_>) {
     let text = message.to_string();
     let stderr = io::stderr();

@@ -1,15 +1,15 @@
-//! Waits of kernel threads for fibers, of which the pool that a thread belongs to is told.
+//! Waits of kernel threads for fibers, reported to the pool that a thread belongs to.
 
 use std::cell::Cell;
 
-/// Told on the thread itself as a wait begins (`true`) and ends.
+/// Callback on the waiting thread, as a wait begins (`true`) and ends.
 pub(crate) type WaitListener = fn(bool);
 
 thread_local! {
     static LISTENER: Cell<Option<WaitListener>> = const { Cell::new(None) };
 }
 
-/// From now on the calling thread's waits are told of to `listener`.
+/// Reports the calling thread's waits to `listener` from now on.
 pub(crate) fn set_listener(listener: Option<WaitListener>) {
     LISTENER.set(listener);
 }

@@ -14,7 +14,7 @@ pub(crate) fn last_level_cache() -> u32 {
     cache.copied().unwrap_or(0)
 }
 
-/// By CPU, as far as they are numbered without gaps.
+/// Cache numbers by CPU, as far as CPUs are numbered without gaps.
 fn read() -> Vec<u32> {
     (0..).map_while(of_cpu).collect()
 }

@@ -29,7 +29,7 @@ impl AlignedBuffer {
     /// written to.
     ///
     /// # Errors
-    /// What `mmap(2)` reports: `InvalidInput` if `len` is 0, `OutOfMemory`.
+    /// Errors of `mmap(2)`: `InvalidInput` if `len` is 0, `OutOfMemory`.
     pub fn new(len: usize) -> io::Result<AlignedBuffer> {
         let len = len.checked_next_multiple_of(DIRECT_ALIGNMENT);
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;

@@ -35,7 +35,7 @@ pub struct DirEntry {
 /// an offload thread.
 ///
 /// # Errors
-/// What `open(2)` reports; each entry may be an error as well.
+/// Errors of `open(2)`; each entry may be an error as well.
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref();
     offload(|| {
@@ -49,7 +49,7 @@ pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
 /// Makes a directory.
 ///
 /// # Errors
-/// What `mkdir(2)` reports.
+/// Errors of `mkdir(2)`.
 pub fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
     let name = c_path(path)?;
@@ -60,10 +60,10 @@ pub fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
     }
 }
 
-/// Makes a directory and those above it that are missing. That there is one already is no error.
+/// Makes a directory and missing ones above it. An existing directory is no error.
 ///
 /// # Errors
-/// What `mkdir(2)` reports.
+/// Errors of `mkdir(2)`.
 pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
     let mut missing = Vec::new();
@@ -76,7 +76,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     }
     for directory in missing.into_iter().rev() {
         match create_dir(directory) {
-            // Another was faster.
+            // Another caller was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => result?,
         }
@@ -91,7 +91,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes an empty directory.
 ///
 /// # Errors
-/// What `rmdir(2)` reports.
+/// Errors of `rmdir(2)`.
 pub fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
     let name = c_path(path)?;
@@ -106,7 +106,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// [`offload`] thread is busy with it from beginning to end.
 ///
 /// # Errors
-/// As [`std::fs::remove_dir_all`].
+/// Like [`std::fs::remove_dir_all`].
 pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
     offload(|| std::fs::remove_dir_all(path))
@@ -160,7 +160,7 @@ impl DirEntry {
     /// Metadata of the entry; a symbolic link is not followed.
     ///
     /// # Errors
-    /// What `statx(2)` reports.
+    /// Errors of `statx(2)`.
     pub fn metadata(&self) -> io::Result<Metadata> {
         symlink_metadata(&self.path)
     }

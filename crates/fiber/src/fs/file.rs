@@ -16,7 +16,7 @@ use crate::base::by_reference;
 use crate::io::offload::offload;
 
 /// An open file, as [`std::fs::File`]. Reading and writing at an offset needs no seek, and many
-/// fibers may do it at once; [`Read`] and [`Write`] go on where they ended, as ever.
+/// fibers may do it at once; [`Read`] and [`Write`] continue where they ended, as ever.
 #[derive(Debug)]
 pub struct File {
     fd: OwnedFd,
@@ -42,7 +42,7 @@ impl File {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// What `open(2)` reports.
+    /// Errors of `open(2)`.
     pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new().read(true).open(path)
     }
@@ -50,7 +50,7 @@ impl File {
     /// Opens a file for writing, empty; makes it if there is none.
     ///
     /// # Errors
-    /// What `open(2)` reports.
+    /// Errors of `open(2)`.
     pub fn create(path: impl AsRef<Path>) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).open(path)
@@ -73,7 +73,7 @@ impl File {
     /// Metadata of the file.
     ///
     /// # Errors
-    /// What `statx(2)` reports.
+    /// Errors of `statx(2)`.
     pub fn metadata(&self) -> io::Result<Metadata> {
         metadata::of_file(self.as_fd())
     }
@@ -81,7 +81,7 @@ impl File {
     /// Its length in bytes.
     ///
     /// # Errors
-    /// What `statx(2)` reports.
+    /// Errors of `statx(2)`.
     pub fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
@@ -89,7 +89,7 @@ impl File {
     /// True if it has no bytes.
     ///
     /// # Errors
-    /// What `statx(2)` reports.
+    /// Errors of `statx(2)`.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -97,7 +97,7 @@ impl File {
     /// Reads from `offset` into `buffer`; returns how many bytes, 0 at the end.
     ///
     /// # Errors
-    /// What `pread(2)` reports.
+    /// Errors of `pread(2)`.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         read_at(self.as_fd(), buffer, offset)
     }
@@ -116,10 +116,10 @@ impl File {
         Ok(())
     }
 
-    /// Writes what it can of `bytes` at `offset`; returns how many.
+    /// Writes as many of `bytes` as possible at `offset`; returns their number.
     ///
     /// # Errors
-    /// What `pwrite(2)` reports.
+    /// Errors of `pwrite(2)`.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         write_at(self.as_fd(), bytes, offset)
     }
@@ -127,7 +127,7 @@ impl File {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// What `pwrite(2)` reports; `WriteZero` if it takes no more.
+    /// Errors of `pwrite(2)`; `WriteZero` if it takes no more.
     pub fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.write_at(bytes, offset)? {
@@ -141,7 +141,7 @@ impl File {
     /// Waits until content and metadata are on the disk.
     ///
     /// # Errors
-    /// What `fsync(2)` reports. After an error it is unknown what is on the disk.
+    /// Errors of `fsync(2)`. After an error it is unknown what is on the disk.
     pub fn sync_all(&self) -> io::Result<()> {
         match by_ring(&opcode::Fsync::new(self.ring_fd()).build()) {
             Some(synced) => synced.map(drop),
@@ -152,7 +152,7 @@ impl File {
     /// Waits until the content is on the disk, and of the metadata what reading it needs.
     ///
     /// # Errors
-    /// As [`sync_all`](File::sync_all).
+    /// Like [`sync_all`](File::sync_all).
     pub fn sync_data(&self) -> io::Result<()> {
         let flags = io_uring::types::FsyncFlags::DATASYNC;
         match by_ring(&opcode::Fsync::new(self.ring_fd()).flags(flags).build()) {
@@ -164,7 +164,7 @@ impl File {
     /// Cuts the file, or extends it with zeros, to `len` bytes.
     ///
     /// # Errors
-    /// What `ftruncate(2)` reports.
+    /// Errors of `ftruncate(2)`.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         offload(|| Ok(rustix::fs::ftruncate(&self.fd, len)?))
     }
@@ -172,7 +172,7 @@ impl File {
     /// A second handle to the same open file.
     ///
     /// # Errors
-    /// What `dup(2)` reports.
+    /// Errors of `dup(2)`.
     pub fn try_clone(&self) -> io::Result<File> {
         let fd = self.fd.try_clone()?;
         Ok(File { fd })
@@ -184,7 +184,7 @@ impl File {
 }
 
 impl OpenOptions {
-    /// Opens nothing yet: say what for.
+    /// Options that open nothing yet.
     #[expect(clippy::new_without_default, reason = "as std has it")]
     pub fn new() -> OpenOptions {
         OpenOptions {
@@ -199,37 +199,37 @@ impl OpenOptions {
         }
     }
 
-    /// For reading.
+    /// Sets whether the file is opened for reading.
     pub fn read(&mut self, read: bool) -> &mut OpenOptions {
         self.read = read;
         self
     }
 
-    /// For writing.
+    /// Sets whether the file is opened for writing.
     pub fn write(&mut self, write: bool) -> &mut OpenOptions {
         self.write = write;
         self
     }
 
-    /// For writing, always at the end.
+    /// Sets whether the file is opened for writing at the end.
     pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.append = append;
         self
     }
 
-    /// Empties the file.
+    /// Sets whether the file is emptied.
     pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
         self.truncate = truncate;
         self
     }
 
-    /// Makes the file if there is none.
+    /// Sets whether the file is made if there is none.
     pub fn create(&mut self, create: bool) -> &mut OpenOptions {
         self.create = create;
         self
     }
 
-    /// Makes the file; it is an error if there is one.
+    /// Sets whether the file is made; an existing one is then an error.
     pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
         self.create_new = create_new;
         self
@@ -250,7 +250,7 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// # Errors
-    /// What `open(2)` reports; `InvalidInput` if the options do not go together, as `std` has it.
+    /// Errors of `open(2)`; `InvalidInput` if the options do not go together, as `std` has it.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let path = path.as_ref();
         match self.open_by_ring(path)? {
@@ -328,7 +328,7 @@ impl OpenOptions {
 /// end.
 ///
 /// # Errors
-/// What `pread(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT`
+/// Errors of `pread(2)`, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT`
 /// descriptors unless buffer, length and offset are aligned.
 pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     check_offset(offset)?;
@@ -354,7 +354,7 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
 /// Writes to a file at `offset` without blocking the processor; returns how many bytes.
 ///
 /// # Errors
-/// What `pwrite(2)` reports, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT`
+/// Errors of `pwrite(2)`, `EINVAL` for an offset above `i64::MAX`. `EINVAL` for `O_DIRECT`
 /// descriptors unless buffer, length and offset are aligned.
 pub fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize> {
     check_offset(offset)?;

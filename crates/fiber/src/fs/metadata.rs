@@ -20,21 +20,21 @@ pub struct Metadata(libc::statx);
 /// Looks at a file; a symbolic link is followed.
 ///
 /// # Errors
-/// What `statx(2)` reports.
+/// Errors of `statx(2)`.
 pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     look(HERE, &c_path(path.as_ref())?, 0)
 }
 
-/// Looks at a file; a symbolic link is itself what is looked at.
+/// Metadata of a file; a symbolic link is not followed.
 ///
 /// # Errors
-/// What `statx(2)` reports.
+/// Errors of `statx(2)`.
 pub fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     look(HERE, &c_path(path.as_ref())?, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// Looks at an open file. Of a local file the kernel has it all in memory, so no ring and no
-/// thread: it does not wait.
+/// Reads the metadata of an open file. For a local file the kernel has it in memory: the call does
+/// not wait, so it needs neither ring nor thread.
 pub(super) fn of_file(file: BorrowedFd<'_>) -> io::Result<Metadata> {
     look_now(Fd(file.as_raw_fd()), c"", libc::AT_EMPTY_PATH)
 }
@@ -123,7 +123,7 @@ impl Metadata {
     /// Time of the last change of the content.
     ///
     /// # Errors
-    /// None on Linux; as `std` has it.
+    /// Never on Linux; `std` has the same signature.
     pub fn modified(&self) -> io::Result<SystemTime> {
         time(&self.0.stx_mtime)
     }
@@ -131,7 +131,7 @@ impl Metadata {
     /// Time of the last read, as far as the file system keeps it.
     ///
     /// # Errors
-    /// None on Linux; as `std` has it.
+    /// Never on Linux; `std` has the same signature.
     pub fn accessed(&self) -> io::Result<SystemTime> {
         time(&self.0.stx_atime)
     }

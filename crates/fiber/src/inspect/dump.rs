@@ -1,4 +1,4 @@
-//! All fibers of a runtime, as one sees them from outside: [`Runtime::dump`](crate::Runtime::dump).
+//! All fibers of a runtime, seen from outside: [`Runtime::dump`](crate::Runtime::dump).
 
 use std::backtrace::Backtrace;
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ pub struct Dump {
     /// same moment.
     pub fibers: Vec<DumpedFiber>,
     /// Fibers that wait for each other in a ring (each for a lock that the next one holds, or for
-    /// its end): they wait for ever.
+    /// its end): they wait forever.
     pub deadlocks: Vec<Vec<u64>>,
 }
 
@@ -52,7 +52,7 @@ pub struct DumpedFiber {
     pub state: FiberState,
     /// Description of its wait; `None` if it does not wait.
     pub waits_for: Option<String>,
-    /// The fiber that has what it waits for, if that is known.
+    /// The fiber that holds what it waits for, if that is known.
     pub waits_for_fiber: Option<u64>,
     /// The processor that it is on.
     pub processor: Option<usize>,
@@ -94,7 +94,7 @@ pub(crate) fn count_by_state(cluster: &Cluster) -> BTreeMap<&'static str, usize>
 }
 
 impl Dump {
-    /// Looks at all fibers of `cluster`; with `backtraces`, asks those that wait where they are.
+    /// Lists all fibers of `cluster`; with `backtraces`, traces those that wait.
     pub(crate) fn of(cluster: &Arc<Cluster>, backtraces: bool) -> Dump {
         let mut found = cluster.fibers();
         found.sort_unstable_by_key(Fiber::id);
@@ -244,14 +244,14 @@ fn touched_len(usable: &std::ops::Range<usize>) -> usize {
     deepest.map_or(0, |page| usable.len() - page * PAGE_SIZE)
 }
 
-/// Fibers of one processor that are to say where they are.
+/// Fibers of one processor that are to be traced.
 #[derive(Debug)]
 struct TraceJob {
     fibers: Vec<Fiber>,
     answers: Sender<(u64, Backtrace)>,
 }
 
-/// Asks the fibers that wait where they are.
+/// Collects backtraces of the fibers that wait.
 fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let (answers, answered) = mpsc::channel();
     let waiting = fibers.iter().filter(|fiber| {
@@ -282,7 +282,7 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     traces
 }
 
-/// On their processor: lets fibers that wait there say where they are.
+/// Traces fibers that wait on this processor.
 fn trace_here(processor: &Processor, job: &TraceJob) {
     for fiber in &job.fibers {
         let control = &fiber.control;
@@ -292,7 +292,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         let waits_here =
             control.look().state() == FiberState::Waiting && control.is_home(processor.shared());
         if !waits_here || !control.has_room_to_trace() {
-            continue; // It has gone on meanwhile.
+            continue; // It has continued meanwhile.
         }
         if control.is_migratable() {
             continue; // Another processor may be about to run it.
@@ -302,7 +302,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         let traced = fiber.trace(processor);
         processor.set_current(None);
         if let Some(traced) = traced {
-            // The caller waits no more if it took too long.
+            // The caller has given up if this took too long.
             let _ = job.answers.send((control.id(), traced));
         }
     }
@@ -356,8 +356,8 @@ fn wait_of(control: &Control, state: FiberState) -> (Option<WaitReason>, Option<
     (reason, other)
 }
 
-/// Rings in the graph of which waits for which. A fiber waits for one other at most, so each ring
-/// is found by walking.
+/// Rings in the graph of fibers that wait for each other. A fiber waits for one other at most, so
+/// each ring is found by walking.
 fn rings(next: HashMap<u64, u64>) -> Vec<Vec<u64>> {
     let mut seen: HashMap<u64, u64> = HashMap::new();
     let mut rings = Vec::new();

@@ -87,7 +87,7 @@ impl Default for Listeners {
     }
 }
 
-/// Tells a listener. One that panics has been reported by the panic hook, and the monitor goes on.
+/// Calls a listener. The panic hook reports a panic of it, and the monitor continues.
 fn tell<T>(listener: &dyn Fn(&T), news: &T) {
     let _ = catch_unwind(AssertUnwindSafe(|| listener(news)));
 }
@@ -160,7 +160,7 @@ impl Drop for Monitor {
         *lock(&self.end.is_over) = true;
         self.end.changed.notify_all();
         let this = std::thread::current().id();
-        // A listener may be what drops the runtime: its thread ends by itself.
+        // A listener may drop the runtime: then this thread ends by itself.
         if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != this) {
             let _ = thread.join();
         }
@@ -228,8 +228,8 @@ impl MonitorLoop {
                 }
             }
         }
-        // Work that waits behind a fiber that computes, which may have been short as a rule: the
-        // processor may have waked no other for it. See `sched::backlog`.
+        // Work may wait behind a fiber that computes although its runs are usually short: then the
+        // processor has woken no other for it. See `sched::backlog`.
         if !cluster.queue.is_empty() {
             cluster.notify();
         }
@@ -318,17 +318,17 @@ impl Question {
     }
 }
 
-/// Disposition of the signal before our handler.
+/// Disposition of the signal before this handler.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install_handler() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // SAFETY: plain data for sigaction(2). The handler does only what is argued for there.
+        // SAFETY: plain data for sigaction(2). The handler's own comments argue that it is safe.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(SIGNAL, std::ptr::null(), &mut action);
-            // Before the handler is there, which looks for it.
+            // Set before the handler is installed, which reads it.
             FORMER.get_or_init(|| action);
             action.sa_sigaction = note_addresses as *const () as usize;
             // On the alternate stack: the fiber's may be nearly used up.
@@ -340,8 +340,8 @@ fn install_handler() {
 }
 
 /// The handler, on the stalled thread. No allocation and no lock: the unwinder of gcc 12 and later
-/// finds its tables by `_dl_find_object(3)`, which is made to be called from here. What we have not
-/// asked for is for the handler that was there before.
+/// finds its tables by `_dl_find_object(3)`, which is made to be called from here. A signal that
+/// was not requested goes to the previous handler.
 extern "C" fn note_addresses(number: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: errno is this thread's own; the interrupted code gets it back.
     let errno = unsafe { *libc::__errno_location() };
@@ -375,7 +375,7 @@ fn trace_thread(thread: i32) -> String {
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
     let deadline = Instant::now() + PATIENCE;
     while !ASKED.is_answered() {
-        // It may still come, and then finds no question.
+        // The signal may still arrive, and then finds no question.
         if Instant::now() > deadline && ASKED.withdraw(thread) {
             return "    (the thread did not answer: it may be in the kernel)\n".to_owned();
         }
@@ -419,13 +419,13 @@ mod tests {
     fn answered_question_is_not_withdrawn() {
         let question = Question(AtomicI32::new(0));
         question.ask(7);
-        assert!(!question.begin_answer(8), "another is asked");
+        assert!(!question.begin_answer(8), "thread 7 is asked");
         assert!(question.begin_answer(7));
         assert!(!question.withdraw(7) && !question.is_answered());
         question.end_answer();
         assert!(question.is_answered());
         question.ask(8);
         assert!(question.withdraw(8) && question.is_answered());
-        assert!(!question.begin_answer(8), "it comes too late");
+        assert!(!question.begin_answer(8), "the question was withdrawn");
     }
 }

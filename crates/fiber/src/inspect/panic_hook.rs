@@ -7,8 +7,8 @@ use std::sync::Once;
 use crate::base::report::report;
 use crate::sched::processor;
 
-/// Puts the line before whatever the program has for a panic hook, once for the process. A program
-/// that sets a hook of its own later replaces both.
+/// Installs that line before the program's own panic hook, once for the process. A program that
+/// sets a hook of its own later replaces both.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     // A thread that panics cannot change the hook. Runtimes that start then are rare, and the next

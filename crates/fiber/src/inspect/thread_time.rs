@@ -10,7 +10,7 @@ pub(super) struct ThreadTime {
     /// True if it runs or waits for a CPU.
     is_runnable: bool,
     ran: Duration,
-    /// Time in which it was runnable and waited for a CPU, without a wait that goes on.
+    /// Time in which it was runnable and waited for a CPU, without a present wait.
     delayed: Duration,
 }
 
@@ -58,10 +58,10 @@ mod tests {
         let before = time('R', 100, 1000);
         let elapsed = Duration::from_millis(500);
         let taken = |now: ThreadTime| now.taken_since(&before, elapsed).as_millis();
-        assert_eq!(taken(time('R', 130, 1000)), 30, "it waits, or has waited, for the rest");
+        assert_eq!(taken(time('R', 130, 1000)), 30, "the rest was a wait for a CPU");
         assert_eq!(taken(time('R', 600, 1000)), 500);
-        assert_eq!(taken(time('S', 100, 1000)), 500, "it blocks");
-        assert_eq!(taken(time('D', 130, 1200)), 300, "it blocks, and has waited");
+        assert_eq!(taken(time('S', 100, 1000)), 500, "the thread blocks");
+        assert_eq!(taken(time('D', 130, 1200)), 300, "the thread blocks after a wait for a CPU");
     }
 
     #[test]

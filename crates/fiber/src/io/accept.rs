@@ -73,7 +73,7 @@ impl ListenerState {
         }
         drop(users);
         if let Ok(end) = self.end_here() {
-            // It can fail only when it is readable many times over.
+            // Fails only if the counter is readable many times over.
             let _ = rustix::io::write(&end.eventfd, &1u64.to_ne_bytes());
         }
     }
@@ -91,7 +91,7 @@ impl ListenerState {
         }
     }
 
-    /// For a plain thread that will wait: what tells it of the end.
+    /// Eventfd that tells a waiting plain thread of the close.
     fn end(&self) -> io::Result<&OwnedFd> {
         use rustix::event::{EventfdFlags, eventfd};
         let place = match self.end_here() {
@@ -104,7 +104,7 @@ impl ListenerState {
         Ok(&place.get_or_init(|| Box::new(made)).eventfd)
     }
 
-    /// The end for plain threads of this process; if there is none yet, the place for it.
+    /// The end for plain threads of this process, or else the cell in which to create it.
     fn end_here(&self) -> Result<&ListenerEnd, &OnceLock<Box<ListenerEnd>>> {
         let mut place = &self.end;
         while let Some(end) = place.get() {
@@ -117,12 +117,12 @@ impl ListenerState {
     }
 }
 
-/// On a processor that accepts from it: the listener was closed.
+/// Handles the close of a listener on a processor that accepts from it.
 fn close_here([id, _]: [u64; 2]) {
     processor::here(|processor| processor.acceptors.close(processor, id));
 }
 
-/// On a processor that accepts from it: a connection may be in the listen queue.
+/// Checks the listen queue on a processor that accepts from the listener.
 fn look_here([id, _]: [u64; 2]) {
     processor::here(|processor| processor.acceptors.readable(processor, id));
 }
@@ -165,17 +165,17 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
             None if waiter.op.is_cancelled() => return Err(Cancelled.into()),
             None if waiter.op.is_timed_out() => return Err(io::ErrorKind::TimedOut.into()),
             None if listener.is_closed() => return Err(closed_error()),
-            None if waiter.op.is_relocated() => {} // Stands in line again, on another processor.
+            None if waiter.op.is_relocated() => {} // It is queued again, on another processor.
             None => return Err(io::Error::from_raw_os_error(-completion.result)),
         }
     }
 }
 
-/// On a plain thread.
+/// Accepts on a plain thread.
 fn accept_plain(listener: &ListenerState) -> io::Result<OwnedFd> {
     use rustix::event::{PollFd, PollFlags, poll};
     let end = listener.end()?;
-    // It was made before we look, so a close after that look is heard of.
+    // The eventfd was made before the check, so a close after the check is noticed.
     loop {
         if listener.is_closed() {
             return Err(closed_error());
@@ -212,7 +212,7 @@ fn has_connection(listener: &ListenerState) -> bool {
 }
 
 impl Acceptors {
-    /// Takes a connection that is there already, or puts `waiter` in line.
+    /// Takes a connection that is there already, or queues `waiter`.
     fn begin(
         &self,
         processor: &Processor,
@@ -235,7 +235,7 @@ impl Acceptors {
             return Err(closed_error());
         }
         match &processor.backend {
-            // It looks into the queue itself when it is armed.
+            // An armed accept checks the queue itself.
             Backend::Uring(_) => {
                 if let Some(connection) = acceptor.accept_one_more()? {
                     processor.shared().counters.accepted.add(1);
@@ -262,8 +262,8 @@ impl Acceptors {
         Ok(None)
     }
 
-    /// The wait that `op` stands for is to end without a connection. `false` if it ends later,
-    /// because the ring's accept has to end first.
+    /// Ends the wait of `op` without a connection. Returns `false` if it ends later, because the
+    /// ring's accept has to end first.
     pub(crate) fn withdraw(&self, processor: &Processor, op: &Op) -> bool {
         let mut list = self.list.borrow_mut();
         let is_of = |&waiter: &*const ()| std::ptr::eq(&raw const waiter_at(waiter).op, op);
@@ -280,8 +280,8 @@ impl Acceptors {
         true
     }
 
-    /// The processor goes: stops accepting where no fiber waits. Says whether there is no listener
-    /// left. A fiber that waits here cannot leave, and is served until it does.
+    /// Stops accepting where no fiber waits, because the processor retires. Returns true if no
+    /// listener is left. A fiber that waits here cannot leave, and is served until it does.
     pub(crate) fn wind_down(&self, processor: &Processor) -> bool {
         let mut list = self.list.borrow_mut();
         list.retain(|acceptor| {
@@ -294,14 +294,14 @@ impl Acceptors {
         list.is_empty()
     }
 
-    /// The processor has stopped. A fiber that is left behind in `accept` never comes back to it.
+    /// Leaves all listeners after the processor has stopped. A fiber left in `accept` stays there.
     pub(crate) fn leave_all(&self, processor: &Processor) {
         for acceptor in self.list.take() {
             acceptor.leave(processor);
         }
     }
 
-    /// The ring's accept has ended: with a connection, or it was disarmed, or failed.
+    /// Handles the end of the ring's accept: a connection, a disarm, or an error.
     pub(crate) fn accepted(&self, processor: &Processor, id: u64, completion: Completion) {
         let mut list = self.list.borrow_mut();
         let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
@@ -312,7 +312,7 @@ impl Acceptors {
         (acceptor.is_armed, acceptor.is_disarming) = (false, false);
         acceptor.is_queue_filled = io_uring::cqueue::sock_nonempty(completion.flags);
         if completion.result >= 0 {
-            // SAFETY: the kernel made this descriptor for us, in this completion.
+            // SAFETY: this completion hands the descriptor over, and nothing else owns it.
             let connection = unsafe { OwnedFd::from_raw_fd(completion.result) };
             acceptor.deliver(processor, connection);
             acceptor.allow_more(is_to_go_on && !processor.cluster.is_stopping());
@@ -338,8 +338,8 @@ impl Acceptors {
         }
     }
 
-    /// The kernel did not find the ring's accept, which was to end: it was between its poll and its
-    /// beginning, and waits now if no connection was there. It is told again until it ends.
+    /// Repeats the disarm of an accept that the kernel did not find: it was between its poll and
+    /// its beginning, and waits now if no connection was there.
     pub(crate) fn missed(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id)
@@ -349,13 +349,13 @@ impl Acceptors {
         }
     }
 
-    /// An edge of the epoll back end; or another processor was told of a connection, and left it in
+    /// Handles an edge of epoll, or a connection that another processor was notified of and left in
     /// the listen queue.
     pub(crate) fn readable(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         if let Some(acceptor) = list.iter_mut().find(|acceptor| acceptor.listener.id == id) {
             match processor.backend {
-                // The accept that is under way has seen an empty queue. The next one looks again.
+                // The accept under way has seen an empty queue. The next one checks again.
                 Backend::Uring(_) => acceptor.disarm(processor),
                 Backend::Epoll(_) => {
                     acceptor.more_now = usize::MAX;
@@ -365,7 +365,7 @@ impl Acceptors {
         }
     }
 
-    /// The listener was closed: those that wait are told, and the kernel is.
+    /// Handles the close of the listener: ends the waits, and the kernel's accept.
     pub(crate) fn close(&self, processor: &Processor, id: u64) {
         let mut list = self.list.borrow_mut();
         let Some(index) = list.iter().position(|acceptor| acceptor.listener.id == id) else {
@@ -373,7 +373,7 @@ impl Acceptors {
         };
         let acceptor = &mut list[index];
         if acceptor.is_armed {
-            // The others are told when that has ended.
+            // The other waits end when the accept has ended.
             return acceptor.disarm(processor);
         }
         acceptor.fail(processor, Completion::error(libc::ECANCELED));
@@ -417,7 +417,7 @@ impl Acceptor {
         }
     }
 
-    /// After an accept of the ring: how many more of the listen queue this turn may take.
+    /// Sets how many more connections this turn may take, after an accept of the ring.
     fn allow_more(&mut self, is_to_go_on: bool) {
         if self.is_queue_filled && is_to_go_on {
             self.more = (2 * self.more).clamp(MORE.0, MORE.1);
@@ -427,7 +427,7 @@ impl Acceptor {
         }
     }
 
-    /// One more of the listen queue; `None` if this turn may take no more, or none is there.
+    /// Accepts one more connection; `None` if this turn may take no more, or none is queued.
     fn accept_one_more(&mut self) -> io::Result<Option<OwnedFd>> {
         if self.more_now == 0 {
             return Ok(None);
@@ -440,7 +440,7 @@ impl Acceptor {
         Ok(accepted)
     }
 
-    /// Accepts for as many as wait, as long as this turn may and connections are there.
+    /// Accepts for all waiters, within this turn's limit and while connections are queued.
     fn accept_more(&mut self, processor: &Processor) {
         while !self.waiters.is_empty() {
             match self.accept_one_more() {
@@ -454,8 +454,8 @@ impl Acceptor {
         }
     }
 
-    /// Gives a connection to the fiber that has waited for the shortest time, of those that still
-    /// want one.
+    /// Gives a connection to the fiber that has waited for the shortest time, except fibers whose
+    /// wait is ending.
     fn deliver(&mut self, processor: &Processor, connection: OwnedFd) {
         processor.shared().counters.accepted.add(1);
         let waits = |&waiter: &*const ()| !waiter_at(waiter).op.is_ending();
@@ -495,7 +495,7 @@ impl Acceptor {
         self.waiters.remove(at)
     }
 
-    /// This processor accepts from the listener no longer.
+    /// Stops accepting from the listener on this processor.
     fn leave(&self, processor: &Processor) {
         if let Backend::Epoll(epoll) = &processor.backend {
             epoll.forget(self.listener.as_fd(), self.listener.id);
@@ -508,9 +508,9 @@ impl Acceptor {
         self.pass_on(processor);
     }
 
-    /// No fiber waits here any more. A connection that is still in the listen queue may be news to
-    /// the others: of several rings the kernel tells one (EPOLLEXCLUSIVE), which was this one, or
-    /// would have been but for its disarming.
+    /// Tells the other processors of a queued connection when no fiber waits here any more. Of
+    /// several rings the kernel wakes one (EPOLLEXCLUSIVE), which was this one, or would have been
+    /// but for its disarming.
     fn pass_on(&self, processor: &Processor) {
         let listener = &self.listener;
         if listener.waiting.load(Ordering::SeqCst) > 0 && has_connection(listener) {
@@ -518,7 +518,7 @@ impl Acceptor {
         }
     }
 
-    /// Gives an error to all that wait. Those that come back arm again.
+    /// Ends all waits with an error. Fibers that call again arm again.
     fn fail(&mut self, processor: &Processor, completion: Completion) {
         while let Some(last) = self.waiters.len().checked_sub(1) {
             let waiter = waiter_at(self.remove(last));
@@ -526,7 +526,7 @@ impl Acceptor {
         }
     }
 
-    /// Closed, nothing in the kernel, and no fiber waits.
+    /// True if closed, with nothing in the kernel and no waiting fiber.
     fn is_over(&self) -> bool {
         !self.is_armed && self.waiters.is_empty() && self.listener.is_closed()
     }

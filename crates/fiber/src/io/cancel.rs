@@ -21,7 +21,7 @@
 //!
 //! **The error is [`Cancelled`] inside an `io::Error` of kind `Other`**
 //! ([`is_cancellation`](crate::is_cancellation) tells). Not `Interrupted`: `std`'s `read_exact`,
-//! `write_all` and `io::copy` repeat what was interrupted, for ever. Not `TimedOut`: code that gets
+//! `write_all` and `io::copy` repeat what was interrupted, forever. Not `TimedOut`: code that gets
 //! that may try again, and here must not. Not `ConnectionAborted`, because nothing is wrong with
 //! the connection.
 
@@ -68,7 +68,7 @@ pub fn checkpoint() -> io::Result<()> {
 /// it is just that.
 ///
 /// A wait of another kind (a lock, a channel, `join`, `offload`) parks as well, and may use such a
-/// call up. So do not count calls: look before each `park` whether what you wait for has come.
+/// call up. So do not count calls: check the condition before each `park`.
 pub fn park() {
     let has_deadline = processor::with_current(|processor, fiber| {
         let has_deadline = fiber.deadline().is_some();
@@ -84,13 +84,13 @@ pub fn park() {
     }
 }
 
-/// Same as [`park`], but not longer than `timeout`; with no time it gives way, as [`yield_now`].
+/// Same as [`park`], but not longer than `timeout`; with no time it yields, as [`yield_now`].
 ///
 /// [`yield_now`]: crate::yield_now
 pub fn park_timeout(timeout: Duration) {
     let left = left_until_deadline();
     if left.is_some_and(|left| left.is_zero()) {
-        // A loop around it that fails to look must not use the processor up.
+        // A loop around it that ignores the cancellation must not use the processor up.
         processor::with_current(|_, fiber| fiber).inspect(|&fiber| op::pause(fiber, timeout));
     }
     block::park_timeout(left.map_or(timeout, |left| left.min(timeout)));
@@ -133,10 +133,10 @@ impl Fiber {
     /// | [`JoinHandle::wait`](crate::JoinHandle::wait), [`JoinSet::wait_next`](crate::JoinSet::wait_next), [`try_offload`](crate::try_offload), [`checkpoint`] | returns [`Cancelled`] |
     /// | `recv` and `send` of channels, [`select!`](crate::select) | fails, as if the other side were gone: a loop over a receiver ends |
     /// | [`sync`](crate::sync) with a time-out | ends the wait, as if the time were over |
-    /// | [`sync`](crate::sync) without, where it returns a guard or nothing: `lock`, `acquire`, `Condvar::wait`, `Event::wait`, `Barrier::wait` | goes on waiting |
-    /// | [`JoinHandle::join`](crate::JoinHandle::join) | goes on waiting |
-    /// | the end of [`scope`](crate::scope), [`JoinSet`](crate::JoinSet) | cancels the fibers it waits for, and goes on waiting |
-    /// | [`offload`](crate::offload()) | goes on waiting: the call may borrow |
+    /// | [`sync`](crate::sync) without, where it returns a guard or nothing: `lock`, `acquire`, `Condvar::wait`, `Event::wait`, `Barrier::wait` | keeps waiting |
+    /// | [`JoinHandle::join`](crate::JoinHandle::join) | keeps waiting |
+    /// | the end of [`scope`](crate::scope), [`JoinSet`](crate::JoinSet) | cancels the fibers it waits for, and keeps waiting |
+    /// | [`offload`](crate::offload()) | keeps waiting: the call may borrow |
     /// | a disk operation that has begun | gets its result |
     ///
     /// A fiber that has not started starts, and meets the request at its first suspension point.
@@ -151,10 +151,10 @@ impl Fiber {
 
     /// Ends the present wait of the fiber early, from any thread: one for readiness returns as it
     /// may at any time, one for bytes is begun again, and so is one of [`sleep`](crate::sleep). It
-    /// is an [`unpark`](Fiber::unpark) as well. A fiber that runs, or waits for a disk, goes on.
+    /// is an [`unpark`](Fiber::unpark) as well. A fiber that runs, or waits for a disk, continues.
     ///
-    /// For loops that wait for a socket and for something else: see first to what this call is to
-    /// tell of, as with `unpark`.
+    /// For loops that wait for a socket and for something else: publish the news first, then call
+    /// this, as with `unpark`.
     pub fn interrupt(&self) {
         self.unpark();
         let fiber = self.clone();
@@ -168,22 +168,22 @@ impl Fiber {
     }
 }
 
-/// Tells the processor where the fiber lives. Unstarted fibers live nowhere: none is told.
+/// Sends a message to the fiber's home processor, if the fiber has started and so has a home.
 fn tell_home(fiber: &Fiber) {
     let cancelled = fiber.clone();
     let job = move || processor::here(|processor| cancel_here(processor, &cancelled));
     fiber.control.tell_home(|| Message::Job(Box::new(job)));
 }
 
-/// On the processor where an interrupted fiber lived when the message was sent. If it has moved on,
-/// it runs or has run since.
+/// Interrupts a fiber on the processor that was its home when the message was sent. A fiber that
+/// has moved on runs or has run since.
 fn interrupt_here(processor: &Processor, fiber: &Fiber) {
     if fiber.control.is_home(processor.shared()) {
         end::relocate(processor, fiber);
     }
 }
 
-/// On the processor where a cancelled fiber lived when the message was sent.
+/// Cancels a fiber on the processor that was its home when the message was sent.
 pub(crate) fn cancel_here(processor: &Processor, fiber: &Fiber) {
     if fiber.control.is_home(processor.shared()) {
         end::cancel(processor, fiber);

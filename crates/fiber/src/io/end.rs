@@ -61,9 +61,9 @@ pub(crate) fn look_after(processor: &Processor, fiber: &Fiber) {
     });
 }
 
-/// The fiber, which lives here, was cancelled: ends what it waits for.
+/// Ends the wait of a cancelled fiber, whose home is this processor.
 pub(crate) fn cancel(processor: &Processor, fiber: &Fiber) {
-    // Else it runs, is ready, parks, or has finished.
+    // Without an operation the fiber runs, is ready, parks, or has finished.
     with_operation(processor, fiber, |op| {
         if fiber.control.cancellation().is_due() {
             op.note_cancelled(processor);
@@ -72,8 +72,8 @@ pub(crate) fn cancel(processor: &Processor, fiber: &Fiber) {
     });
 }
 
-/// A fiber that was cancelled has begun to wait for its next step: ends that. If it has ignored
-/// many such ends, a moment later, so that it does not use the processor up.
+/// Ends the wait for the next step that a cancelled fiber has begun. After many ignored ends it
+/// does so a moment later, so that the fiber does not use the processor up.
 pub(crate) fn cancel_begun(processor: &Processor, fiber: &Fiber) {
     if fiber.control.cancellation().count_ignored() < FAILED_AT_ONCE_MAX {
         return cancel(processor, fiber);
@@ -86,8 +86,7 @@ pub(crate) fn cancel_begun(processor: &Processor, fiber: &Fiber) {
     });
 }
 
-/// The processor goes, and the fiber need not stay with it, or it is interrupted: ends what it
-/// waits for.
+/// Ends the wait of a fiber that is interrupted, or that may leave because its processor retires.
 pub(crate) fn relocate(processor: &Processor, fiber: &Fiber) {
     with_operation(processor, fiber, |op| {
         if !op.is_bound.get() && !op.relocated.replace(true) {
@@ -96,11 +95,11 @@ pub(crate) fn relocate(processor: &Processor, fiber: &Fiber) {
     });
 }
 
-/// Ends an operation that is in flight, whose fiber is noted to be told why.
+/// Ends an operation in flight; the reason is noted for its fiber.
 pub(super) fn end(processor: &Processor, op: &Op, early: Completion) {
     match (op.carrier, &processor.backend) {
         (OpCarrier::Backend, Backend::Uring(uring)) => {
-            // Its completion is yet to come: as it was cancelled, or as it ended by itself before.
+            // The completion comes later: cancelled, or the result if the operation ended before.
             uring.cancel(&processor.shared().counters, op.address());
             look_again(processor, op);
         }
@@ -119,9 +118,8 @@ pub(super) fn end(processor: &Processor, op: &Op, early: Completion) {
     }
 }
 
-/// Sees to it that an operation which was cancelled is looked after if it does not end. The kernel
-/// does not find one that is on its way from its poll to a worker thread, and the worker may sleep
-/// for ever.
+/// Schedules another cancel of an operation that may not have ended. The kernel does not find one
+/// on its way from its poll to a worker thread, and the worker may sleep forever.
 fn look_again(processor: &Processor, op: &Op) {
     let times = op.cancels.get();
     if times > 0 {

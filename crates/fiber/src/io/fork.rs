@@ -4,7 +4,7 @@
 //! are shared with the kernel under the parent's name; so the child has the memory of a runtime and
 //! nothing that runs it. The rules:
 //!
-//! * **The parent goes on** as if nothing had happened. (Rings are `MADV_DONTFORK` and, like all
+//! * **The parent continues** as if nothing had happened. (Rings are `MADV_DONTFORK` and, like all
 //!   descriptors of the runtime, closed on exec.)
 //! * **In the child, the fiber that forked is a plain thread**: its calls block the thread. It
 //!   should exec or `_exit`, as after any fork of a process with threads (fork(2)). If it returns
@@ -16,7 +16,7 @@
 //!   closing a listener stay in the child's copy of the memory.
 //! * **A new runtime may be started** in the child.
 //! * **exec**, in a child or in a fiber itself, ends the runtime: nothing of it is inherited, and
-//!   what was in flight is cancelled by the kernel.
+//!   the kernel cancels operations in flight.
 //! * `process::Command` follows none of this: its children exec at once.
 
 use std::cell::UnsafeCell;
@@ -28,11 +28,11 @@ use crate::io::offload;
 use crate::sched::processor;
 use crate::switch::stack::{Slab, slabs};
 
-/// Sees to it that forks of this process are noticed.
+/// Registers the handlers that notice forks of this process.
 pub(crate) fn notice_forks() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // SAFETY: the handlers are functions without arguments that live for ever. If there is no
+        // SAFETY: the handlers are functions without arguments that live forever. If there is no
         // memory for them, forks are not noticed, which is no reason not to start.
         unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(in_child)) };
     });
@@ -50,7 +50,7 @@ static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before() {
     let guard = slabs();
-    // SAFETY: we hold the lock; see `Held`.
+    // SAFETY: this thread holds the lock; see `Held`.
     unsafe { *HELD.0.get() = Some(guard) };
 }
 

@@ -36,7 +36,7 @@ impl LentBuffer {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         let memory = self.owner().lent_memory.get();
-        let memory = memory.expect("a buffer of a processor that lends none");
+        let memory = memory.expect("the processor lends no buffers");
         // SAFETY: the kernel filled this piece and leaves it alone until the buffer is free again,
         // which is not before `self` is dropped.
         unsafe { memory.piece(self.id, self.start, self.len).as_ref() }
@@ -57,7 +57,7 @@ impl Drop for LentBuffer {
     }
 }
 
-/// On the processor that owns it.
+/// Gives a piece back, on the processor that owns it.
 fn give_back([id, _]: [u64; 2]) {
     processor::here(|processor| processor.backend.take_buffer_back(id as u16));
 }

@@ -1,4 +1,4 @@
-//! Threads for calls that block whatever we do: DNS, opening files, what other libraries do.
+//! Threads for calls that always block: DNS, opening files, calls of other libraries.
 
 mod pool;
 
@@ -28,10 +28,10 @@ use crate::switch::reason::WaitReason;
 /// borrow, the caller waits for its end, past deadlines and requests to end; [`try_offload`] does
 /// not.
 ///
-/// A call that waits for fibers, by `join` or what is in [`sync`](crate::sync), does not count
-/// meanwhile, so the fibers may make calls as well. What waits for them by other means (a channel
-/// of `std`, a socket) does count: 32 such calls wait for ever, if the fibers' own calls stand in
-/// line.
+/// A call that waits for fibers, by `join` or the types of [`sync`](crate::sync), does not count
+/// meanwhile, so the fibers may make calls as well. A call that waits for fibers by other means (a
+/// channel of `std`, a socket) does count: 32 of them wait forever if the fibers' own calls are
+/// queued.
 ///
 /// # Panics
 /// With the panic of `f`.
@@ -64,9 +64,9 @@ pub fn offload<T: Send>(f: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Same as [`offload`], for a call that owns what it uses: past the deadline of
-/// [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber goes on
-/// without it. A call that is still queued is then never made; one that has begun runs to its end,
-/// keeps its thread until then, and its result is dropped there.
+/// [`timeout`](crate::timeout), or when the fiber is [cancelled](Fiber::cancel), the fiber
+/// continues without it. A call that is still queued is then never made; one that has begun runs to
+/// its end, keeps its thread until then, and its result is dropped there.
 ///
 /// ```
 /// use std::time::Duration;
@@ -96,7 +96,7 @@ pub fn try_offload<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) ->
     let id = pool::pool().submit(Box::new(move || {
         let made = catch_unwind(AssertUnwindSafe(f));
         *lock(&result) = Some(made);
-        // If it was given up, this is the last one, and the result goes here.
+        // If the call was given up, this is the last reference, and drops the result.
         drop(result);
         fiber.unpark();
     }));

@@ -17,32 +17,32 @@ use crate::switch::reason::{Operation, WaitReason};
 
 /// An operation or a wait of one fiber, on the stack of that fiber, which waits for it.
 ///
-/// In one cell as a whole. What completes it makes the fiber ready, and another processor may then
-/// go on with the frame that it lies in, and leave it, before the call that was handed a reference
-/// to it has returned. A reference to what is not in a cell promises that it stays until then
+/// All of it is in one cell. Completing it makes the fiber ready, and another processor may then
+/// continue the frame in which it lies, and leave it, before the call that holds a reference to it
+/// has returned. A reference to data outside of a cell promises that the data stays until then
 /// (Stacked and Tree Borrows call it protected); one to a cell does not. The kernel never writes to
-/// it: it knows the address as a number, and hands that back.
+/// it: it stores the address as a number and hands that back.
 pub(crate) struct Op(UnsafeCell<Fields>);
 
 pub(crate) struct Fields {
     fiber: FiberRef,
     completion: Cell<Option<Completion>>,
-    /// Its deadline passed first; the completion may be yet to come.
+    /// True if its deadline passed first; the completion may be yet to come.
     pub(super) timed_out: Cell<bool>,
-    /// The descriptor in whose list of waits it stands, on epoll.
+    /// Descriptor whose list of waits contains it, with epoll.
     pub(super) waits_for: Cell<Option<RawFd>>,
-    /// Its fiber was cancelled; the completion may be yet to come.
+    /// True if its fiber was cancelled; the completion may be yet to come.
     cancelled: Cell<bool>,
-    /// Ended because its processor goes; the fiber begins it anew, on another.
+    /// True if it ended because its processor retires; the fiber begins it anew, on another.
     pub(super) relocated: Cell<bool>,
     /// Times that the ring was asked to cancel it.
     pub(super) cancels: Cell<u8>,
-    /// Cannot be begun anew.
+    /// True if it must not be begun anew.
     pub(super) is_bound: Cell<bool>,
     pub(super) carrier: OpCarrier,
 }
 
-/// The part of the runtime that knows of an operation and must be told when it ends early.
+/// Part of the runtime that holds an operation and gets a message when it ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpCarrier {
     /// The ring, or epoll's list of waits.
@@ -72,7 +72,7 @@ impl Op {
     /// The fiber was cancelled.
     pub(crate) fn begin(deadline: Option<Instant>) -> io::Result<(Op, Option<Instant>)> {
         let fiber = processor::with_current(|_, fiber| fiber);
-        let fiber = fiber.expect("operations are made by fibers");
+        let fiber = fiber.expect("only a fiber makes an operation");
         check_cancelled(fiber)?;
         Ok((Op::new(fiber), earlier(deadline, fiber.deadline())))
     }
@@ -95,7 +95,7 @@ impl Op {
         }))
     }
 
-    /// The operation stays on its processor until it is over.
+    /// Keeps the operation on its processor until it is over.
     pub(crate) fn bind(&self) {
         self.is_bound.set(true);
     }
@@ -105,8 +105,8 @@ impl Op {
         std::ptr::from_ref(self).cast()
     }
 
-    /// From now until it is completed, the operation ends when its deadline passes or its fiber is
-    /// cancelled. `true` if the fiber has been cancelled, and the caller is to end it at once.
+    /// Makes the operation end when its deadline passes or its fiber is cancelled. Returns `true`
+    /// if the fiber is cancelled already: the caller then ends it at once.
     #[must_use]
     pub(crate) fn watch(&self, processor: &Processor, deadline: Option<Instant>) -> bool {
         let control = self.fiber.control();
@@ -114,8 +114,8 @@ impl Op {
             Some(deadline) => processor.watch(self.fiber, self.address(), deadline),
             None => control.watch().begin(self.address(), NEVER),
         }
-        // On its own stack only. A fiber between two steps would become ready here, and its value
-        // run elsewhere, while they are still borrowed for the beginning of this wait: see
+        // Only for a fiber on its own stack. A stackless one would become ready here and could run
+        // elsewhere, while its value is still borrowed for the beginning of this wait: see
         // `Processor::begin_wait`.
         let is_due = control.cancellation().is_due() && processor.running() == Some(self.fiber);
         if is_due {
@@ -124,14 +124,14 @@ impl Op {
         is_due
     }
 
-    /// Its fiber was cancelled.
+    /// Notes that its fiber was cancelled.
     pub(super) fn note_cancelled(&self, processor: &Processor) {
         processor.shared().counters.operations_cancelled.add(1);
         self.cancelled.set(true);
     }
 
-    /// The operation could not be begun: the end of [`watch`](Op::watch), which
-    /// [`complete`](Op::complete) is otherwise.
+    /// Ends the [`watch`](Op::watch) of an operation that could not be begun. Otherwise
+    /// [`complete`](Op::complete) does.
     pub(crate) fn unwatch(&self) {
         self.fiber.control().watch().end();
     }
@@ -158,20 +158,20 @@ impl Op {
         self.relocated.get() || self.cancelled.get() || self.timed_out.get()
     }
 
-    /// True if it was ended only because its processor goes. Nothing has been done then.
+    /// True if it was ended only because its processor retires. Nothing has been done then.
     pub(crate) fn is_relocated(&self) -> bool {
         self.relocated.get() && !self.cancelled.get() && !self.timed_out.get()
     }
 
-    /// The first completion counts: a deadline and the real end may come in the same turn.
+    /// Completes the operation, once: a deadline and the real end may come in the same turn.
     pub(crate) fn complete(&self, processor: &Processor, completion: Completion) {
         if self.completion.get().is_none() {
             self.completion.set(Some(completion));
-            // Here and not when the fiber goes on, which may be on another processor: see
+            // Here, not when the fiber continues, which may be on another processor: see
             // `Control::operation_here`.
             self.unwatch();
             // A fiber that finds itself cancelled as it begins to wait is still on its stack, where
-            // no other processor may run it. It looks before it suspends.
+            // no other processor may run it. It checks before it suspends.
             let fiber = self.fiber;
             if processor.running() != Some(fiber) {
                 // From here on the operation may be gone.
@@ -200,7 +200,7 @@ impl Op {
 
 /// Sleeps for at least `duration` (rounded up to milliseconds) without holding the processor; less
 /// if the fiber is [cancelled](crate::Fiber::cancel), and not past the deadline of
-/// [`timeout`](crate::timeout). A sleep of no time gives way, as [`yield_now`](crate::yield_now).
+/// [`timeout`](crate::timeout). A sleep of no time yields, as [`yield_now`](crate::yield_now).
 /// On a plain thread, [`std::thread::sleep`].
 ///
 /// It returns nothing, as `std`'s, so a loop around it asks [`is_cancelled`](crate::is_cancelled)
@@ -223,7 +223,7 @@ impl Op {
 /// # assert!(weftwork_fiber::is_cancellation(&told.unwrap_err()));
 /// ```
 ///
-/// A loop that does not ask goes on: the first sleep after the request returns at once, and the
+/// A loop that does not ask continues: the first sleep after the request returns at once, and the
 /// later ones take longer and longer again, up to a tenth of a second (or `duration`, if that is
 /// less), so that it uses no processor up.
 pub fn sleep(duration: Duration) {
@@ -255,12 +255,12 @@ fn sleep_until(fiber: FiberRef, until: Option<Instant>) {
     }
 }
 
-/// The longest pause of a fiber that goes on although it is to end.
+/// The longest pause of a fiber that continues although it is to end.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// A wait of the calling fiber that is over because the fiber is to end: it was cancelled, or its
-/// deadline has passed. A loop around it that fails to look must neither keep the processor from
-/// the others nor use it up: the first such wait ends at once, the next ones later and later.
+/// Pauses the calling fiber in a wait that is over because the fiber is to end: it was cancelled,
+/// or its deadline has passed. A loop that ignores this must neither keep the processor from the
+/// others nor use it up: the first such wait ends at once, the next ones later and later.
 pub(crate) fn pause(fiber: FiberRef, longest: Duration) {
     let cancellation = fiber.control().cancellation();
     let before = u32::from(cancellation.count_ignored());

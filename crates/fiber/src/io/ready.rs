@@ -12,7 +12,7 @@ use crate::io::op::Op;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
 
-/// Lets `op` be completed when an attempt may succeed. It stays where it is until then.
+/// Completes `op` when an attempt may succeed. It must not move until then.
 pub(crate) fn begin(
     processor: &Processor,
     epoll: &Epoll,
@@ -33,8 +33,8 @@ pub(crate) fn begin(
 }
 
 /// Suspends the calling fiber until an attempt in this direction may succeed. It may also return
-/// for no reason: a fiber that has moved to another processor has to try first, because what that
-/// one knows of the descriptor may be news.
+/// for no reason: a fiber that has moved to another processor has to try first, because that one
+/// may have seen an edge already.
 ///
 /// # Errors
 /// `TimedOut`; [`Cancelled`]; or what `epoll_ctl(2)` says to a descriptor that cannot be waited

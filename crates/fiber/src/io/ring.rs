@@ -14,7 +14,7 @@ use crate::io::op::Op;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
 
-/// Hands over an operation. `op`, and what `entry` points to, stay where they are until it is
+/// Hands over an operation. `op`, and the memory `entry` points to, must not move until it is
 /// complete.
 pub(crate) fn begin(
     processor: &Processor,

@@ -1,15 +1,15 @@
 //! One datagram socket: what it does beyond [`Socket`], and the methods that UDP and Unix datagrams
 //! share.
 //!
-//! **A send never waits in the ring.** The kernel copies a Unix datagram before it looks whether
+//! **A send never waits in the ring.** The kernel copies a Unix datagram before it checks if
 //! the receiver has room, and if not, it tries again with what is left of the copy: an empty
 //! datagram goes out, and the send reports 0 bytes (seen on Linux 6.18). So a send must not block,
-//! and what is waited for is readiness. A socket without a peer is ready to send whatever the
+//! and the wait is for readiness. A socket without a peer is ready to send whatever the
 //! receiver's queue: a [probe](Socket::wait_for_room_at) that is connected to the receiver tells
 //! instead.
 //!
 //! **A receive on a socket whose reading side was shut down is over.** The kernel says so to calls
-//! that block only; others get EAGAIN for ever.
+//! that block only; others get EAGAIN forever.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -67,7 +67,7 @@ impl Socket {
         if received != Err(Errno::AGAIN) || !self.is_read_shut() {
             return received;
         }
-        // What came before the end is received first.
+        // Datagrams from before the end are received first.
         match call() {
             Err(Errno::AGAIN) => Ok(0),
             received => received,
@@ -173,7 +173,7 @@ impl Socket {
         })
     }
 
-    /// One attempt, which does not wait: see the head of this file.
+    /// Makes one attempt, which does not wait: see the module page.
     fn send_datagram_by_ring(
         &self,
         bytes: &[u8],
@@ -195,8 +195,8 @@ impl Socket {
         operate(send.flags(flags.bits()).build(), deadline)?.into_result()
     }
 
-    /// Waits, after a send that found none, until there may be room for another datagram: in this
-    /// socket's own buffer, or with the receiver.
+    /// Waits, after a send that did not fit, until there may be space for another datagram: in this
+    /// socket's own buffer, or at the receiver.
     fn wait_for_room_at(
         &self,
         address: Option<&SocketAddrAny>,
@@ -213,7 +213,7 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC;
         let probe = socket_with(family, SocketType::DGRAM, flags, None)?;
         if rustix::net::connect(&probe, address).is_err() {
-            // The receiver is gone: the next send says how.
+            // The receiver is gone: the next send reports how.
             return Ok(());
         }
         let probe = Socket::with_mode(probe, false, SocketKind::Unix);
@@ -250,7 +250,7 @@ macro_rules! datagram {
             /// again.
             ///
             /// # Errors
-            /// As [`recv`](Self::recv).
+            /// Like [`recv`](Self::recv).
             pub fn peek(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
                 let flags = rustix::net::RecvFlags::PEEK;
                 let deadline = self.socket.read_deadline();

@@ -18,7 +18,7 @@ use crate::io::ring::{has_no_thread, operate};
 const AT_POSITION: u64 = u64::MAX;
 
 impl Socket {
-    /// Reads, for what is no socket; 0 at the end.
+    /// Reads from a descriptor that is no socket; 0 at the end.
     fn read(&self, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
         if io_path() == IoPath::Uring {
             loop {
@@ -37,7 +37,7 @@ impl Socket {
         })
     }
 
-    /// Writes what it can, for what is no socket.
+    /// Writes as much as possible to a descriptor that is not a socket.
     fn write(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
         if io_path() == IoPath::Uring {
             loop {
@@ -67,7 +67,7 @@ pub struct PipeReader {
     socket: Socket,
 }
 
-/// The end of a pipe that is written, as [`std::io::PipeWriter`]. Of the standard streams, open
+/// The end of a pipe that is written, as [`std::io::PipeWriter`]. For a standard stream, open
 /// `/dev/stdout` anew: see [`PipeReader`].
 #[derive(Debug)]
 pub struct PipeWriter {
@@ -77,7 +77,7 @@ pub struct PipeWriter {
 /// A new pipe. Neither end is inherited by programs that are executed.
 ///
 /// # Errors
-/// What `pipe2(2)` reports.
+/// Errors of `pipe2(2)`.
 pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     Ok((reader.into(), writer.into()))

@@ -8,7 +8,7 @@ use super::socket::Socket;
 use crate::backend::Interest;
 
 /// A descriptor that other code reads, by calls that do not wait: a TAP interface, or the socket of
-/// a library. A fiber waits here until it is worth a try.
+/// a library. A fiber waits here until an attempt may succeed.
 ///
 /// ```
 /// use std::io::Read;
@@ -32,7 +32,7 @@ pub struct Readable {
 }
 
 impl Readable {
-    /// Waits until there is something to read, an end or an error, and not at all if there is now.
+    /// Waits until there is something to read, an end or an error; returns at once if there is now.
     /// It may return for no reason.
     ///
     /// # Errors

@@ -18,14 +18,14 @@ use crate::io::offload::{offload, try_offload};
 /// ```
 ///
 /// # Errors
-/// What the look-up reports.
+/// Errors of the look-up.
 pub fn resolve(address: impl ToSocketAddrs + Sync) -> io::Result<Vec<SocketAddr>> {
     look_up(&address, Iterator::collect)
 }
 
 /// All addresses of a host, with this port. Unlike [`resolve`], which may borrow what it looks up,
 /// it does not wait beyond the deadline of [`timeout`](crate::timeout), and a fiber that waits in
-/// it can be cancelled: the look-up then goes on without it.
+/// it can be cancelled: the look-up then continues without it.
 ///
 /// # Errors
 /// `TimedOut`, [`Cancelled`](crate::Cancelled), or what the look-up reports.
@@ -62,9 +62,8 @@ fn look_up<A: ToSocketAddrs + Sync, T: Send>(
     take: impl FnOnce(A::Iter) -> T + Send,
 ) -> io::Result<T> {
     let look_up = || address.to_socket_addrs().map(take);
-    // A resolver that asked a name server brings the answers in memory of its own. What iterates
-    // over nothing of its own (a SocketAddr, a slice of them) had the addresses before, and is
-    // worth no thread.
+    // A name look-up returns answers in memory of its own. An iterator that owns nothing (a
+    // SocketAddr, a slice of them) had the addresses before, and needs no thread.
     if needs_drop::<A::Iter>() { offload(look_up) } else { look_up() }
 }
 

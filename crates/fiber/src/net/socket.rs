@@ -42,16 +42,16 @@ const FILE_PIECE_LEN_MAX: u64 = 1024 * 1024;
 const CONNECT_PAUSE: Duration = Duration::from_millis(1);
 const CONNECT_PAUSE_MAX: Duration = Duration::from_millis(32);
 
-/// Longest wait to write to a Unix socket before another attempt: nothing else tells that the
-/// writing side was shut down, here or in another process that has the socket.
+/// Longest wait to write to a Unix socket before another attempt. Only an attempt shows that the
+/// writing side was shut down, by this process or another one that has the socket.
 const SHUT_LOOK: Duration = Duration::from_millis(100);
 
 /// Slices that one system call takes; the rest is for the next. IOV_MAX, readv(2)
 const SLICES_MAX: usize = 1024;
 
-/// For [`Socket::attempt`], which takes the length that is hoped for: no attempt counts as short. A
-/// short datagram says nothing of the next one, and the end of a file nothing of the socket: what
-/// takes that for the end of readiness would wait for an edge that has come.
+/// Expected length for [`Socket::attempt`] with which no attempt counts as short. A short datagram
+/// or the end of a file does not mean that readiness has ended. If it were taken for that, the next
+/// wait would be for an edge that has come already.
 pub(super) const ANY_LEN: usize = 0;
 
 /// Kind of a descriptor, as far as it matters for waiting.
@@ -60,10 +60,10 @@ pub(crate) enum SocketKind {
     /// A read that is shorter than its buffer was the last one, unless urgent data has come.
     Tcp,
     Udp,
-    /// A short read says nothing: it may have ended at descriptors that came along. The kernel does
-    /// not tell those that wait to write that the writing side was shut down. unix(7)
+    /// A short read has no meaning: it may have ended at passed descriptors. The kernel does not
+    /// notify waiting writers that the writing side was shut down. unix(7)
     Unix,
-    /// A short read says nothing: it may have ended at a line of a terminal, or at a packet of a
+    /// A short read has no meaning: it may have ended at a line of a terminal, or at a packet of a
     /// pipe.
     Other,
 }
@@ -72,9 +72,9 @@ pub(crate) enum SocketKind {
 pub(crate) struct Socket {
     fd: OwnedFd,
     kind: SocketKind,
-    /// Names this socket to the epoll back end: descriptors are used again.
+    /// Number of this socket for the epoll back end, since descriptors are reused.
     id: u64,
-    /// The open file did not block in the beginning.
+    /// True if the open file did not block in the beginning.
     began_nonblocking: bool,
     /// Made when it is first needed: most of a server's connections need none.
     shared: OnceLock<Arc<OpenFile>>,
@@ -173,16 +173,15 @@ impl Socket {
         loop {
             socket.wait(Interest::Write, None)?;
             rustix::net::sockopt::socket_error(&socket.fd)??;
-            // connect(2): writable is how it is told; but a wait may end for no reason.
+            // connect(2): success shows as writable; but a wait may end for no reason.
             if rustix::net::getpeername(&socket.fd) != Err(Errno::NOTCONN) {
                 return Ok(socket);
             }
         }
     }
 
-    /// Connects a Unix socket without the ring. The kernel does not tell of room in the queue of a
-    /// listener: only a call that blocks waits for it, as a plain thread's does; a fiber looks
-    /// again.
+    /// Connects a Unix socket without the ring. The kernel does not report space in the queue of a
+    /// listener: only a call that blocks waits for it, as on a plain thread; a fiber retries.
     fn connect_to_unix(&self, address: &SocketAddrAny) -> io::Result<()> {
         let is_plain = io_path() == IoPath::Plain;
         let mut pause = CONNECT_PAUSE;
@@ -263,7 +262,7 @@ impl Socket {
     fn receive_lent(&self, deadline: Option<Instant>) -> io::Result<Received> {
         loop {
             let entry = receive_into_lent(self.ring_fd()?);
-            // Before: the fiber may be on another processor afterwards.
+            // Taken before the wait: the fiber may be on another processor afterwards.
             let owner = processor::here(|p| NonNull::from(p.shared()));
             match operate(entry, deadline) {
                 Ok(completion) => return Ok(Received::lent(LentBuffer::of(completion, owner))),
@@ -281,9 +280,9 @@ impl Socket {
         }
     }
 
-    /// Receives what is there into a buffer of this thread's. On a ring when all that it lends are
-    /// in use: others may hold them for long, and no receive is to wait for that. `None` if nothing
-    /// is there.
+    /// Receives available bytes into a buffer of this thread; `None` if there are none. Used on a
+    /// ring when all its lent buffers are in use: others may hold them for long, and no receive is
+    /// to wait for that.
     fn receive_unlent(&self) -> io::Result<Option<Received>> {
         let mut buffer = ScratchBuffer::take();
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
@@ -293,7 +292,7 @@ impl Socket {
         }
     }
 
-    /// Receives what is there, if that saves an operation of the ring. Epoll's first receive is a
+    /// Receives available bytes, if that saves an operation of the ring. Epoll's first receive is a
     /// call like this anyway.
     pub(super) fn receive_now<R>(&self, f: impl FnOnce(&[u8]) -> R) -> io::Result<Option<R>> {
         if io_path() != IoPath::Uring {
@@ -342,8 +341,8 @@ impl Socket {
         Ok(true)
     }
 
-    /// Takes what the receive brought, in the step after it. `None`: it has to be begun again.
-    /// `lent` is where it is, if the operation took a buffer.
+    /// Takes the result of the receive, in the step after it; `None` if it has to be begun again.
+    /// `lent` is the buffer that the operation took, if any.
     pub(crate) fn end_receive(
         &self,
         op: &Op,
@@ -353,7 +352,7 @@ impl Socket {
         if io_path() == IoPath::Uring {
             let completion = op.completion().expect("a step begins when its operation is over");
             return match outcome(op, completion) {
-                // It was readiness that came: a receive of bytes names the buffer that they are in.
+                // Without a buffer, the ring has reported readiness and no data.
                 Ok(completion) if completion.result > 0 && lent.is_none() => self.receive_unlent(),
                 Ok(_) => Ok(Some(Received::lent(lent))),
                 Err(error) if is_exhausted(&error) => {
@@ -381,7 +380,7 @@ impl Socket {
                 Ok(Some(Received::Scratch(buffer, len)))
             }
             Err(Errno::AGAIN) => {
-                // Known from now on, or the next attempt would follow at once.
+                // Registers the socket, or the next attempt would follow at once.
                 self.register()?;
                 self.used_up(Interest::Read);
                 Ok(None)
@@ -402,9 +401,9 @@ impl Socket {
         let slices = &slices[..slices.len().min(SLICES_MAX)];
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        // What a file follows goes out now: the ring would cost a turn between the two.
+        // Bytes before a file go out now: the ring would cost a turn between the two.
         if io_path() == IoPath::Uring && !more {
-            // WAITALL: the kernel goes on after a short send by itself.
+            // WAITALL: the kernel itself continues a short send.
             let flags = flags.bits() as i32 | libc::MSG_WAITALL;
             return loop {
                 match self.send_by_ring(slices, flags, deadline) {
@@ -475,8 +474,8 @@ impl Socket {
         Ok(shown)
     }
 
-    /// Result of an attempt that does not wait. One that came short, or was in vain, forgets the
-    /// edge, so that a later wait for both directions knows what has come since.
+    /// Result of an attempt that does not wait. A short or failed one forgets the edge, so that a
+    /// later wait for both directions sees only newer edges.
     fn attempted(
         &self,
         interest: Interest,
@@ -496,8 +495,8 @@ impl Socket {
         self.wait(Interest::Either, deadline)
     }
 
-    /// Sends up to `len` bytes from `offset` of a file that is in the page cache, as the caller
-    /// knows. Returns how many; 0 if the file ends there.
+    /// Sends up to `len` bytes from `offset` of a file that the caller knows to be in the page
+    /// cache. Returns how many; 0 if the file ends there.
     pub(super) fn send_cached_file(
         &self,
         file: BorrowedFd<'_>,
@@ -507,10 +506,10 @@ impl Socket {
     ) -> io::Result<u64> {
         fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
-        // Before, and not after: the caller may hold the last packet back until this returns.
+        // Before, not after: the caller may hold the last packet back until this returns.
         give_way(len as usize);
-        // Fewer bytes than wanted may be the end of the file, so that there is room for more: only
-        // EAGAIN says that not.
+        // A short count may mean the end of the file, with space left in the socket: only EAGAIN
+        // means that it is full.
         let sent = self.try_until_ready(Interest::Write, ANY_LEN, deadline, || {
             let _nonblocking = self.nonblocking()?;
             let mut at = offset;
@@ -532,7 +531,7 @@ impl Socket {
         Ok(len)
     }
 
-    /// Same as [`attempt`](Socket::attempt), without giving way to other fibers afterwards.
+    /// Same as [`attempt`](Socket::attempt), without yielding to other fibers afterwards.
     fn try_until_ready(
         &self,
         interest: Interest,
@@ -559,8 +558,8 @@ impl Socket {
         }
     }
 
-    /// After an operation of the ring failed: waits if it was only that the socket is
-    /// non-blocking (another fiber sends a file on it), or was interrupted. Else the error.
+    /// Handles a failed operation of the ring: waits if the socket was only non-blocking (another
+    /// fiber sends a file on it), or the call interrupted. Else returns the error.
     pub(super) fn retry(
         &self,
         error: io::Error,
@@ -618,8 +617,8 @@ impl Socket {
         }
     }
 
-    /// Waits until an attempt may succeed, and returns at once if it may already: epoll tells of an
-    /// edge once, and the caller may have left something to read, or room to write.
+    /// Waits until an attempt may succeed, and returns at once if it may already: epoll reports an
+    /// edge once, and the caller may have left something to read, or space to write.
     pub(super) fn wait_unless_ready(
         &self,
         interest: Interest,
@@ -671,7 +670,7 @@ impl Socket {
         }
     }
 
-    /// The next attempt is made, although no edge has come.
+    /// Makes the next attempt happen although no edge has come.
     fn try_again(&self, interest: Interest) {
         self.with_epoll(|epoll, fd, id| epoll.try_again(fd, id, interest));
     }
@@ -691,7 +690,7 @@ impl Socket {
         found.flatten()
     }
 
-    /// The descriptor for a ring entry that receives, sends or reads. What is no socket blocks.
+    /// Descriptor for a ring entry that receives, sends or reads; a non-socket must block.
     pub(super) fn ring_fd(&self) -> io::Result<Fd> {
         match self.kind {
             SocketKind::Other => self.blocking_fd(),
@@ -714,7 +713,7 @@ impl Socket {
         Ok(Fd(self.fd.as_raw_fd()))
     }
 
-    /// Sees to it that a call does not block, until the guard goes.
+    /// Makes calls non-blocking until the guard is dropped.
     pub(super) fn nonblocking(&self) -> Result<Nonblocking<'_>, Errno> {
         let shared = self.shared();
         let mut calls = lock(&shared.calls);
@@ -741,7 +740,7 @@ impl Socket {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
-            let message = "a time-out of zero; for none, pass None";
+            let message = "the time-out is zero; pass None for no time-out";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let nanos =
@@ -850,7 +849,7 @@ fn is_exhausted(error: &io::Error) -> bool {
 /// }
 /// ```
 ///
-/// Nor can it be leaked for longer than that:
+/// A leak cannot keep it for longer either:
 ///
 /// ```compile_fail,E0521
 /// use weftwork_fiber::net::Input;
@@ -885,8 +884,8 @@ impl Deref for Input<'_> {
     }
 }
 
-/// Owner of received bytes. In a frame of the runtime's, so that the buffer goes home whatever the
-/// user does with the [`Input`].
+/// Owner of received bytes, in a frame of the runtime: the buffer is given back whatever the user
+/// does with the [`Input`].
 pub(crate) enum Received {
     Nothing,
     Lent(LentBuffer),
@@ -929,7 +928,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<Scratch>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Few are out at a time: only callbacks that suspend keep one.
+/// Limit on cached scratch buffers. Few are in use: only callbacks that suspend keep one.
 const SCRATCH_KEPT_MAX: usize = 4;
 
 impl ScratchBuffer {

@@ -26,7 +26,7 @@ impl TcpStream {
     /// Connects to the first address that answers. Names are looked up on an offload thread.
     ///
     /// # Errors
-    /// What `connect(2)` reports for the last address, or the look-up.
+    /// Errors of `connect(2)` for the last address, or of the look-up.
     pub fn connect(address: impl ToSocketAddrs + Sync) -> io::Result<TcpStream> {
         first_that_works(&resolve(address)?, connect)
     }
@@ -49,7 +49,7 @@ impl TcpStream {
     /// True if small segments are sent at once.
     ///
     /// # Errors
-    /// What `getsockopt(2)` reports.
+    /// Errors of `getsockopt(2)`.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(sockopt::tcp_nodelay(self)?)
     }
@@ -57,7 +57,7 @@ impl TcpStream {
     /// Sends small segments at once if true (TCP_NODELAY).
     ///
     /// # Errors
-    /// What `setsockopt(2)` reports.
+    /// Errors of `setsockopt(2)`.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         Ok(sockopt::set_tcp_nodelay(self, nodelay)?)
     }
@@ -65,7 +65,7 @@ impl TcpStream {
     /// The other end's address.
     ///
     /// # Errors
-    /// What `getpeername(2)` reports.
+    /// Errors of `getpeername(2)`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getpeername(self)?.ok_or(io::ErrorKind::NotConnected)?.try_into()?)
     }
@@ -73,7 +73,7 @@ impl TcpStream {
     /// This end's address.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(self)?.try_into()?)
     }
@@ -99,7 +99,7 @@ impl TcpListener {
     /// connections wait to be accepted as the system allows (`net.core.somaxconn`).
     ///
     /// # Errors
-    /// What `bind(2)` or `listen(2)` report for the last address.
+    /// Errors of `bind(2)` or `listen(2)` for the last address.
     pub fn bind(address: impl ToSocketAddrs + Sync) -> io::Result<TcpListener> {
         let addresses = resolve(address)?;
         let listener = first_that_works(&addresses, std::net::TcpListener::bind)?;
@@ -111,7 +111,7 @@ impl TcpListener {
     /// The address it listens on.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(self)?.try_into()?)
     }

@@ -36,7 +36,7 @@ impl UdpSocket {
     /// A socket at the first address that is free. Names are looked up on an offload thread.
     ///
     /// # Errors
-    /// What `bind(2)` reports for the last address, or the look-up.
+    /// Errors of `bind(2)` for the last address, or of the look-up.
     pub fn bind(address: impl ToSocketAddrs + Sync) -> io::Result<UdpSocket> {
         let addresses = resolve(address)?;
         Ok(first_that_works(&addresses, std::net::UdpSocket::bind)?.into())
@@ -46,7 +46,7 @@ impl UdpSocket {
     /// sends there.
     ///
     /// # Errors
-    /// What `connect(2)` reports for the last address, or the look-up.
+    /// Errors of `connect(2)` for the last address, or of the look-up.
     pub fn connect(&self, address: impl ToSocketAddrs + Sync) -> io::Result<()> {
         let addresses = resolve(address)?;
         // Connecting a datagram socket only notes the address: it does not wait.
@@ -66,7 +66,7 @@ impl UdpSocket {
     /// Same as [`recv`](UdpSocket::recv), and returns the sender.
     ///
     /// # Errors
-    /// As [`recv`](UdpSocket::recv).
+    /// Like [`recv`](UdpSocket::recv).
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_from(buffer, RecvFlags::empty())
     }
@@ -74,7 +74,7 @@ impl UdpSocket {
     /// Same as [`peek`](UdpSocket::peek), and returns the sender.
     ///
     /// # Errors
-    /// As [`recv`](UdpSocket::recv).
+    /// Like [`recv`](UdpSocket::recv).
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive_from(buffer, RecvFlags::PEEK)
     }
@@ -89,7 +89,7 @@ impl UdpSocket {
     /// This end's address.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(self)?.try_into()?)
     }

@@ -31,7 +31,7 @@ impl UnixStream {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// What `connect(2)` reports; `InvalidInput` for a path of more than 107 bytes.
+    /// Errors of `connect(2)`; `InvalidInput` for a path of more than 107 bytes.
     pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         UnixStream::connect_to(SocketAddrUnix::new(path.as_ref())?)
     }
@@ -39,7 +39,7 @@ impl UnixStream {
     /// Connects to the socket at `address`, which may be an abstract name.
     ///
     /// # Errors
-    /// As [`connect`](UnixStream::connect).
+    /// Like [`connect`](UnixStream::connect).
     pub fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
         UnixStream::connect_to(kernel_address(address)?)
     }
@@ -52,7 +52,7 @@ impl UnixStream {
     /// The other end's address.
     ///
     /// # Errors
-    /// What `getpeername(2)` reports.
+    /// Errors of `getpeername(2)`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         unix_address(rustix::net::getpeername(self)?)
     }
@@ -60,7 +60,7 @@ impl UnixStream {
     /// This end's address.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         unix_address(Some(rustix::net::getsockname(self)?))
     }
@@ -68,7 +68,7 @@ impl UnixStream {
     /// Two streams connected to each other.
     ///
     /// # Errors
-    /// What `socketpair(2)` reports.
+    /// Errors of `socketpair(2)`.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let flags = SocketFlags::CLOEXEC;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -88,7 +88,7 @@ impl UnixListener {
     /// Makes a socket at `path` and listens on it.
     ///
     /// # Errors
-    /// What `bind(2)` reports; `AddrInUse` if something is at `path`.
+    /// Errors of `bind(2)`; `AddrInUse` if something is at `path`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         Ok(std::os::unix::net::UnixListener::bind(path)?.into())
     }
@@ -96,7 +96,7 @@ impl UnixListener {
     /// Makes a socket at `address`, which may be an abstract name, and listens on it.
     ///
     /// # Errors
-    /// As [`bind`](UnixListener::bind).
+    /// Like [`bind`](UnixListener::bind).
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
         Ok(std::os::unix::net::UnixListener::bind_addr(address)?.into())
     }
@@ -104,7 +104,7 @@ impl UnixListener {
     /// The address it listens on.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         unix_address(Some(rustix::net::getsockname(self)?))
     }
@@ -123,7 +123,7 @@ impl UnixDatagram {
     /// A socket at `path`, to which others may send.
     ///
     /// # Errors
-    /// What `bind(2)` reports; `AddrInUse` if something is at `path`.
+    /// Errors of `bind(2)`; `AddrInUse` if something is at `path`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         Ok(std::os::unix::net::UnixDatagram::bind(path)?.into())
     }
@@ -131,7 +131,7 @@ impl UnixDatagram {
     /// A socket at `address`, which may be an abstract name, to which others may send.
     ///
     /// # Errors
-    /// As [`bind`](UnixDatagram::bind).
+    /// Like [`bind`](UnixDatagram::bind).
     pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
         Ok(std::os::unix::net::UnixDatagram::bind_addr(address)?.into())
     }
@@ -139,7 +139,7 @@ impl UnixDatagram {
     /// A socket without a name: it can send, and receive from its peer.
     ///
     /// # Errors
-    /// What `socket(2)` reports.
+    /// Errors of `socket(2)`.
     pub fn unbound() -> io::Result<UnixDatagram> {
         Ok(std::os::unix::net::UnixDatagram::unbound()?.into())
     }
@@ -147,7 +147,7 @@ impl UnixDatagram {
     /// Two sockets connected to each other.
     ///
     /// # Errors
-    /// What `socketpair(2)` reports.
+    /// Errors of `socketpair(2)`.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (a, b) = std::os::unix::net::UnixDatagram::pair()?;
         Ok((a.into(), b.into()))
@@ -156,7 +156,7 @@ impl UnixDatagram {
     /// From now on [`send`](UnixDatagram::send) sends to the socket at `path`.
     ///
     /// # Errors
-    /// What `connect(2)` reports.
+    /// Errors of `connect(2)`.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let address = SocketAddrUnix::new(path.as_ref())?;
         Ok(rustix::net::connect(&self.socket, &address)?)
@@ -165,7 +165,7 @@ impl UnixDatagram {
     /// Same as [`connect`](UnixDatagram::connect), to an address, which may be an abstract name.
     ///
     /// # Errors
-    /// What `connect(2)` reports.
+    /// Errors of `connect(2)`.
     pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
         Ok(rustix::net::connect(&self.socket, &kernel_address(address)?)?)
     }
@@ -183,7 +183,7 @@ impl UnixDatagram {
     /// Same as [`send_to`](UnixDatagram::send_to), to an address, which may be an abstract name.
     ///
     /// # Errors
-    /// As [`send_to`](UnixDatagram::send_to).
+    /// Like [`send_to`](UnixDatagram::send_to).
     pub fn send_to_addr(&self, bytes: &[u8], address: &SocketAddr) -> io::Result<usize> {
         let address = SocketAddrAny::from(kernel_address(address)?);
         let deadline = self.socket.write_deadline();
@@ -193,7 +193,7 @@ impl UnixDatagram {
     /// Same as [`recv`](UnixDatagram::recv), and returns the sender.
     ///
     /// # Errors
-    /// As [`recv`](UnixDatagram::recv).
+    /// Like [`recv`](UnixDatagram::recv).
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (flags, deadline) = (RecvFlags::empty(), self.socket.read_deadline());
         let (len, sender) = self.socket.receive_datagram_from(buffer, flags, deadline)?;
@@ -203,7 +203,7 @@ impl UnixDatagram {
     /// The address that it is connected to.
     ///
     /// # Errors
-    /// What `getpeername(2)` reports.
+    /// Errors of `getpeername(2)`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         unix_address(rustix::net::getpeername(self)?)
     }
@@ -211,16 +211,16 @@ impl UnixDatagram {
     /// This end's address.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// Errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         unix_address(Some(rustix::net::getsockname(self)?))
     }
 
-    /// Ends receiving, sending or both; those that wait are woken, those that wait for room within
+    /// Ends receiving, sending or both; waiting fibers are woken, those that wait for space within
     /// a tenth of a second. From then on an empty datagram may be the end.
     ///
     /// # Errors
-    /// What `shutdown(2)` reports.
+    /// Errors of `shutdown(2)`.
     pub fn shutdown(&self, how: std::net::Shutdown) -> io::Result<()> {
         self.socket.shutdown(how)
     }

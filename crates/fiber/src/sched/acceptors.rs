@@ -17,18 +17,18 @@ pub(crate) struct ListenerState {
     pub(crate) closed: AtomicBool,
     /// Number of fibers that wait, on all processors.
     pub(crate) waiting: AtomicUsize,
-    /// The processors that accept from it: they are told when it closes.
+    /// Processors that accept from it; each gets a message when it closes.
     pub(crate) users: Mutex<Vec<(Arc<Cluster>, usize)>>,
     /// For plain threads that wait.
     pub(crate) end: OnceLock<Box<ListenerEnd>>,
 }
 
-/// Tells the plain threads of one process that a listener was closed there. A child of a fork that
-/// has the listener as well makes one of its own: it would tell the parent's threads.
+/// Reports to the plain threads of one process that a listener was closed there. A forked child
+/// that has the listener as well makes its own, or it would report to the parent's threads.
 #[derive(Debug)]
 pub(crate) struct ListenerEnd {
     pub(crate) process: Home,
-    /// Readable for ever once the listener is closed.
+    /// Readable forever once the listener is closed.
     pub(crate) eventfd: OwnedFd,
     pub(crate) of_child: OnceLock<Box<ListenerEnd>>,
 }

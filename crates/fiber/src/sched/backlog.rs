@@ -1,14 +1,14 @@
 //! Decides when it is worth waking another processor for the fibers in this one's run queues.
 //!
-//! Waking a thread takes some 16 µs, part of which the waker spends itself, and what the other then
-//! takes has gone cold. Most runs of a server's fibers are shorter than that: a few requests that
-//! come at once are answered sooner here, one after the other. So a processor wakes another when
-//! its run queues have not been empty for [`WORTH_WAKING`], or will not be if the next fiber runs
-//! as long as those before did.
+//! Waking a thread takes some 16 µs, part of which the waker spends itself, and the woken thread
+//! starts with a cold cache. Most runs of a server's fibers are shorter: a few requests that come
+//! at once are answered sooner here, one after the other. So a processor wakes another when its run
+//! queues have not been empty for [`WORTH_WAKING`], or will not be if the next fiber runs as long
+//! as the earlier ones did.
 //!
-//! That is a guess: a step that computes for once keeps those behind it waiting. So it is made
-//! where a monitor looks now and then whether work waits while a processor sleeps; elsewhere a
-//! processor wakes another whenever more than one step waits.
+//! That is a guess: a step that computes for once keeps the fibers behind it waiting. So the guess
+//! is made only where a monitor checks now and then if work waits while a processor sleeps.
+//! Elsewhere a processor wakes another whenever more than one step waits.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -57,14 +57,14 @@ impl Backlog {
         }
     }
 
-    /// A turn begins at `now`, and the one before took `ticks`.
+    /// Notes that a turn begins at `now`, and that the one before took `ticks`.
     #[inline]
     pub(crate) fn begin_turn(&self, now: u64, ticks: u64) {
         self.note_runs(ticks);
         self.since.set(self.since.get().or(Some(now)));
     }
 
-    /// A turn ends, and the run queues are empty.
+    /// Notes that a turn ends with empty run queues.
     #[inline]
     pub(crate) fn clear(&self) {
         self.since.set(None);
@@ -127,7 +127,7 @@ mod tests {
             turn(&backlog, at * 100_000, 0, 0);
             (0..2).for_each(|_| backlog.count_run());
             backlog.clear();
-            // It sleeps.
+            // The processor sleeps.
             backlog.note_runs(10_000);
         }
         turn(&backlog, 10_000_000, 0, 0);

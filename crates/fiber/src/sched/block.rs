@@ -36,13 +36,13 @@ pub fn yield_now() {
     }
 }
 
-/// Operations that a fiber does without suspending before it gives way. One counts once more for
+/// Operations that a fiber does without suspending before it yields. One counts once more for
 /// each so many bytes that it has moved: a megabyte of a file takes as long as many small ones.
 const UNSUSPENDED_MAX: u8 = 32;
 const COUNTED_LEN: usize = 16 * 1024;
 
-/// After an operation that did not have to wait and has moved `len` bytes: a peer that is always
-/// ready must not keep the processor from the other fibers.
+/// Counts an operation that did not wait and has moved `len` bytes; yields after many, because a
+/// peer that is always ready must not keep the processor from the other fibers.
 pub(crate) fn give_way(len: usize) {
     let count = u8::try_from(1 + len / COUNTED_LEN).unwrap_or(u8::MAX);
     let due = processor::with_current(|processor, _| {
@@ -95,7 +95,7 @@ pub(crate) fn park_timeout(timeout: Duration) {
         (timer, processor.id, NonNull::from(processor.shared()))
     });
     suspend(Suspend::Park);
-    // SAFETY: it is of a cluster that the fiber has been in, which its control block keeps.
+    // SAFETY: `keeper` is of a cluster that the fiber has been in, which its control block keeps.
     let keeper = unsafe { keeper.as_ref() };
     processor::here(|processor| processor.cancel_timer(keeper, number, timer));
 }
@@ -189,8 +189,8 @@ pub(crate) fn suspend(how: Suspend) {
 
 /// Same as [`suspend`]; `fiber` is the caller, on `processor`.
 ///
-/// Not inlined: after the switch nothing computed from thread-local storage before may be used, and
-/// a call boundary is what keeps the compiler from doing so in the frames above.
+/// Not inlined: after the switch, an address in thread-local storage that was computed before it is
+/// wrong, and a call boundary keeps the compiler from reusing one in the frames above.
 #[inline(never)]
 fn suspend_fiber(processor: &Processor, fiber: FiberRef, how: Suspend) {
     let control = fiber.control();
@@ -202,7 +202,7 @@ fn suspend_fiber(processor: &Processor, fiber: FiberRef, how: Suspend) {
     while word == TRACE {
         fiber.trace_here();
         word = processor::here(|processor| {
-            // SAFETY: the fiber runs, and the loop waits that it has said where it is.
+            // SAFETY: the fiber runs, and the loop waits until it has reported its backtrace.
             unsafe { control.context.switch_to(&processor.context, GO_ON) }
         });
     }

@@ -39,17 +39,17 @@ pub(crate) struct Cluster {
     /// Number of slots from the first to the last that was ever taken.
     slots_open: AtomicUsize,
     pub(crate) processor_threads: ProcessorThreads,
-    /// Processors that run and do not go.
+    /// Number of processors that run and do not retire.
     pub(crate) running: AtomicUsize,
     /// Round robin for spawns from plain threads.
     pub(super) next: AtomicUsize,
     pub(crate) queue: ReadyQueue<FiberRef>,
     pub(crate) idle: Arc<Idle>,
-    /// With [`CLOSED`].
+    /// Number of fibers, with the flag [`CLOSED`].
     fiber_count: AtomicUsize,
     pub(super) registry: Registry<FiberRef>,
     stopping: AtomicBool,
-    /// A monitor looks now and then whether work waits while a processor sleeps.
+    /// True if a monitor checks now and then whether work waits while a processor sleeps.
     is_monitored: AtomicBool,
     /// Times that a fiber was seen to keep its processor for too long.
     pub(crate) stalls: AtomicU64,
@@ -57,7 +57,7 @@ pub(crate) struct Cluster {
     empty_lock: Mutex<()>,
 }
 
-/// In the count of fibers: none may come any more, because the runtime is shut down.
+/// Flag in the count of fibers: no more are admitted, because the runtime is shut down.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// The half of a processor that every thread may reach.
@@ -100,10 +100,10 @@ impl Running {
 pub(crate) enum Message {
     /// A fiber that was spawned for this processor.
     Start(FiberRef),
-    /// To call the function with these words, on the processor's own stack. What it is about finds
+    /// A call of the function with these words, on the processor's own stack. The function finds
     /// its processor by [`here`](crate::sched::processor::here).
     Call(fn([u64; 2]), [u64; 2]),
-    /// The same for what does not fit into words; it costs an allocation.
+    /// A call with data that does not fit into words; it costs an allocation.
     Job(Box<dyn FnOnce() + Send>),
 }
 
@@ -176,12 +176,12 @@ impl Cluster {
         self.is_monitored.load(Ordering::Relaxed)
     }
 
-    /// Number of processors that run and do not go.
+    /// Number of processors that run and do not retire.
     pub(crate) fn processor_count(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
 
-    /// The places of processors that there are or were.
+    /// The slots of present and former processors.
     pub(crate) fn open_slots(&self) -> &[ProcessorShared] {
         &self.processors[..self.slots_open.load(Ordering::Acquire)]
     }
@@ -199,19 +199,19 @@ impl Cluster {
         !is_closed
     }
 
-    /// No fiber comes any more; says how many there are.
+    /// Refuses further fibers; returns how many there are.
     pub(crate) fn close(&self) -> usize {
         self.fiber_count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED
     }
 
-    /// Sends a message to the processor after `index` others that run, round and round. To none if
-    /// the cluster has stopped.
+    /// Sends a message to the running processor after `index` others, modulo their number; to none
+    /// if the cluster has stopped.
     pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {
         while !self.is_stopping() {
             let running = self.open_slots().iter().filter(|place| place.is_running());
             let count = running.clone().count().max(1);
             let Some(place) = running.clone().nth(index % count) else {
-                continue; // It went while we counted.
+                continue; // It ended during the count.
             };
             match place.try_send(message) {
                 Ok(()) => return,
@@ -229,8 +229,7 @@ impl Cluster {
         notified
     }
 
-    /// The number of the processor with this shared half, if it is one of the cluster's and has not
-    /// gone.
+    /// Number of the processor with this shared half, if the cluster has it.
     pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
         let mut processors = self.open_slots().iter();
         processors.position(|place| std::ptr::eq(place, shared) && !place.is_free())
@@ -284,7 +283,7 @@ impl ProcessorShared {
         self.stage.is(FREE)
     }
 
-    /// True if there is a processor here that does not go.
+    /// True if there is a processor here that does not retire.
     pub(crate) fn is_running(&self) -> bool {
         self.stage.is(RUNNING)
     }
@@ -304,34 +303,34 @@ impl ProcessorShared {
         }
     }
 
-    /// Before a processor comes: the eventfd that ends its sleep.
+    /// Opens the eventfd that ends the sleep of a new processor.
     pub(crate) fn open(&self) -> io::Result<Arc<OwnedFd>> {
         let wake_fd = self.waker.open()?;
         self.inbox.open();
         Ok(wake_fd)
     }
 
-    /// After it has gone.
+    /// Closes it after the processor has ended.
     pub(crate) fn close(&self) {
         self.close_inbox();
         self.waker.close();
         self.thread.store(0, Ordering::Release);
     }
 
-    /// Closes the inbox if it is empty, for a processor that goes; returns whether it did. Nothing
-    /// can be put there afterwards.
+    /// Closes the inbox of a retiring processor if it is empty; returns true if so. Nothing can be
+    /// put there afterwards.
     pub(crate) fn close_inbox_if_empty(&self) -> bool {
         self.inbox.close_if_empty()
     }
 
-    /// The cluster stops: messages that are there or come are lost.
+    /// Closes the inbox when the cluster stops: present and later messages are lost.
     pub(crate) fn close_inbox(&self) {
         // A message may name a fiber, which keeps the cluster, which keeps the message.
         drop(self.inbox.close());
     }
 
     /// Posts a message and wakes the processor. Without a processor the message is dropped: the
-    /// fiber that lived there has left, and looks for itself where it goes on.
+    /// fiber that lived there has left, and checks for itself where it continues.
     pub(crate) fn send(&self, message: Message) {
         drop(self.try_send(message));
     }

@@ -46,7 +46,7 @@ pub struct Fiber {
     pub(crate) control: Arc<Control>,
 }
 
-/// Everything the runtime knows of one fiber. What a switch touches comes first.
+/// Everything the runtime knows of one fiber. The fields that a switch touches come first.
 #[repr(C)]
 pub(crate) struct Control {
     pub(super) context: Context,
@@ -54,14 +54,14 @@ pub(crate) struct Control {
     pub(super) home: AtomicPtr<ProcessorShared>,
     /// The fiber before it in an inbox: see [`Inbox`](crate::sched::inbox::Inbox).
     pub(super) next: Next,
-    /// For those who look.
+    /// State for observers.
     pub(super) look: Look,
     pub(super) token: Token,
-    /// May go on on any processor, whatever it has on its stack: see
+    /// True if it may continue on any processor, whatever is on its stack: see
     /// [`Builder::migratable`](crate::Builder::migratable).
     is_migratable: bool,
     is_stackless: bool,
-    /// Ending, so no fiber-local values are made any more. Touched where the fiber runs only.
+    /// True if it ends, so makes no fiber-local values. Touched where the fiber runs only.
     has_no_locals: Cell<bool>,
     cancellation: Cancellation,
     /// Slot in its shard of the cluster's registry.
@@ -87,7 +87,7 @@ pub(super) struct RareState {
     /// Deadline of [`timeout`](crate::timeout) and [`deadline`](crate::deadline).
     pub(super) deadline: Cell<Option<Instant>>,
     locals: Locals,
-    /// On its way from the fiber to the processor that asked.
+    /// Backtrace on its way from the fiber to the processor that asked.
     pub(super) traced: Cell<Option<Box<Backtrace>>>,
 }
 
@@ -132,27 +132,27 @@ pub(crate) trait StacklessBody: Send {
     /// `self` is still borrowed.
     fn begin_wait(&mut self, fiber: FiberRef) -> bool;
 
-    /// Leaves the wait for the next one to where the fiber is run next.
+    /// Leaves the wait for the next step to the processor that runs the fiber next.
     fn postpone_wait(&mut self);
 
     /// Ends without a step, and outside of the fiber: there is no memory for a stack.
     fn abandon(&mut self, error: io::Error);
 }
 
-/// Word that comes with a switch: to go on.
+/// Word that comes with a switch: continue.
 pub(super) const GO_ON: usize = 0;
 
-/// Word that comes with a switch: to say where the fiber is, and to wait on.
+/// Word that comes with a switch: report the backtrace, and wait on.
 pub(super) const TRACE: usize = 1;
 
 /// Request of a fiber that gives its processor away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suspend {
-    /// Run me again after the others.
+    /// Run the fiber again after the others.
     Yield,
-    /// Run me when I am unparked, from any thread.
+    /// Run the fiber when it is unparked, from any thread.
     Park,
-    /// Something on this processor (a completion, a timer) has my address and makes me ready.
+    /// Something on this processor (a completion, a timer) has its address and makes it ready.
     Wait,
 }
 
@@ -217,9 +217,9 @@ impl Control {
         &self.watch
     }
 
-    /// The operation that the fiber waits for on processor `here`, which is the caller's, and its
-    /// deadline. Only its thread completes it, and ends the watch when it does, so until the caller
-    /// does that it stays.
+    /// The operation that the fiber waits for on processor `here`, the caller's, and its deadline.
+    /// Only this thread completes it and then ends the watch, so the operation stays valid until
+    /// then.
     pub(crate) fn operation_here(&self, here: &ProcessorShared) -> Option<(*const (), Tick)> {
         // In this order: the fiber was at home there before it began.
         let operation = self.watch.operation()?;
@@ -257,8 +257,7 @@ impl Control {
         std::ptr::eq(self.home.load(Ordering::SeqCst), here)
     }
 
-    /// Sends a message to the processor where the fiber lives. Unstarted fibers live nowhere: none
-    /// is told.
+    /// Sends a message to the fiber's home processor, if the fiber has started and so has a home.
     pub(crate) fn tell_home(&self, message: impl FnOnce() -> Message) {
         let home = self.home.load(Ordering::SeqCst);
         if !home.is_null() {
@@ -271,7 +270,7 @@ impl Control {
         &self.cluster
     }
 
-    /// If `address` lies in the guard page of the fiber's stack: the length of that stack.
+    /// Length of the fiber's stack, if `address` lies in its guard page.
     pub(crate) fn overflowed_at(&self, address: usize) -> Option<usize> {
         let stack = self.stack()?;
         (stack.guard().contains(&address)).then_some(stack.usable().len())
@@ -321,7 +320,7 @@ impl FiberRef {
         FiberRef::at(address.expect("an Arc is never null").cast())
     }
 
-    /// For as long as the handle is there.
+    /// A reference that is valid as long as the handle exists.
     pub(crate) fn of(fiber: &Fiber) -> FiberRef {
         FiberRef::at(NonNull::from(&*fiber.control).cast())
     }
@@ -366,19 +365,19 @@ impl FiberRef {
     /// nothing of the frame: its operation is complete.
     pub(super) fn stackless<'a>(self) -> &'a mut dyn StacklessBody {
         // SAFETY: only the processor that runs a fiber, or begins its wait, touches its value
-        // (invariant of FiberRef), and none of our callers holds on to it. They live as long as the
-        // control block.
+        // (invariant of FiberRef), and no caller keeps it. Values live as long as the control
+        // block.
         let stackless = unsafe { &mut *self.control().stackless.get() };
         &mut **stackless.as_mut().expect("a closure is not stackless")
     }
 
-    /// After a step: begins the wait for the next one's input. `false` if there is nothing to wait
-    /// for, so that the caller makes the fiber ready, when its value is borrowed no longer.
+    /// Begins the wait for the next step's input, after a step. Returns `false` if there is nothing
+    /// to wait for: the caller then makes the fiber ready, once its value is not borrowed any more.
     pub(crate) fn begin_wait(self) -> bool {
         self.stackless().begin_wait(self)
     }
 
-    /// After a step: the wait for the next one's input is to begin where the fiber is run next.
+    /// Leaves the wait for the next step's input to the processor that runs the fiber next.
     pub(crate) fn postpone_wait(self) {
         self.stackless().postpone_wait();
     }
@@ -429,7 +428,7 @@ impl FiberRef {
         self.control().rare.get()?.deadline.get()
     }
 
-    /// In the fiber: says where it is.
+    /// Makes the backtrace, in the fiber.
     #[cold]
     pub(super) fn trace_here(self) {
         let trace = Box::new(Backtrace::force_capture());

@@ -32,7 +32,7 @@ const SEARCH: u8 = 2;
 /// The sleepers of a cluster.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    /// A processor looks for work now.
+    /// True while a processor looks for work.
     spinner: AtomicBool,
     /// Processors that have registered and not left, in this order. Some may have been woken and be
     /// on their way.
@@ -56,7 +56,7 @@ pub(crate) enum Notified {
 /// Reason for which a processor is awake again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// Not woken: a completion, a timer, or it did not sleep in the end.
+    /// No wake: a completion or a timer ended the sleep, or the processor did not sleep at all.
     ByItself,
     /// There are messages.
     ForMessages,
@@ -76,13 +76,13 @@ impl Idle {
 
     /// Becomes the spinner; `false` if there is one.
     pub(crate) fn begin_spin(&self) -> bool {
-        // Not a swap: one that fails leaves no trace, so `end_spin` is the last to write.
+        // Not a swap, which writes even if it fails: `end_spin` stays the last write.
         let begun = self.spinner.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
         begun.is_ok()
     }
 
-    /// Is the spinner no longer. Afterwards the caller looks whether work is left, and wakes the
-    /// next if there is: those that pushed in the meantime relied on it.
+    /// Stops being the spinner. Afterwards the caller checks if work is left, and wakes the next
+    /// processor if so: pushers in the meantime relied on it.
     pub(crate) fn end_spin(&self) {
         self.spinner.store(false, Ordering::Release);
         full_fence();
@@ -100,14 +100,14 @@ impl Idle {
         full_fence();
     }
 
-    /// Same as [`register`](Idle::register), for a processor that goes: it is woken by messages,
-    /// and not for work that others can do.
+    /// Registers as [`register`](Idle::register), for a processor that retires: it is woken by
+    /// messages, and not for work that others can do.
     pub(crate) fn register_for_messages(&self, index: usize) {
         self.states[index].store(ASLEEP, Ordering::Relaxed);
         full_fence();
     }
 
-    /// Awake again, or after all.
+    /// Ends a sleep, or an attempt to sleep; returns the reason.
     pub(crate) fn leave(&self, index: usize) -> Woken {
         let mut sleepers = self.lock();
         sleepers.retain(|&sleeper| sleeper != index);
@@ -119,8 +119,8 @@ impl Idle {
         }
     }
 
-    /// True if there is a spinner, to be asked after [`register`](Idle::register): it takes what is
-    /// there, or wakes one that will.
+    /// True if there is a spinner, which takes the work that is there, or wakes a processor for it.
+    /// To be called after [`register`](Idle::register).
     pub(crate) fn has_spinner(&self) -> bool {
         self.spinner.load(Ordering::Relaxed)
     }
@@ -130,8 +130,8 @@ impl Idle {
         self.states[index].load(Ordering::SeqCst) == ASLEEP
     }
 
-    /// After something was put into the inbox of processor `index`: whether it must be woken, by
-    /// the caller.
+    /// Returns true if the caller must wake processor `index`, after something was put into its
+    /// inbox.
     #[inline]
     pub(crate) fn wake(&self, index: usize) -> bool {
         full_fence();
@@ -140,14 +140,14 @@ impl Idle {
             && state.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// True if there is one to wake, as far as is known without the lock and without a fence: one
+    /// True if a processor sleeps, as far as is known without the lock and without a fence: one
     /// that falls asleep just now may be missed, and looks at the run queues before it does.
     #[inline]
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleeper_count.load(Ordering::Relaxed) > 0
     }
 
-    /// After work was added that any processor may take: which to wake.
+    /// Chooses the processor to wake after work was added that any may take.
     #[inline]
     pub(crate) fn notify(&self) -> Notified {
         full_fence();
@@ -160,9 +160,9 @@ impl Idle {
         self.choose()
     }
 
-    /// Makes the last sleeper the spinner. All under the lock: a thread that sees that there is a
-    /// spinner while we choose counts on a sleeper, and if we find none, those that fall asleep
-    /// next do so after we are done, and look again.
+    /// Makes the last sleeper the spinner. All under the lock: a thread that sees a spinner during
+    /// the choice counts on a sleeper, and if none is found, processors that fall asleep next do so
+    /// after the choice, and look again.
     fn choose(&self) -> Notified {
         let sleepers = self.lock();
         if sleepers.is_empty() {
@@ -214,7 +214,7 @@ mod tests {
         idle.register(0);
         idle.register(1);
         assert!(idle.wake(0));
-        assert!(!idle.wake(0), "it is on its way");
+        assert!(!idle.wake(0), "processor 0 is already woken");
         assert_eq!(idle.leave(0), Woken::ForMessages);
         assert_eq!(idle.notify(), Notified::Wake(1));
     }
@@ -248,7 +248,7 @@ mod tests {
         idle.register(0);
         assert!(idle.wake(0));
         assert_eq!(idle.notify(), Notified::None);
-        assert!(idle.begin_spin(), "no spinner was left behind");
+        assert!(idle.begin_spin(), "a spinner is left over");
     }
 }
 
@@ -262,7 +262,7 @@ mod models {
     struct World {
         idle: Idle,
         queues: AtomicUsize,
-        /// The work is too young to take.
+        /// True while the work is too young to take.
         is_young: AtomicBool,
         /// Same as `Processor::naps_left`, of one.
         naps: [AtomicBool; 2],
@@ -480,7 +480,7 @@ mod models {
         });
     }
 
-    /// Pushes what is too young to take at first; nothing tells when it is not any more.
+    /// Pushes items that are too young to take; nothing reports when they are old enough.
     fn push_young(world: &World, pushes: usize) {
         world.is_young.store(true, Ordering::Relaxed);
         (0..pushes).for_each(|_| world.push());
@@ -513,8 +513,8 @@ mod models {
         });
     }
 
-    /// Processor 0 goes: first it still sleeps like others, then for messages only. Work that comes
-    /// meanwhile reaches processor 1, and the messages reach processor 0.
+    /// Processor 0 retires: first it still sleeps like others, then for messages only. Work that
+    /// comes meanwhile reaches processor 1, and the messages reach processor 0.
     #[test]
     fn retiring_processor_passes_wake_on() {
         check_between(push_and_send, |world| {

@@ -3,9 +3,9 @@
 //! Fibers of its own that others have made ready are a list through their control blocks: neither
 //! a lock nor memory is needed.
 //!
-//! Not every message wakes the processor: what can wait is posted, and found when the processor is
-//! awake for another reason. So one that is about to sleep or to go must see whatever is in the
-//! inbox.
+//! Not every message wakes the processor: a message that can wait is posted, and is read when the
+//! processor is awake for another reason. So a processor that is about to sleep or to end must see
+//! every message in the inbox.
 
 use std::{mem, ptr};
 
@@ -19,7 +19,7 @@ pub(crate) struct Inbox<M> {
     /// The fiber that was made ready last; those before are behind it.
     latest: AtomicPtr<()>,
     inbox: Mutex<Messages<M>>,
-    /// For a look without the lock. Set under the lock, so that a processor which saw a message
+    /// Allows a check without the lock. Set under the lock, so that a processor which saw a message
     /// there sees this as well.
     has_some: AtomicBool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Inbox<M> {
 #[derive(Debug)]
 struct Messages<M> {
     messages: Vec<M>,
-    /// There is no processor to read them.
+    /// True if there is no processor to read messages.
     is_closed: bool,
 }
 
@@ -35,7 +35,7 @@ struct Messages<M> {
 pub(crate) type Next = AtomicPtr<()>;
 
 impl<M> Inbox<M> {
-    /// For a processor that is yet to come.
+    /// An inbox for a processor that has not started.
     pub(crate) fn closed() -> Inbox<M> {
         Inbox {
             latest: AtomicPtr::new(ptr::null_mut()),
@@ -76,7 +76,7 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Empties the list of the ready ones: the latest, from where `next` leads to those before it.
+    /// Takes all ready fibers: the latest, whose `next` leads to those before it.
     pub(crate) fn take_ready(&self) -> *mut () {
         if self.latest.load(Ordering::Relaxed).is_null() {
             return ptr::null_mut();
@@ -106,7 +106,7 @@ impl<M> Inbox<M> {
         inbox.is_closed
     }
 
-    /// Returns what nothing will read.
+    /// Closes the inbox; returns the messages that nothing will read.
     pub(crate) fn close(&self) -> Vec<M> {
         let mut inbox = self.lock();
         inbox.is_closed = true;
@@ -124,9 +124,9 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Seen (in review): a processor that was removed slept, and did not go. Cause: the inbox had a
-    /// message before `has_some` said so. Between the two, the processor could not close the inbox
-    /// and saw no message; and what can wait wakes no processor. Cure: both change under the lock.
+    /// Seen (in review): a removed processor slept and did not end. Cause: the inbox had a message
+    /// before `has_some` was true. In between, the processor could not close the inbox and saw no
+    /// message, and a posted message wakes no processor. Cure: both change under the lock.
     #[test]
     fn retiring_processor_sees_messages() {
         loom::model(|| {
@@ -137,11 +137,11 @@ mod models {
             let mut taken = Vec::new();
             // As `Processor::wind_down` and `Processor::sleep_for_messages`.
             while !inbox.close_if_empty() {
-                assert!(inbox.has_some(), "asleep over a message");
+                assert!(inbox.has_some(), "the processor sleeps despite a message");
                 taken.extend(inbox.take());
             }
             let is_posted = thread.join().unwrap();
-            assert_eq!(taken.len(), usize::from(is_posted), "read, or refused");
+            assert_eq!(taken.len(), usize::from(is_posted), "a message was lost");
         });
     }
 

@@ -125,7 +125,7 @@ thread_local! {
     static PLAIN: Plain = Plain::default();
 }
 
-/// Also while a fiber unwinds, so not with `with_current`.
+/// Works while a fiber unwinds, too, so it does not use `with_current`.
 fn with_locals<R>(f: impl FnOnce(&Locals) -> Result<R, AccessError>) -> Result<R, AccessError> {
     match processor::running_here() {
         Some(fiber) => f(fiber.control().locals_or_new().ok_or(AccessError)?),
@@ -147,8 +147,8 @@ pub(crate) fn reset_here() {
     }
 }
 
-/// The last of the calling fiber: it has no values from now on. They may be bound to this thread,
-/// and the control block, in which they are, is dropped on any.
+/// Ends the values of the calling fiber for good. They may be bound to this thread, while the
+/// control block, which holds them, may be dropped on any.
 pub(crate) fn end_here() {
     reset_here();
     if let Some(fiber) = processor::running_here() {

@@ -8,8 +8,8 @@ use crate::sched::registry::SHARDS;
 
 impl Cluster {
     /// Counts and lists a new fiber, under the lock of the list: a cancellation of all that finds
-    /// it counted also finds it listed. A fiber that is refused is never listed: a handle from
-    /// there would keep its closure, and what that borrows may be gone by then.
+    /// it counted also finds it listed. A refused fiber is never listed: a handle from the list
+    /// would keep its closure longer than the closure's borrows last.
     ///
     /// # Errors
     /// The runtime has been shut down; the fiber is not taken.
@@ -27,8 +27,7 @@ impl Cluster {
         self.registry.remove(control.id(), fiber, &control.registry_slot);
     }
 
-    /// Starts a fiber on this very processor: the one after `index` others that run, round and
-    /// round.
+    /// Starts a fiber on one processor: the running one after `index` others, modulo their number.
     ///
     /// # Errors
     /// The runtime has been shut down; the fiber is not taken.

@@ -1,9 +1,9 @@
 //! A processor: a kernel thread that runs fibers. This half belongs to its thread alone.
 //!
-//! What is ready lies in two places. Fibers that have frames here (*pinned*) are in a plain list of
+//! Ready fibers are in two places. Fibers that have frames here (*pinned*) are in a plain list of
 //! this thread's, where a push and a pop cost a nanosecond. Fibers that any processor may run are
-//! in the cluster's [`ready_queue`](crate::sched::ready_queue). What it does with them is in
-//! [`turn`](crate::turn).
+//! in the cluster's [`ready_queue`](crate::sched::ready_queue). The module
+//! [`turn`](crate::turn) runs them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -34,14 +34,14 @@ use crate::switch::stack::StackCache;
 /// Time for which fibers run before the processor looks at the back end.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(2);
 
-/// Time for which what is ready for any processor is left to the one that made it ready. A fiber
-/// that is spawned to be joined at once then runs there, and waking it costs no message.
+/// Time for which a fiber that any processor may run is left to the processor that made it ready.
+/// A fiber that is spawned and joined at once then runs there, and waking it costs no message.
 const KEEP: Duration = Duration::from_micros(3);
 
-/// What a switch touches comes first.
+/// The fields that a switch touches come first.
 #[repr(C)]
 pub(crate) struct Processor {
-    /// The loop's, while a fiber runs.
+    /// Context of the loop, while a fiber runs.
     pub(crate) context: Context,
     /// The fiber that runs.
     current: Cell<Option<FiberRef>>,
@@ -49,23 +49,23 @@ pub(crate) struct Processor {
     pub(crate) left: Cell<Left>,
     /// Switches from fiber to fiber before the loop is to have the processor.
     pub(crate) direct_left: Cell<u8>,
-    /// The most in a row in this turn.
+    /// Limit on such switches in a row in this turn.
     pub(crate) direct_max: Cell<u8>,
     /// Operations that the running fiber has done without suspending.
     pub(crate) unsuspended: Cell<u8>,
     /// Fibers of the batch that are yet to run, of `ready` and of `gave_way`.
     pub(crate) ready_left: Cell<usize>,
     pub(crate) gave_way_left: Cell<usize>,
-    /// A fiber has run of a batch that began within the turn.
+    /// True if a fiber of a batch that began within the turn has run.
     pub(crate) is_past_batch: Cell<bool>,
     pub(crate) cluster: Arc<Cluster>,
     /// The half that all may reach, in `cluster`.
     shared: NonNull<ProcessorShared>,
-    /// Its place in the cluster, which others may have after it.
+    /// Its index in the cluster, which others may have after it.
     pub(crate) index: usize,
     /// Pinned fibers that are ready, first in, first out.
     pub(crate) ready: RefCell<VecDeque<FiberRef>>,
-    /// Pinned fibers that are ready because they gave way to others.
+    /// Pinned fibers that are ready because they yielded to others.
     pub(crate) gave_way: RefCell<VecDeque<FiberRef>>,
     /// Start of the turn: no fiber that becomes ready in it is older. See [`stamp`].
     pub(crate) turn_began: Cell<u64>,
@@ -85,9 +85,9 @@ pub(crate) struct Processor {
     pub(crate) turn_max: u64,
     /// Pinned fibers that have run since the processor last looked at another's run queue.
     pub(crate) pinned_in_a_row: Cell<u8>,
-    /// Something has come from another processor, or a fiber has made another ready that any
-    /// processor may run, since the last sleep: the next may come soon, so it is worth a look
-    /// around before the next sleep.
+    /// True if something has come from another processor, or a fiber has made another ready that
+    /// any processor may run, since the last sleep: more may come soon, so a search before the next
+    /// sleep is worthwhile.
     pub(crate) shares_work: Cell<bool>,
     /// Naps before the next sleep. While there are some, the processor may have left work to
     /// another that was too young to take, and looks after it: see [`turn`](crate::turn).
@@ -113,7 +113,7 @@ pub(crate) enum Expiry {
     Watch(Fiber),
 }
 
-/// Progress of a processor that goes.
+/// Progress of a processor that retires.
 #[derive(Debug, Default)]
 pub(crate) struct Retiring {
     is_begun: Cell<bool>,
@@ -131,7 +131,7 @@ impl Retiring {
         self.is_begun.get()
     }
 
-    /// True if it has to go on by itself, without waiting for anything.
+    /// True while shards of the registry are left to search.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_begun.get() && self.parts_done.get() < SHARDS
     }
@@ -148,12 +148,12 @@ fn here_ptr() -> *const Processor {
     HERE.get()
 }
 
-/// While it is there, the thread is this processor.
+/// Guard: the thread is this processor while it exists.
 pub(crate) struct Here(());
 
 impl Here {
     /// # Safety
-    /// The processor stays until the guard goes, which is not forgotten.
+    /// The processor outlives the guard, which must not be forgotten.
     pub(crate) unsafe fn enter(processor: &Processor) -> Here {
         HERE.set(processor);
         Here(())
@@ -217,7 +217,7 @@ pub(crate) fn push_movable_if_in(cluster: &Cluster, now: u64, fiber: FiberRef) -
     is_in
 }
 
-/// In the child of a fork: the thread that forked is a plain one there.
+/// Makes the thread that forked a plain one, in the child of a fork.
 pub(crate) fn leave_after_fork() {
     HERE.set(std::ptr::null());
 }
@@ -231,7 +231,7 @@ pub(crate) fn here<R>(f: impl FnOnce(&Processor) -> R) -> R {
     f(unsafe { &*processor })
 }
 
-/// Calls `f` if the calling thread is the processor with this shared half; says whether it is.
+/// Calls `f` if the calling thread is the processor with this shared half; returns true if so.
 pub(crate) fn at(shared: &ProcessorShared, f: impl FnOnce(&Processor)) -> bool {
     let processor = here_ptr();
     if processor.is_null() {
@@ -348,8 +348,8 @@ impl Processor {
         }
     }
 
-    /// Makes a fiber ready that any processor may run, on behalf of the fiber that runs here, which
-    /// may go on for long.
+    /// Makes a fiber ready that any processor may run. The fiber that runs here and called this may
+    /// run for long.
     fn push_movable(&self, now: u64, fiber: FiberRef) {
         self.push(now, fiber);
         self.shares_work.set(true);
@@ -375,14 +375,14 @@ impl Processor {
         self.ready.borrow_mut().push_back(fiber);
     }
 
-    /// The fiber has frames here from now on.
+    /// Notes that the fiber has frames here from now on.
     pub(crate) fn pin(&self, fiber: FiberRef) {
         if !fiber.control().is_migratable() {
             self.pinned.set(self.pinned.get() + 1);
         }
     }
 
-    /// The fiber has no frames any more.
+    /// Notes that the fiber has no frames any more.
     pub(crate) fn unpin(&self, fiber: FiberRef) {
         if !fiber.control().is_migratable() {
             self.pinned.set(self.pinned.get() - 1);
@@ -418,8 +418,7 @@ impl Processor {
         whole_ms + u64::from(after.subsec_nanos().div_ceil(1_000_000))
     }
 
-    /// Sees to it that `op`, the address of an operation of `fiber`, is ended when its deadline
-    /// passes.
+    /// Makes `op`, the address of an operation of `fiber`, end when its deadline passes.
     pub(crate) fn watch(&self, fiber: FiberRef, op: *const (), deadline: Instant) {
         let (watch, tick) = (fiber.control().watch(), self.tick_of(deadline));
         watch.begin(op, tick);
@@ -471,10 +470,10 @@ impl Processor {
     }
 }
 
-/// The processor with this number takes a timer back: its fiber has gone on elsewhere.
+/// Takes a timer back on the processor with this number: its fiber has continued elsewhere.
 fn cancel_timer([processor, key]: [u64; 2]) {
     here(|here| {
-        // Else it went with the processor that was here before.
+        // Otherwise it ended with the processor that was here before.
         if processor == here.id {
             here.timers.borrow_mut().cancel(TimerKey::from_bits(key));
         }

@@ -4,8 +4,8 @@
 //! The rule is that of C∀ ("User-Level Threading for Fairness", T. Delisle, Waterloo 2022). Each
 //! processor owns two FIFO *run queues*. It pushes to its own and pops from its own, so that
 //! processors seldom meet; but at every other pop it looks at one run queue of another processor,
-//! and if what waits there is *much older* than what waits at home, it *helps*: takes one from
-//! there although it has work of its own. So a fiber never waits for ever behind a busy processor.
+//! and if an item there is *much older* than the items at home, it *helps*: takes one from
+//! there although it has work of its own. So a fiber never waits forever behind a busy processor.
 //! Elsewhere this is called *work stealing*; here it takes one item, never a run queue whole.
 //!
 //! A look fetches a cache line that the other processor writes at every push and pop, which takes
@@ -127,7 +127,7 @@ struct Clock {
 
 impl<T> ReadyQueue<T> {
     /// A queue for up to `processors_max` processors, none of which has run queues yet. Each looks
-    /// at another's after `look_ticks`.
+    /// at another processor's queues after `look_ticks`.
     pub(crate) fn new(processors_max: usize, look_ticks: u64) -> ReadyQueue<T> {
         let queues_max = processors_max * QUEUES;
         ReadyQueue {
@@ -149,9 +149,9 @@ impl<T> ReadyQueue<T> {
         Visitor::new(index)
     }
 
-    /// From now on nothing is pushed to the run queues of processor `index`, which others must have
-    /// by now: one of them must be open at any time. Its owner still may, and empties them in the
-    /// end: see [`drain_to_others`](ReadyQueue::drain_to_others).
+    /// Stops pushes to the run queues of processor `index` from elsewhere; the run queues of
+    /// another must be open. The owner may still push, and empties them in the end: see
+    /// [`drain_to_others`](ReadyQueue::drain_to_others).
     pub(crate) fn close(&self, index: usize) {
         self.open[index].store(false, Ordering::SeqCst);
     }
@@ -177,11 +177,11 @@ impl<T> ReadyQueue<T> {
         count
     }
 
-    /// The next processor from `index` on, round and round, that takes pushes.
+    /// The next processor from `index` on, modulo their number, that takes pushes.
     fn open_from(&self, index: usize) -> usize {
         let processors = self.open.len();
         loop {
-            // Again if they came and went behind our back: one is open at any time.
+            // Repeated if processors came and went meanwhile: one is open at any time.
             let mut round = (0..processors).map(|step| (index + step) % processors);
             if let Some(found) = round.find(|&index| self.is_open(index)) {
                 return found;
@@ -365,9 +365,9 @@ impl<T> ReadyQueue<T> {
         }
     }
 
-    /// Takes an item wherever there is one: all run queues in order, from a random one on. From
-    /// another's, one that has waited since `until` or before: a fiber that was spawned to be
-    /// joined at once runs where its parent does.
+    /// Takes an item from any run queue, in order from a random one on. An item of another
+    /// processor must have waited since `until` or before, so a fiber that is spawned and joined at
+    /// once runs where its parent does.
     pub(crate) fn search(&self, visitor: &mut Visitor, now: u64, until: u64) -> Option<T> {
         let queues_open = self.queues_open.load(Ordering::Acquire);
         let start = (visitor.draw() >> 32) as usize % queues_open;
@@ -408,8 +408,8 @@ impl<T> ReadyQueue<T> {
     #[inline]
     pub(crate) fn has_several(&self, index: usize) -> bool {
         let own = index * QUEUES..(index + 1) * QUEUES;
-        // That is seldom and soon over: the owner's pushes go to the run queues in turn, and those
-        // from elsewhere by the parity of their stamps.
+        // Several items in one queue are rare and soon spread: the owner pushes to the run queues
+        // in turn, and other threads by the parity of the stamp.
         self.clocks[own].iter().all(|clock| !clock.is_empty())
     }
 }
@@ -494,12 +494,12 @@ impl<T> RunQueue<T> {
                 .locked
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                 .is_err();
-        // Lazily: a guard that is made unlocks when it goes.
+        // Lazily: a guard, once made, unlocks when dropped.
         (!taken).then(|| Locked(self))
     }
 }
 
-/// A run queue's items while the spin bit is ours.
+/// Items of a run queue whose spin bit is held.
 struct Locked<'a, T>(&'a RunQueue<T>);
 
 impl<T> Deref for Locked<'_, T> {
@@ -507,7 +507,7 @@ impl<T> Deref for Locked<'_, T> {
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the bit is ours until `self` is dropped, and the borrow ends before.
+        // SAFETY: the bit is held until `self` is dropped, and the borrow ends before.
         self.0.items.with(|items| unsafe { &*items })
     }
 }
@@ -555,7 +555,7 @@ mod tests {
             push(&mut here);
             queue.has_several(0)
         };
-        assert!(!has_several_after(&|_| ()), "those of another count");
+        assert!(!has_several_after(&|_| ()), "items of another processor count");
         assert!(!has_several_after(&|here| queue.push(here, 100, 1)));
         assert!(has_several_after(&|here| queue.push(here, 100, 2)));
         assert!(!has_several_after(&|here| {
@@ -564,7 +564,7 @@ mod tests {
         drain(&queue, &mut here, 100);
         for stamp in [102, 104] {
             queue.push_remote(0, stamp, 3);
-            assert!(!queue.has_several(0), "both lie in one queue");
+            assert!(!queue.has_several(0), "two items in one queue count as several");
         }
         queue.push_remote(0, 105, 4);
         assert!(queue.has_several(0));
@@ -749,8 +749,8 @@ mod models {
         });
     }
 
-    /// A processor goes while another pushes to it: nothing stays in its run queues, and nothing is
-    /// lost.
+    /// A processor retires while another pushes to it: nothing stays in its run queues, and nothing
+    /// is lost.
     #[test]
     fn push_races_with_shut() {
         check(|| {

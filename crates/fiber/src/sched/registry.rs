@@ -43,7 +43,7 @@ impl<T: Copy + Debug + Eq> Registry<T> {
     pub(super) fn remove(&self, id: u64, item: T, slot: &AtomicU32) {
         let slot = slot.load(Ordering::Relaxed);
         let was = lock(self.shard_of(id)).remove(slot as usize);
-        assert_eq!(was, item, "slot {slot} of the registry is another's");
+        assert_eq!(was, item, "slot {slot} of the registry holds another fiber");
     }
 
     /// Calls `f` with each item of shard `shard`, under its lock.

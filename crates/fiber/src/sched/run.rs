@@ -1,10 +1,10 @@
 //! Giving the processor to a fiber, and from fiber to fiber.
 //!
-//! A pinned fiber that gives way, or waits, gives the processor to the next pinned one itself: half
+//! A pinned fiber that yields, or waits, gives the processor to the next pinned one itself: half
 //! as many switches, and none of the loop's work between them. It does so [`DIRECT_MAX`] times in a
 //! row at most, then the loop looks at everything else; and not while a fiber waits here that any
 //! processor may run, nor once the turn has lasted for long. The order is the loop's: the batch
-//! that was ready, then the next one. A fiber that gives way while no other is ready goes on at
+//! that was ready, then the next one. A fiber that yields while no other is ready continues at
 //! once, which counts as a switch.
 
 use std::backtrace::Backtrace;
@@ -53,8 +53,8 @@ impl FiberRef {
         Some(processor.left.get())
     }
 
-    /// Gives a fiber that waits the processor for as long as it takes to say where it is. Only by
-    /// the loop of its own processor.
+    /// Resumes a fiber that waits, only until it has made its backtrace. Called only by the loop of
+    /// its own processor.
     pub(crate) fn trace(self, processor: &Processor) -> Option<Backtrace> {
         let control = self.control();
         control.stack()?;
@@ -64,27 +64,27 @@ impl FiberRef {
         control.rare().traced.take().map(|traced| *traced)
     }
 
-    /// After a step, or the whole fiber, has ended: its stack is free.
+    /// Frees the stack after a step, or the whole fiber, has ended.
     pub(crate) fn end_frames(self, processor: &Processor, flow: Flow) {
         let control = self.control();
         let stack = control.context.take_stack();
         processor.unpin(self);
         let now = processor.turn_began.get();
-        processor.stacks.give(stack.expect("it just ran"), now);
+        processor.stacks.give(stack.expect("the fiber just ran on it"), now);
         control.look.enter(match flow {
             Flow::Done => FiberState::Finished,
             _ => FiberState::BetweenSteps,
         });
     }
 
-    /// The fiber is at home on this processor from now on: a cancel or a wake finds it here.
+    /// Makes this processor the fiber's home: a cancel or a wake finds it here.
     fn settle(self, processor: &Processor, started: &Counter) {
         let home = std::ptr::from_ref(processor.shared()).cast_mut();
         let at = &self.control().home;
         if at.load(Ordering::Relaxed) == home {
             return; // A cancel sends a message here, as for a pinned fiber.
         }
-        // Sequentially consistent, for `Fiber::cancel`: it sees where we are, or we see its flag.
+        // Sequentially consistent, for `Fiber::cancel`: one of the two sees the other's store.
         let before = at.swap(home, Ordering::SeqCst);
         if before.is_null() {
             started.add(1);
@@ -113,7 +113,7 @@ impl FiberRef {
     }
 }
 
-/// The last of a step, or of a fiber: the context that gets the thread now.
+/// Ends a step, or a fiber; returns the context that gets the thread now.
 pub(crate) fn end_here(flow: Flow) -> *const Context {
     if !processor::is_here() {
         home::abort_child();
@@ -162,7 +162,7 @@ impl Processor {
     }
 
     /// True if the running fiber may give the processor to another, or keep it, without the loop.
-    /// Counts.
+    /// Counts the switch.
     #[inline(always)]
     fn may_switch_directly(&self) -> bool {
         let left = self.direct_left.get();
@@ -176,7 +176,7 @@ impl Processor {
         may
     }
 
-    /// True if the back end is to be looked at before pinned fibers go on.
+    /// True if the back end is to be polled before pinned fibers continue.
     #[inline(always)]
     pub(crate) fn is_turn_long(&self) -> bool {
         self.is_long_since(self.turn_began.get())
@@ -212,7 +212,7 @@ impl Processor {
         Some(next)
     }
 
-    /// Makes what is ready now the batch, which runs before anything that becomes ready later.
+    /// Makes the ready fibers the batch, which runs before fibers that become ready later.
     pub(crate) fn begin_batch(&self) {
         self.ready_left.set(self.ready.borrow().len());
         self.gave_way_left.set(self.gave_way.borrow().len());
@@ -234,7 +234,7 @@ impl Processor {
         self.ready_left.get() + self.gave_way_left.get()
     }
 
-    /// The fiber runs from now on.
+    /// Notes that the fiber runs from now on.
     #[inline(always)]
     pub(crate) fn enter(&self, fiber: FiberRef) {
         let shared = self.shared();

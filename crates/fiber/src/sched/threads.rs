@@ -20,9 +20,9 @@ impl ProcessorThreads {
 #[derive(Debug)]
 pub(crate) struct ProcessorThread {
     pub(crate) thread: thread::JoinHandle<()>,
-    /// Channel for values to drop when the processor has gone, and at once if it has: their
-    /// destructors report that. Used once, at its removal.
+    /// Channel for values that are dropped when the processor has ended, or at once if it has:
+    /// their destructors report the end. Used once, at the removal.
     pub(crate) gone: mpsc::Sender<Box<dyn Any + Send>>,
-    /// Told if the thread does not end then, because frames are left on it.
+    /// Gets a message if the thread does not end then, because frames are left on it.
     pub(crate) stays: mpsc::Receiver<()>,
 }

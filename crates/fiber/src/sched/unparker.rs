@@ -1,4 +1,4 @@
-//! Who is parked and will be woken.
+//! Wake-ups of parked fibers and threads.
 
 use crate::sched::block::suspendable;
 use crate::sched::fiber::Fiber;

@@ -69,7 +69,7 @@ impl Drop for Noted<'_> {
         if !self.is_lock {
             return waiting.note.store(self.outer, Ordering::Relaxed);
         }
-        // With `reason`: either the reader sees the note gone, or we see the reader.
+        // With `reason`: either the reader sees the note gone, or this thread sees the reader.
         waiting.note.store(self.outer, Ordering::SeqCst);
         while waiting.readers.load(Ordering::SeqCst) != 0 {
             std::hint::spin_loop();

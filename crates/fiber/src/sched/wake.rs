@@ -16,7 +16,8 @@ impl Fiber {
         }
     }
 
-    /// Only the caller that moved it from parked to ready comes here, so it enters one queue.
+    /// Called only by the thread that moved the fiber from parked to ready, so the fiber enters one
+    /// queue.
     fn make_ready(&self) {
         let fiber = FiberRef::of(self);
         // SAFETY: a parked fiber has started, so `home` was set, to a shared half that lives as
@@ -38,13 +39,13 @@ impl FiberRef {
         // SAFETY: as in `make_ready`.
         let home = unsafe { &*self.control().home.load(Ordering::Relaxed) };
         if !processor::push_ready_if_here(home, self) {
-            // `home` is of the fiber's cluster, and the fiber may be over at once.
+            // `home` is of the fiber's cluster, and the fiber may finish at once.
             let _kept = (!processor::is_beside(home)).then(|| self.handle());
             home.send_ready(self, &self.control().next);
         }
     }
 
-    /// True if the fiber, which has frames, is pinned to the calling thread: it does not go on
+    /// True if the fiber, which has frames, is pinned to the calling thread: it does not continue
     /// before the caller gives the processor away.
     pub(crate) fn waits_for_caller(self) -> bool {
         let control = self.control();

@@ -24,7 +24,7 @@ pub(crate) const NEVER: Tick = Tick::MAX;
 /// timer. When the fiber waits on another one, that one sets a timer of its own and tells the
 /// keeper to take back the old one.
 pub(crate) struct Watch<P> {
-    /// Its address: what lies there is known where operations are made, in `io::op`.
+    /// Address of the operation; only `io::op` knows its type.
     operation: AtomicPtr<()>,
     deadline: AtomicU64,
     keeper: AtomicPtr<P>,
@@ -55,14 +55,14 @@ impl<P> Default for Watch<P> {
 }
 
 impl<P> Watch<P> {
-    /// `op` is in flight, where the fiber is at home, and ends at `deadline`. Before
+    /// Notes that `op` is in flight, on the fiber's home, and ends at `deadline`. Called before
     /// [`cover`](Watch::cover).
     pub(crate) fn begin(&self, op: *const (), deadline: Tick) {
         self.deadline.store(deadline, Ordering::Relaxed);
         self.operation.store(op.cast_mut(), Ordering::Release);
     }
 
-    /// No operation is in flight. The timer stays.
+    /// Notes that no operation is in flight. The timer stays.
     pub(crate) fn end(&self) {
         self.operation.store(std::ptr::null_mut(), Ordering::Release);
     }
@@ -90,15 +90,15 @@ impl<P> Watch<P> {
         (!keeper.is_null()).then(|| (keeper.cast_const(), self.timer.get()))
     }
 
-    /// Processor `here` has set a timer. There is no other.
+    /// Notes the timer that processor `here` has set. There is no other.
     pub(crate) fn cover(&self, here: &P, timer: SetTimer) {
         self.timer.set(timer);
         self.keeper.store(std::ptr::from_ref(here).cast_mut(), Ordering::Release);
     }
 
-    /// The timer on processor `here` has expired. `false` if it has just been taken off: the fiber
-    /// may be on another processor by now, which covers it at this moment, so this touches nothing
-    /// but `keeper`.
+    /// Notes that the timer on processor `here` has expired; `false` if it has just been taken off.
+    /// The fiber may be covered by another processor at this moment, so this touches nothing but
+    /// `keeper`.
     pub(crate) fn uncover(&self, here: &P) -> bool {
         let here = std::ptr::from_ref(here).cast_mut();
         self.keeper

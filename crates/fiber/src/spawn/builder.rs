@@ -26,16 +26,16 @@ use crate::switch::stack::{FiberStack, STACK_SIZE_DEFAULT};
 /// Starts a fiber in the calling fiber's runtime, like [`std::thread::spawn`].
 ///
 /// It may start on any processor of the runtime, and from then on stays there: values inside it
-/// need not be `Send`. If the handle is dropped, the fiber goes on by itself.
+/// need not be `Send`. If the handle is dropped, the fiber runs on detached.
 ///
-/// What goes into the fiber crosses threads:
+/// Values that move into the fiber cross threads:
 ///
 /// ```compile_fail,E0277
 /// let not_send = std::rc::Rc::new(1);
 /// weftwork_fiber::spawn(move || drop(not_send));
 /// ```
 ///
-/// And so does what comes out of it:
+/// The result crosses threads, too:
 ///
 /// ```compile_fail,E0277
 /// weftwork_fiber::spawn(|| std::rc::Rc::new(1));
@@ -89,12 +89,12 @@ impl Builder {
         self
     }
 
-    /// Lets the fiber go on on any processor after any wait, so that others may help when its own
-    /// is busy. Without this a fiber stays where it has started.
+    /// Lets the fiber continue on any processor after any wait, so that others may help when its
+    /// own is busy. Without this a fiber stays where it has started.
     ///
     /// # Safety
     /// Between two waits the fiber may be on another kernel thread, in the middle of a function.
-    /// So, in everything that it calls, libraries included:
+    /// So these rules hold for all that it calls, libraries included:
     ///
     /// * Nothing may keep an address, or a value, of thread-local storage across a wait: no wait
     ///   inside [`LocalKey::with`](std::thread::LocalKey::with), and no wait in a function that
@@ -158,7 +158,7 @@ impl Builder {
     /// Starts a fiber that no other waits for, as [`spawn`](Builder::spawn) does, for less memory.
     ///
     /// # Errors
-    /// As `spawn`.
+    /// Like `spawn`.
     #[track_caller]
     pub fn spawn_detached(self, f: impl FnOnce() + Send + 'static) -> io::Result<Fiber> {
         let cluster = self.named_or_current_cluster()?;
@@ -200,7 +200,7 @@ impl Builder {
     /// [`spawn_stackless`](Builder::spawn_stackless) does, for less memory.
     ///
     /// # Errors
-    /// As `spawn_stackless`.
+    /// Like `spawn_stackless`.
     #[track_caller]
     pub fn spawn_stackless_detached(self, value: impl Stackless) -> io::Result<Fiber> {
         let cluster = self.named_or_current_cluster()?;
@@ -314,11 +314,11 @@ pub(crate) fn run_in<T: Send>(
         .unwrap_or_else(|payload| resume_unwind(payload))
 }
 
-/// Lets a fiber run what borrows.
+/// Lets a fiber run a closure that borrows.
 ///
 /// # Safety
-/// Nothing that `f` borrows ends before `f` has been dropped, if it ever is, and whatever it gave
-/// away with it.
+/// The borrows of `f` last until `f`, and every value that it gave away, have been dropped, if they
+/// ever are.
 unsafe fn outlive_borrows<'a>(f: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send> {
     // SAFETY: only the lifetime differs, for which the caller vouches.
     unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(f) }
@@ -421,8 +421,8 @@ impl<'scope> Scope<'scope, '_> {
         let builder = Builder::new();
         let body = builder.body(whole).expect("failed to spawn a scoped fiber");
         let (fiber, reference) = builder.make(cluster, Location::caller(), body);
-        // Held until it is listed, so that it cannot strike itself off before. What runs under it
-        // is not the user's.
+        // Held until the fiber is listed, so that it cannot unlist itself before. No user code runs
+        // under it.
         let mut fibers = lock(&self.data.fibers);
         let started = fiber.control.cluster().spawn(reference);
         if started.is_ok() {
@@ -431,7 +431,7 @@ impl<'scope> Scope<'scope, '_> {
         }
         drop(fibers);
         if let Err(error) = started {
-            // With these goes the closure.
+            // This drops the closure.
             reference.release();
             drop(fiber);
             panic!("failed to spawn a scoped fiber: {error}");

@@ -28,7 +28,7 @@ impl ClusterHandle {
 
     /// Runs `f` in a fiber there and waits for it, from a fiber or a plain thread. It may borrow,
     /// because the caller waits until it has finished; a caller that is
-    /// [cancelled](crate::Fiber::cancel) meanwhile cancels it, and goes on waiting.
+    /// [cancelled](crate::Fiber::cancel) meanwhile cancels it, and keeps waiting.
     ///
     /// If the runtime of the cluster is shut down and leaves the fiber behind, the caller waits for
     /// ever, as for any fiber that was left behind.
@@ -51,8 +51,8 @@ impl ClusterHandle {
     /// # Errors
     /// The same, and `NotConnected` if the runtime has been shut down.
     pub fn add_processor(&self) -> io::Result<usize> {
-        // In a fiber, without holding its processor up: a thread has to start, and another may be
-        // at it.
+        // In a fiber, without holding its processor up: a thread has to start, and another call may
+        // be at it.
         match suspendable() {
             Some(_) => offload(|| self.0.add_processor()),
             None => self.0.add_processor(),

@@ -10,8 +10,8 @@ use crate::sched::processor;
 /// clone, from [`Runtime::cluster`](crate::Runtime::cluster). It does not keep the runtime: when
 /// that has been shut down, nothing can be spawned there any more.
 ///
-/// Fibers of a cluster share its processors and no others. So what may take long gets a cluster of
-/// its own: calls that block their thread, for instance, while the connections' processors go on.
+/// Fibers of a cluster share its processors and no others. So long work gets a cluster of its own:
+/// calls that block their thread, for instance, while the connections' processors continue.
 ///
 /// ```
 /// let disk = weftwork_fiber::Runtime::builder().processors(2).start().unwrap();

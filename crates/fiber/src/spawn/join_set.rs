@@ -64,7 +64,7 @@ impl<T: Send + 'static> JoinSet<T> {
     /// Starts a fiber that belongs to the set with a builder's settings.
     ///
     /// # Errors
-    /// As [`Builder::spawn`].
+    /// Like [`Builder::spawn`].
     #[track_caller]
     pub fn spawn_with(
         &mut self,
@@ -92,7 +92,7 @@ impl<T: Send + 'static> JoinSet<T> {
     /// panic. `None` if there is no fiber.
     ///
     /// # Panics
-    /// In a fiber of the set that is the only one left: it would wait for itself for ever.
+    /// In a fiber of the set that is the only one left: it would wait for itself forever.
     pub fn join_next(&mut self) -> Option<FiberResult<T>> {
         while !self.fibers.is_empty() {
             if let Err(error) = self.refuse_to_wait_for_caller() {
@@ -110,7 +110,7 @@ impl<T: Send + 'static> JoinSet<T> {
 
     /// Same as [`join_next`](JoinSet::join_next), but a suspension point like others: it ends at
     /// the deadline of [`timeout`](crate::timeout), and when the fiber that waits is
-    /// [cancelled](Fiber::cancel). The fibers of the set go on then.
+    /// [cancelled](Fiber::cancel). The fibers of the set continue then.
     ///
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled); `Deadlock` in a fiber of the set that is the
@@ -136,7 +136,7 @@ impl<T: Send + 'static> JoinSet<T> {
         Some(result)
     }
 
-    /// A fiber of the set that is the only one left will not leave a result while it waits for one.
+    /// Refuses the wait of the only fiber left: it leaves no result while it waits for one.
     fn refuse_to_wait_for_caller(&self) -> io::Result<()> {
         let only = self.fibers.keys().next().filter(|_| self.fibers.len() == 1);
         only.map_or(Ok(()), |&only| packet::refuse_to_wait_for(only))
@@ -183,7 +183,7 @@ impl<T> Drop for JoinSet<T> {
     fn drop(&mut self) {
         self.fibers.values().for_each(Fiber::cancel);
         // While it unwinds, a fiber does not suspend, and those it would wait for may need its
-        // processor. They own what they use, so nothing is unsound about leaving them to their end.
+        // processor. They own what they use, so it is sound to leave them running.
         // In the child of a fork they are the parent's, and never end.
         let is_elsewhere = |fiber: &Fiber| !fiber.control.cluster().process.is_here();
         if std::thread::panicking() || self.fibers.values().any(is_elsewhere) {

@@ -21,24 +21,23 @@ use crate::switch::reason::WaitReason;
 use crate::sync::Event;
 use crate::sync::wait::Limit;
 
-/// The end of a fiber, in the fiber: puts its result away, if it has a packet. Afterwards its
-/// control block, which others may keep for as long as they like and drop on any thread, has
-/// nothing of the user's.
+/// Ends a fiber, in the fiber: stores its result, if it has a packet. Afterwards its control block,
+/// which others may keep for as long as they like and drop on any thread, holds no user data.
 pub(crate) fn end<T>(packet: Option<Arc<Packet<T>>>, result: FiberResult<T>) {
-    // What is left may run destructors of the user's.
+    // The drops below may run user destructors.
     let abort = AbortOnUnwind(DROPPED);
     clear_here();
     match &packet {
         Some(packet) => packet.finish(result),
         None => drop(result),
     }
-    // A result that no handle wants goes here.
+    // An unwanted result is dropped here.
     drop(packet);
     local::end_here();
     std::mem::forget(abort);
 }
 
-/// Drops the values of the calling fiber, before those that wait for it go on.
+/// Drops the values of the calling fiber, before its joiners continue.
 pub(crate) fn clear_here() {
     local::reset_here();
 }
@@ -64,11 +63,11 @@ pub(super) fn refuse_to_wait_for(fiber: u64) -> io::Result<()> {
 
 /// Shared cell for the result of a fiber.
 pub(crate) struct Packet<T> {
-    /// There once the fiber has finished, until it is taken.
+    /// Present once the fiber has finished, until it is taken.
     result: UnsafeCell<MaybeUninit<FiberResult<T>>>,
     is_taken: Cell<bool>,
     finished: Event,
-    /// Told of a panic that was not looked at.
+    /// Scope that gets a panic that no join has taken.
     scope: Option<Arc<ScopeData>>,
 }
 
@@ -147,7 +146,7 @@ impl<T> JoinHandle<T> {
     /// The payload of its panic, if it panicked.
     ///
     /// # Panics
-    /// If it would wait for ever: in the fiber itself, or where the caller
+    /// If it would wait forever: in the fiber itself, or where the caller
     /// [cannot suspend](crate::sync#code-that-cannot-suspend) and the fiber can run on the caller's
     /// processor only.
     pub fn join(self) -> FiberResult<T> {
@@ -163,7 +162,7 @@ impl<T> JoinHandle<T> {
 
     /// Waits until the fiber has finished, and unlike [`join`](JoinHandle::join) is a suspension
     /// point like others: it ends at the deadline of [`timeout`](crate::timeout), and when the
-    /// fiber that waits is [cancelled](Fiber::cancel). The fiber that is waited for goes on then.
+    /// fiber that waits is [cancelled](Fiber::cancel). The fiber that is waited for continues then.
     ///
     /// # Errors
     /// `TimedOut`, or [`Cancelled`](crate::Cancelled); `Deadlock` where `join` panics.

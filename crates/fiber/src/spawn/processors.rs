@@ -20,10 +20,10 @@
 //!                                                       ring closed, eventfd closed, thread ends, place free
 //! ```
 //!
-//! Why nothing is lost: a push to the run queues looks again whether they are shut, and the
-//! processor empties them after they were (the model is in `ready_queue.rs`); messages are sent
-//! under the inbox's lock, and what is refused there is sent to another; a fiber that is told
-//! something at a place that it has left looks for itself when it goes on (see
+//! Why nothing is lost: a push to the run queues checks afterwards if they are shut, and the
+//! processor empties them after it has shut them (the model is in `ready_queue.rs`). Messages are
+//! sent under the inbox's lock, and a refused message is sent to another processor. A fiber whose
+//! message comes to a processor that it has left checks by itself when it continues (see
 //! [`Fiber::cancel`](crate::Fiber::cancel)).
 
 use std::fmt;
@@ -47,11 +47,11 @@ use crate::turn::retire_here;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessorStatus {
-    /// Its number, which another one gets when it has gone.
+    /// Its number, which another one may get after its end.
     pub index: usize,
-    /// Removed, and about to go.
+    /// True if it was removed and is about to end.
     pub is_retiring: bool,
-    /// Fibers that have frames there, as of its latest turn: they cannot go on anywhere else.
+    /// Fibers that have frames there, as of its latest turn: they cannot continue anywhere else.
     pub pinned: usize,
 }
 
@@ -71,7 +71,7 @@ impl Retirement {
         self.index
     }
 
-    /// True if it has gone: its ring and descriptors are closed, and its number may be another's.
+    /// True if the processor has ended: its ring and descriptors are closed, its number is free.
     pub fn is_over(&self) -> bool {
         self.gone.is_set()
     }
@@ -86,8 +86,8 @@ impl Retirement {
         }
     }
 
-    /// Waits until it has gone, but not longer than `timeout`; says whether it has. A fiber that it
-    /// still runs waits for itself.
+    /// Waits until the processor has ended, but not longer than `timeout`; true if it has. A fiber
+    /// that it still runs would wait for itself.
     pub fn wait(&self, timeout: Duration) -> bool {
         self.gone.wait_timeout(timeout)
     }
@@ -103,7 +103,7 @@ impl fmt::Debug for Retirement {
     }
 }
 
-/// Says that a processor has gone, when that drops it.
+/// Reports the end of a processor when that drops it.
 struct Farewell(Arc<Event>);
 
 impl Drop for Farewell {
@@ -114,7 +114,7 @@ impl Drop for Farewell {
 
 impl Cluster {
     pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
-        // One look at each: between two, one that was retiring may have gone, and seem to run.
+        // One read of each: between two, one that was retiring may have ended, and seem to run.
         let places = self.open_slots().iter();
         let stages = places.map(|place| (place, place.stage.now()));
         stages
@@ -133,14 +133,14 @@ impl Cluster {
         self.process.check("add a processor");
         let mut members = lock(&self.processor_threads.members);
         let free = self.processors.iter().find(|place| place.is_free());
-        // After the look: a thread that stays has left its place because the cluster stops, and
+        // After the search: a thread that stays has left its slot because the cluster stops, and
         // must not be joined.
         if self.is_stopping() {
             return Err(stopped());
         }
         let place = free.ok_or_else(|| self.full())?;
         if let Some(before) = members[place.index].take() {
-            // It has said that it has gone, so this takes no longer than the end of a thread.
+            // It has reported its end, so this takes no longer than the end of a thread.
             let _ = before.thread.join();
         }
         let member = self.start(place)?;
@@ -161,7 +161,7 @@ impl Cluster {
         io::Error::new(io::ErrorKind::QuotaExceeded, message)
     }
 
-    /// Starts a processor's thread, and waits until its back end stands: a ring belongs to the
+    /// Starts a processor's thread, and waits until it has made its back end: a ring belongs to the
     /// thread that made it.
     fn start(self: &Arc<Self>, place: &ProcessorShared) -> io::Result<ProcessorThread> {
         let (cluster, index) = (Arc::clone(self), place.index);
@@ -183,7 +183,7 @@ impl Cluster {
         let started = thread::Builder::new().name(format!("processor-{index}")).spawn(body);
         let thread = started.inspect_err(|_| place.close())?;
         if let Err(error) = is_ready.recv().map_err(io::Error::other).flatten() {
-            // It closes the place, which is the next one's after this.
+            // The thread closes the slot, which the next processor may take after this.
             let _ = thread.join();
             return Err(error);
         }
@@ -214,7 +214,7 @@ impl Cluster {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let gone = Arc::new(Event::new());
-        // One that has gone, because the cluster stops meanwhile, drops this at once.
+        // A processor that has ended, because the cluster stops meanwhile, drops this at once.
         let _ = member.gone.send(Box::new(Farewell(Arc::clone(&gone))));
         self.running.fetch_sub(1, Ordering::AcqRel);
         place.stage.enter(RETIRING);
@@ -288,8 +288,7 @@ fn stay(told: mpsc::Sender<()>) -> ! {
     }
 }
 
-/// The life of a processor's thread. Returns how many fibers have frames on it that will never be
-/// left.
+/// Body of a processor's thread. Returns how many fibers have frames on it that will never be left.
 fn run(
     cluster: &Arc<Cluster>,
     index: usize,

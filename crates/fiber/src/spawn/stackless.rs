@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Between two steps no frame of the user's exists, so nothing can hold an address into the
-//! thread-local storage of a kernel thread, nor anything that is not `Send`: the fiber may go on
+//! thread-local storage of a kernel thread, nor anything that is not `Send`: the fiber may continue
 //! anywhere, and moving it is as safe as starting one. Within a step it stays where it is, as every
 //! fiber does.
 //!
@@ -74,7 +74,7 @@ use crate::spawn::packet::{self, Packet};
 /// });
 /// ```
 ///
-/// The value may go on on another processor at each step, so it must be `Send`:
+/// Each step may run on another processor, so the value must be `Send`:
 ///
 /// ```compile_fail,E0277
 /// struct Bound(std::rc::Rc<u32>);
@@ -125,7 +125,7 @@ pub(crate) struct StacklessFiber<S> {
 enum Suspension {
     /// The first step is yet to come.
     Begin,
-    /// The fiber gave way, or was parked.
+    /// The fiber yielded, or was parked.
     Resumed,
     /// Yet to begin, on another processor.
     Postponed,
@@ -149,14 +149,14 @@ impl<S: Stackless> StacklessFiber<S> {
 
     /// Runs one step. Drops the value after the last one, while there is a stack to do it on.
     fn advance(&mut self) -> Flow {
-        let value = self.value.as_mut().expect("a fiber is done once");
+        let value = self.value.as_mut().expect("a fiber ends once");
         let flow = match std::mem::replace(&mut self.wait, Suspension::Resumed) {
             Suspension::Begin => value.begin(),
             Suspension::Resumed => value.resumed(),
             Suspension::Postponed => Flow::Receive,
             Suspension::Failed(error) => value.received(Err(error)),
             Suspension::Operation(op, owner) => {
-                // Before the value is asked anything: it may panic, and the buffer must go home all
+                // Before the value is called: it may panic, and the buffer must be given back all
                 // the same.
                 let lent = lent_to(&op, owner);
                 let (socket, deadline) = (value.source().0, value.deadline());
@@ -197,12 +197,12 @@ impl<S: Stackless> StacklessBody for StacklessFiber<S> {
     }
 
     fn begin_wait(&mut self, fiber: FiberRef) -> bool {
-        let value = self.value.as_ref().expect("a fiber that goes on");
+        let value = self.value.as_ref().expect("a fiber that waits has its value");
         let asked = catch_unwind(AssertUnwindSafe(|| (value.source(), value.deadline())));
         let (source, deadline) = match asked {
             Ok(asked) => asked,
             Err(_) => {
-                // The next step finds out; the hook has reported it.
+                // The next step gets the error; the panic hook has reported it.
                 let error = io::Error::other("Stackless::source or Stackless::deadline panicked");
                 self.wait = Suspension::Failed(error);
                 return false;

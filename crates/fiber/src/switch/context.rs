@@ -45,7 +45,7 @@ const FRAME_LINES: usize = 2;
 const STACK_ALIGN: usize = 16;
 
 impl Context {
-    /// Owns no stack: for code that runs on its thread's own, or is to get one.
+    /// A context without a stack: for code that runs on its thread's own, or is to get one.
     pub(crate) const fn without_stack() -> Context {
         Context {
             instruction: AtomicUsize::new(0),
@@ -56,8 +56,8 @@ impl Context {
         }
     }
 
-    /// Is to run `f`, which lies at the base of `stack` until then, and returns the context that
-    /// gets the thread afterwards.
+    /// A context that is to run `f`, which lies at the base of `stack` until then and returns the
+    /// context that gets the thread afterwards.
     pub(crate) fn new<F: FnOnce() -> *const Context>(stack: FiberStack, f: F) -> Context {
         let context = Context::without_stack();
         context.put(stack, f);
@@ -74,7 +74,7 @@ impl Context {
         let closure_at = (drop_at - size_of::<F>()) & !(align - 1);
         assert!(closure_at > place.usable().start, "{} bytes", size_of::<F>());
         let drop_closure: DropClosure = drop_in_place::<F>;
-        // SAFETY: both lie inside the usable part of a stack that is ours and runs nothing.
+        // SAFETY: both lie inside the usable part of the new context's own stack, which is idle.
         unsafe {
             std::ptr::with_exposed_provenance_mut::<DropClosure>(drop_at).write(drop_closure);
             std::ptr::with_exposed_provenance_mut::<F>(closure_at).write(f);
@@ -213,7 +213,7 @@ impl Context {
         let left = sanitizer::leave(self.stack());
         let mut call = StackCall { f: ManuallyDrop::new(AssertUnwindSafe(f)), result: None };
         let stack = self.stack.load(Ordering::Relaxed);
-        // SAFETY: what lies beneath the frame that waits is free.
+        // SAFETY: the stack below the waiting frame is free.
         unsafe { call_on(stack, std::ptr::from_mut(&mut call).cast(), make_call(&call)) };
         sanitizer::arrive(left);
         match call.result.expect("the call was made") {
@@ -235,8 +235,8 @@ fn prefetch(address: usize) {
     }
 }
 
-/// Drops what never began. Code that waits in the middle is never dropped: the kernel may have
-/// addresses of its frames.
+/// Drops a closure that never began. Code that waits in the middle is never dropped: the kernel may
+/// have addresses of its frames.
 impl Drop for Context {
     fn drop(&mut self) {
         let Some(place) = self.stack() else { return };
@@ -258,23 +258,23 @@ impl Drop for Context {
 type DropClosure = unsafe fn(*mut ());
 
 /// # Safety
-/// A closure lies there, and is not used afterwards.
+/// The pointer is to a closure, which is not used afterwards.
 unsafe fn drop_in_place<F>(closure: *mut ()) {
     // SAFETY: by the contract.
     unsafe { closure.cast::<F>().drop_in_place() };
 }
 
-/// Runs the closure at the base of the stack. What unwinds beyond it aborts.
+/// Runs the closure at the base of the stack. A panic beyond it aborts.
 ///
 /// # Safety
-/// A closure lies there, and is not used afterwards.
+/// The pointer is to a closure, which is not used afterwards.
 unsafe extern "C" fn call_closure<F: FnOnce() -> *const Context>(
     closure: *mut F,
 ) -> *const Context {
     sanitizer::begin();
     // SAFETY: by the contract.
     let f = unsafe { closure.read() };
-    // Without a handler the unwinder would not begin: no destructor would say what is wrong.
+    // Without a handler the unwinder would not begin, and no destructor would report the bug.
     let Ok(to) = catch_unwind(AssertUnwindSafe(f)) else {
         report(format_args!("bug: a panic left the first frame of a fiber; please report it\n"));
         std::process::abort();
@@ -319,7 +319,7 @@ unsafe extern "C" fn begin() -> ! {
     );
 }
 
-/// A call that is made on another stack, and what came out of it.
+/// A call that is made on another stack, and its result.
 struct StackCall<F, R> {
     f: ManuallyDrop<F>,
     result: Option<std::thread::Result<R>>,

@@ -62,11 +62,11 @@ impl Locals {
         // No borrow is held: making one value may ask for others.
         let value: Box<dyn Any> = Box::new((key.init)());
         if self.get(key).is_some() {
-            panic!("a fiber-local value asked for itself while it was made");
+            panic!("the initializer of a fiber-local value accessed that value");
         }
         let key_address = key.address();
         self.0.borrow_mut().push(LocalValue { key: key_address, value: Some(value) });
-        self.get(key).expect("just made")
+        self.get(key).expect("the value was just stored")
     }
 
     fn get<T: 'static>(
@@ -94,7 +94,7 @@ impl Locals {
         }
     }
 
-    /// They may be made anew: what has been dropped is forgotten.
+    /// Forgets dropped values, so that they may be made anew.
     pub(crate) fn forget(&self) {
         self.0.borrow_mut().clear();
     }

@@ -1,9 +1,9 @@
 //! State that a fiber shows to observers: the list of fibers, a debugger, the overflow handler.
 //!
-//! Each switch leaves a mark in the control block, a plain store: the state. Where the frame lies
-//! that waits is in its [`Context`](crate::switch::context::Context). A debugger sets its registers
-//! to that frame and unwinds from there (`tools/gdb/fibers.py`); the runtime itself lets the fiber
-//! say where it is, by resuming it for just that.
+//! Each switch leaves a mark in the control block, a plain store: the state. The address of the
+//! waiting frame is in the [`Context`](crate::switch::context::Context). A debugger sets its
+//! registers to that frame and unwinds from there (`tools/gdb/fibers.py`); the runtime itself
+//! resumes the fiber, only to make its backtrace.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -105,8 +105,8 @@ impl Waiting {
         let mut reason = decode(self.note.load(Ordering::SeqCst));
         if let Some(WaitReason::Lock { address, owner }) = &mut reason {
             let word = std::ptr::with_exposed_provenance::<AtomicU64>(*address);
-            // SAFETY: the note was there after we said that we read, so its `Noted` is not gone
-            // before we say that we have; and until then the waiter borrows the lock.
+            // SAFETY: the note was there after this reader was counted, so its `Noted` is not gone
+            // before the reader is counted off; and until then the waiter borrows the lock.
             *owner = unsafe { &*word }.load(Ordering::Relaxed);
         }
         self.readers.fetch_sub(1, Ordering::SeqCst);

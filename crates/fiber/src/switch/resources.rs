@@ -38,12 +38,12 @@ pub fn resources() -> Resources {
     }
 }
 
-/// The thread of a processor that has ended does not.
+/// Counts a processor's thread that stays after its processor has ended.
 pub(crate) fn thread_stays() {
     THREADS_LEFT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A ring has ended.
+/// Counts a ring that has ended.
 pub(crate) fn ring_ended(operations_left: usize, buffers_left: usize) {
     if operations_left > 0 {
         RINGS_LEFT.fetch_add(1, Ordering::Relaxed);

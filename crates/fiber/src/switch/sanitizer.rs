@@ -1,4 +1,4 @@
-//! Words to AddressSanitizer at each switch, for builds with the feature `sanitizer`: it keeps the
+//! Calls of AddressSanitizer at each switch, for builds with the feature `sanitizer`: it keeps the
 //! bounds of a thread's stack, and may keep frames elsewhere. sanitizer/common_interface_defs.h
 
 #[cfg(feature = "sanitizer")]
@@ -70,7 +70,7 @@ mod told {
         save
     }
 
-    /// Is back on a stack that was left.
+    /// Notes the return to a stack that was left.
     #[inline(always)]
     pub(crate) fn arrive(left: *mut c_void) {
         // SAFETY: after the switch back, with what was saved before it.

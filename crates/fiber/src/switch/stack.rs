@@ -10,8 +10,8 @@
 //!
 //! Guards are made with `MADV_GUARD_INSTALL` (Linux 6.13), which needs no mapping of its own, so a
 //! million guarded stacks are one mapping. Before that kernel `mprotect` must split the mapping at
-//! every guard, and `vm.max_map_count` (65,530 as a rule) ends the fun at some 32,000 stacks: we
-//! stop well before, with an error that says what to raise, because at the real limit `malloc`
+//! every guard, and `vm.max_map_count` (65,530 as a rule) allows some 32,000 stacks: new stacks
+//! fail well before, with an error that says what to raise, because at the real limit `malloc`
 //! fails too.
 //!
 //! A parked fiber costs the pages that it touched (one as a rule) and a slot of address space.
@@ -35,11 +35,11 @@ use crate::base::stamp;
 /// Stack size of a fiber unless its builder says otherwise: address space; only touched pages cost.
 pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
 
-/// Formatting a panic message with a backtrace needs about this much.
+/// Smallest stack: formatting a panic message with a backtrace needs about this much.
 pub(crate) const STACK_SIZE_MIN: usize = 16 * 1024;
 
-/// Larger wishes are mistakes (a size in bits, say). With its guard a stack has fewer than 2^18
-/// pages: see [`StackPlace`].
+/// Largest stack: a larger request is a mistake (a size in bits, say). With its guard a stack has
+/// fewer than 2^18 pages: see [`StackPlace`].
 pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * PAGE_SIZE;
 
 const PAGE_SIZE: usize = 4096;
@@ -86,8 +86,8 @@ impl FiberStack {
     /// Out of memory, or (kernels before 6.13) out of guards; the message says what to raise.
     pub(crate) fn take(stack_size: usize) -> io::Result<FiberStack> {
         let size = stack_size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX);
-        // The guard comes on top, except for powers of two: users who ask for 64 KiB want slots of
-        // 64 KiB, and miss one page less than a page table does.
+        // The guard comes on top, except for powers of two: a stack of 64 KiB then has a slot of 64
+        // KiB, and a page less of stack is cheaper than more page tables.
         let slot_len = if size.is_power_of_two() {
             size
         } else {
@@ -185,10 +185,10 @@ impl Drop for FiberStack {
 #[derive(Debug, Default)]
 pub(crate) struct StackCache {
     stacks: RefCell<Vec<FiberStack>>,
-    /// Stamp of a time since which some, or free ones of the slabs, may have more pages than they
+    /// Stamp since when cached stacks, or free ones of the slabs, may have more pages than they
     /// need; 0 if none has.
     deep_since: Cell<u64>,
-    /// Free ones of the slabs have, as of the latest look.
+    /// True if free stacks of the slabs have, as of the latest check.
     is_cooling: Cell<bool>,
 }
 
@@ -244,7 +244,7 @@ impl StackCache {
         }
         let has_more = slabs().values_mut().any(Slab::cool);
         let was_cooling = self.is_cooling.replace(has_more);
-        // What was cached while others cooled is yet to be trimmed.
+        // Stacks cached while others cooled are yet to be trimmed.
         let is_over = !has_more && !was_cooling;
         self.deep_since.set(if is_over { 0 } else { now });
     }
@@ -257,7 +257,7 @@ pub(crate) struct Slab {
     /// Number of slots that have been cut.
     made: usize,
     free: Vec<NonNull<u8>>,
-    /// The first so many of the free ones have no page any more.
+    /// Number of free stacks, from the first on, that have no page any more.
     cold: usize,
     /// The rest of the newest chunk, not yet cut into slots.
     fresh: Option<(NonNull<u8>, usize)>,
@@ -307,8 +307,7 @@ impl Slab {
         Ok(limit)
     }
 
-    /// Gives the last page of some free stacks back, the coldest first. True if there are more that
-    /// are to give theirs.
+    /// Gives the last page of some free stacks back, the coldest first. True if more are to follow.
     fn cool(&mut self) -> bool {
         let end = self.free.len().saturating_sub(WARM_MAX);
         let until = end.min(self.cold + COOLED_AT_ONCE);
@@ -342,7 +341,7 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 fn guard(limit: NonNull<u8>) -> io::Result<()> {
     static NO_GUARD_INSTALL: AtomicBool = AtomicBool::new(false);
     if !NO_GUARD_INSTALL.load(Ordering::Relaxed) {
-        // SAFETY: the page lies in a chunk of ours, in a slot that is not taken.
+        // SAFETY: the page lies in a chunk of the slab, in a free slot.
         let result = unsafe { libc::madvise(limit.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
         if result == 0 {
             return Ok(());
@@ -352,7 +351,7 @@ fn guard(limit: NonNull<u8>) -> io::Result<()> {
     guard_by_mapping(limit)
 }
 
-/// The way before Linux 6.13: two mappings for each guard, of which there are few.
+/// Makes a guard as before Linux 6.13: two mappings for each guard, of which there are few.
 fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
     use std::sync::atomic::AtomicUsize;
     static GUARDS: AtomicUsize = AtomicUsize::new(0);
@@ -368,7 +367,7 @@ fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
             ),
         ));
     }
-    // SAFETY: the page lies in a chunk of ours, in a slot that is not taken.
+    // SAFETY: the page lies in a chunk of the slab, in a free slot.
     let result = unsafe { libc::mprotect(limit.as_ptr().cast(), PAGE_SIZE, libc::PROT_NONE) };
     if result == 0 {
         return Ok(());

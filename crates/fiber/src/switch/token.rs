@@ -14,12 +14,12 @@
 
 use crate::base::atomic::{AtomicU8, Ordering};
 
-/// Covers ready as well.
+/// Running or ready.
 const RUNNING: u8 = 0;
 const PARKED: u8 = 1;
 const NOTIFIED: u8 = 2;
 
-/// One fiber's.
+/// Token of one fiber.
 #[derive(Debug)]
 pub(crate) struct Token(AtomicU8);
 
@@ -123,7 +123,7 @@ mod models {
                 .collect();
             run(&world);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            assert_eq!(world.done.load(Ordering::Relaxed), 1, "lost or run twice");
+            assert_eq!(world.done.load(Ordering::Relaxed), 1, "the fiber was lost or ran twice");
         });
     }
 

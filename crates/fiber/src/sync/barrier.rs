@@ -6,7 +6,7 @@ use super::wait::{Node, Queue, Wait, Wakes};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
 
-/// A place where `n` meet before any goes on, as of [`std::sync::Barrier`]; again and again.
+/// A place where `n` meet before any continues, as of [`std::sync::Barrier`]; again and again.
 #[derive(Debug)]
 pub struct Barrier {
     size: usize,
@@ -34,7 +34,7 @@ impl BarrierWaitResult {
 
 impl Barrier {
     const_unless_loom! {
-        /// A barrier for `n`; 0 is as 1.
+        /// A barrier for `n`; 0 counts as 1.
         pub fn new(n: usize) -> Barrier {
             Barrier { size: n, state: Short::new(State { arrived: 0, queue: Queue::new() }) }
         }
@@ -52,7 +52,7 @@ impl Barrier {
                 state.queue.grant_all(&mut wakes, |_| 0);
                 return true;
             }
-            // SAFETY: this frame goes on when the node is claimed, and so out of the queue.
+            // SAFETY: this frame continues when the node is claimed, and so out of the queue.
             unsafe { state.queue.push_back(&node) };
             false
         });

@@ -1,7 +1,7 @@
 //! Memory of the messages in a [channel](super::channel): a circle of blocks. Senders write in one
 //! place, receivers read in another, each under a lock of its own; the memory grows by a block when
 //! the writer would come round to the block that is read. It stays for the next messages, up to
-//! [`BLOCKS_KEPT`]; of more, the writer frees one whenever it goes on to another.
+//! [`BLOCKS_KEPT`]; of more, the writer frees one whenever it moves on to another.
 //!
 //! ```text
 //!        ┌──▶ [ . . m m ] ──▶ [ m m m m ] ──▶ [ m . . . ] ──▶ [ . . . . ] ──┐

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Each side has a lock and a cache line of its own. As long as nothing waits, a send takes one
-//! lock and a receive the other, and each side looks at the other's count only when, by its copy of
-//! it, there is no room or no message: two processors then exchange lines once for many messages.
-//! All else takes both locks, that of the senders first.
+//! lock and a receive the other, and each side reads the other side's count only when its copy of
+//! it shows no room or no message: two processors then exchange cache lines once for many messages.
+//! Every other call takes both locks, the senders' first.
 //!
 //! INVARIANTS, under both locks: while a receiver waits there is no message; while a sender waits
 //! there is no room. So a message goes straight to a waiting receiver, and room that is made goes
@@ -50,7 +50,7 @@ const NO_RECEIVERS: usize = 8;
 pub(super) struct Channel<T> {
     /// Changed under both locks only, so that either is enough to read them.
     flags: AtomicUsize,
-    /// `None`: as many as the memory holds, which the user has asked for by name.
+    /// Limit on messages; `None` for a channel without one, which the user has asked for by name.
     capacity: Option<usize>,
     sender_count: AtomicUsize,
     receiver_count: AtomicUsize,
@@ -71,7 +71,7 @@ struct SendingSide<T> {
 struct SendState<T> {
     place: Cursor<T>,
     sent: usize,
-    /// What `received` was when there seemed to be no room.
+    /// Value of `received` when there seemed to be no space.
     received_seen: usize,
     waiting: Queue,
 }
@@ -91,13 +91,13 @@ struct ReceivingSide<T> {
 struct ReceiveState<T> {
     place: Cursor<T>,
     received: usize,
-    /// What `sent` was when there seemed to be no message.
+    /// Value of `sent` when there seemed to be no message.
     sent_seen: usize,
     waiting: Queue,
 }
 
-/// A message on its way, in the frame of the one that waits: touched by the waiter while it stands
-/// in no line, and by the one that has claimed it until the grant. In the models loom sees to that.
+/// A message on its way, in the waiter's frame. The waiter accesses it while its node is in no
+/// queue; a claimer accesses it from the claim to the grant. In the models loom checks that.
 #[derive(Debug)]
 pub(super) struct Slot<T>(UnsafeCell<Option<T>>);
 
@@ -106,7 +106,7 @@ impl<T> Slot<T> {
         Slot(UnsafeCell::new(message))
     }
 
-    /// For the node of a waiter.
+    /// Address for the node of a waiter.
     pub(super) fn address(&self) -> *mut () {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -119,14 +119,14 @@ impl<T> Slot<T> {
     }
 
     /// # Safety
-    /// As [`with`](Slot::with).
+    /// Like [`with`](Slot::with).
     pub(super) unsafe fn put(&self, message: T) {
         // SAFETY: the caller's promise.
         unsafe { self.with(|slot| *slot = Some(message)) };
     }
 
     /// # Safety
-    /// As [`with`](Slot::with).
+    /// Like [`with`](Slot::with).
     pub(super) unsafe fn take(&self) -> Option<T> {
         // SAFETY: the caller's promise.
         unsafe { self.with(Option::take) }
@@ -134,7 +134,7 @@ impl<T> Slot<T> {
 
     /// Message that is left when the wait is over.
     pub(super) fn into_message(self) -> Option<T> {
-        // SAFETY: it is ours alone. Not by `into_inner`, which loom would not look at.
+        // SAFETY: nothing else has it. Not by `into_inner`, which loom would not check.
         unsafe { self.take() }
     }
 }
@@ -162,7 +162,7 @@ enum Nothing {
 }
 
 impl<T> SendingSide<T> {
-    /// With the lock held.
+    /// True if there is space for a message. With the lock held.
     #[inline]
     fn find_room(&self, own: &mut SendState<T>, channel: &Channel<T>) -> bool {
         let Some(capacity) = channel.capacity else {
@@ -175,7 +175,7 @@ impl<T> SendingSide<T> {
         own.sent.wrapping_sub(own.received_seen) < capacity
     }
 
-    /// With the lock held, if there is room.
+    /// Appends a message, for which there is space. With the lock held.
     #[inline]
     fn push(&self, own: &mut SendState<T>, message: T, channel: &Channel<T>) {
         let reading = || channel.receiving.block.load(Ordering::Acquire);
@@ -187,7 +187,7 @@ impl<T> SendingSide<T> {
 }
 
 impl<T> ReceivingSide<T> {
-    /// With the lock held.
+    /// Takes a message, if there is one. With the lock held.
     #[inline]
     fn pop(&self, own: &mut ReceiveState<T>, sending: &SendingSide<T>) -> Option<T> {
         if own.received == own.sent_seen {
@@ -235,7 +235,7 @@ impl<T> Both<'_, T> {
             return Err(Refused::Closed);
         }
         if let Some(receiver) = self.receiving.waiting.claim_front() {
-            // SAFETY: a receiver's slot is of this type, and claimed it is ours until the grant.
+            // SAFETY: a receiver's slot is of this type, and exclusive from the claim to the grant.
             unsafe { receiver.message_slot().with(|slot| *slot = message.take()) };
             let code = code(receiver.tag(), PASSED);
             return Ok(Some(receiver.grant(code)));
@@ -269,7 +269,7 @@ impl<T> Both<'_, T> {
     /// The message of the first sender that waits.
     fn take_from_sender(&mut self) -> Option<(T, Wake)> {
         let sender = self.sending.waiting.claim_front()?;
-        // SAFETY: a sender's slot is of this type, and claimed it is ours until the grant.
+        // SAFETY: a sender's slot is of this type, and exclusive from the claim to the grant.
         let message = unsafe { sender.message_slot::<T>().take() };
         let code = code(sender.tag(), PASSED);
         let wake = sender.grant(code);
@@ -332,8 +332,8 @@ impl<T> Channel<T> {
         self.capacity
     }
 
-    /// Sends if nothing waits; the message stays in the option if it could not be sent. `None`: by
-    /// this side alone it cannot be said.
+    /// Sends if nothing waits; the message stays in the option if it could not be sent. `None` if
+    /// this side alone cannot decide.
     #[inline]
     fn send_fast(&self, message: &mut Option<T>) -> Option<Result<(), Refused>> {
         let sending = &self.sending;
@@ -377,7 +377,7 @@ impl<T> Channel<T> {
             (Ok(()), _) => Ok(()),
             (Err(Refused::Full), Some(message)) => Err(TrySendError::Full(message)),
             (Err(_), Some(message)) => Err(TrySendError::Disconnected(message)),
-            (Err(_), None) => unreachable!("a refused message stays"),
+            (Err(_), None) => unreachable!("a refused message stays with the sender"),
         }
     }
 
@@ -419,8 +419,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Puts a sender into the line, unless its message can go (or never will): then what came of
-    /// it.
+    /// Puts a sender into the line, unless its message can go now or never: then returns the
+    /// outcome.
     fn enlist_sender(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.with_both(|both| {
             // SAFETY: the sender is in no line, so nothing else looks at its slot.
@@ -429,7 +429,7 @@ impl<T> Channel<T> {
                 Ok(wake) => (Some(PASSED), wake),
                 Err(Refused::Closed) => (Some(CLOSED), None),
                 Err(Refused::Full) => {
-                    // SAFETY: the caller's frame goes on when the node is claimed, and so out of
+                    // SAFETY: the caller's frame continues when the node is claimed, and so out of
                     // the queue, or after it has removed it.
                     unsafe { both.sending.waiting.push_back(node) };
                     (None, None)
@@ -518,8 +518,7 @@ impl<T> Channel<T> {
         self.with_both(|both| both.receiving.waiting.remove(node));
     }
 
-    /// For `select!`: puts an arm into the line of senders, or says (`false`) that it could go at
-    /// once.
+    /// For `select!`: puts an arm into the queue of senders; `false` if it could be done at once.
     pub(super) fn enlist_sending_arm(&self, node: &Node, wait: &Wait) -> bool {
         self.with_both(|both| {
             let is_closed = both.flags & NO_RECEIVERS != 0;
@@ -532,8 +531,7 @@ impl<T> Channel<T> {
         })
     }
 
-    /// For `select!`: puts an arm into the line of receivers, or says (`false`) that it could go at
-    /// once.
+    /// For `select!`: puts an arm into the queue of receivers; `false` if it could be done at once.
     pub(super) fn enlist_receiving_arm(&self, node: &Node, wait: &Wait) -> bool {
         self.with_both(|both| {
             let is_closed = both.flags & NO_SENDERS != 0;
@@ -554,7 +552,7 @@ impl<T> Channel<T> {
         self.receiver_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The last to go tells those that wait for a message that there will be none.
+    /// Drops a sender; the last one ends the waits of receivers.
     pub(super) fn drop_sender(&self) {
         if self.sender_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -568,7 +566,7 @@ impl<T> Channel<T> {
         wakes.wake();
     }
 
-    /// The last to go tells those that want to send, and drops what will not be received.
+    /// Drops a receiver; the last one ends the waits of senders, and drops unreceived messages.
     pub(super) fn drop_receiver(&self) {
         if self.receiver_count.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -603,14 +601,14 @@ impl<T> Drop for Channel<T> {
     }
 }
 
-/// Without a time-out of its own, a send has one error.
+/// Error of a send without a time-out of its own, which has only one.
 pub(super) fn disconnected<T>(error: TrySendError<T>) -> SendError<T> {
     match error {
         TrySendError::Full(message) | TrySendError::Disconnected(message) => SendError(message),
     }
 }
 
-/// Without a time-out of its own, a receive has one error.
+/// Error of a receive without a time-out of its own, which has only one.
 pub(super) fn ended(_: RecvTimeoutError) -> RecvError {
     RecvError
 }

@@ -166,12 +166,12 @@ impl Condvar {
         }
     }
 
-    /// Stands in line, unlocks, waits; `false` when the deadline has passed.
+    /// Queues the caller, unlocks, waits; `false` when the deadline has passed.
     fn block(&self, deadline: Option<Instant>, unlock: impl FnOnce()) -> bool {
         let wait = Wait::until(deadline);
         let node = Node::new(&wait, 0, std::ptr::null_mut());
         self.queue.with(|queue| {
-            // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or
+            // SAFETY: this frame continues when the node is claimed, and so out of the queue, or
             // after it has removed it; and `unlock` does not unwind.
             unsafe { queue.push_back(&node) };
             self.waiters.store(true, Ordering::Relaxed);

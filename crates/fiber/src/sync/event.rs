@@ -12,7 +12,7 @@ use crate::switch::reason::WaitReason;
 
 /// Something that has happened or not: a gate that stays open once set, until it is reset.
 ///
-/// All that wait when it is set go on, even if it is reset before they run.
+/// All that wait when it is set continue, even if it is reset before they run.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Event {
         }
     }
 
-    /// Sets the event: all waiters go on, and later callers do not wait.
+    /// Sets the event: all waiters continue, and later callers do not wait.
     pub fn set(&self) {
         let mut wakes = Wakes::default();
         self.queue.with(|queue| {
@@ -65,7 +65,7 @@ impl Event {
         self.wait_within(None, self.reason());
     }
 
-    /// Waits until it has happened, but not longer than `timeout`; says whether it has.
+    /// Waits until the event is set, but not longer than `timeout`; true if it was set.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.wait_within(Some(after(timeout)), self.reason())
     }
@@ -75,7 +75,7 @@ impl Event {
         WaitReason::Event { address }
     }
 
-    /// Waits until it has happened, or the limit; says whether it has. A dump shows the reason.
+    /// Waits until the event is set, or for the limit; true if it was set. A dump shows the reason.
     pub(crate) fn wait_within(&self, limit: impl Into<Limit>, reason: WaitReason) -> bool {
         if self.is_set() {
             return true;
@@ -86,8 +86,8 @@ impl Event {
         let is_set = self.queue.with(|queue| {
             let is_set = self.set.load(Ordering::Acquire);
             if !is_set {
-                // SAFETY: this frame goes on when the node is claimed, and so out of the queue, or
-                // after it has removed it.
+                // SAFETY: this frame continues when the node is claimed, and so out of the queue,
+                // or after it has removed it.
                 unsafe { queue.push_back(&node) };
             }
             is_set

@@ -99,7 +99,7 @@ fn mutex_of_three() {
     excludes(3, 1, 2);
 }
 
-/// The second waits in line behind one whose time is over: whichever wins that race, the second is
+/// The second waiter is behind one whose time is over: whichever wins that race, the second is
 /// woken.
 #[test]
 fn mutex_timeout_meets_hand_over() {
@@ -124,7 +124,7 @@ fn mutex_timeout_meets_hand_over() {
         shared.0.unlock();
         let impatient = impatient.join().unwrap();
         patient.join().unwrap();
-        assert!(shared.0.try_lock(), "it is still locked");
+        assert!(shared.0.try_lock(), "the mutex is still locked");
         assert_eq!(shared.1.count(), 2 + impatient);
     });
 }
@@ -148,7 +148,7 @@ fn a_semaphore_keeps_count() {
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_eq!(shared.1.count(), 3);
         assert_eq!(shared.0.available(), 1);
-        assert!(shared.0.try_acquire(1), "something is still said to wait");
+        assert!(shared.0.try_acquire(1), "a waiter is still recorded");
     });
 }
 
@@ -175,7 +175,7 @@ fn mutex_serves_blocking_waiter() {
         work(&shared);
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
         assert_eq!(shared.1.count(), 3);
-        assert!(shared.0.try_lock(), "it is still locked or kept");
+        assert!(shared.0.try_lock(), "the mutex is still locked or kept");
     });
 }
 
@@ -199,7 +199,7 @@ fn blocks_for(permits: usize, granted: usize, blocking: usize) {
         assert!(wait_for(&semaphore, 1, None));
         semaphore.release(1);
         fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
-        assert!(semaphore.try_acquire(permits), "permits are gone, or kept");
+        assert!(semaphore.try_acquire(permits), "permits are lost or still kept");
         assert_eq!(semaphore.available(), 0);
     });
 }
@@ -219,7 +219,7 @@ fn reader_takes_permit_back() {
     blocks_for(2, 2, 1);
 }
 
-/// The first in line wants more than there will be; when its time is over, the one behind goes on.
+/// The first waiter needs more than there will be; when its time is over, the next one continues.
 #[test]
 fn semaphore_waiter_gives_up() {
     check(3, || {
@@ -289,7 +289,7 @@ fn notification_survives_time_out() {
                 let (again, ended) = result.unwrap();
                 tickets = again;
                 if !ended.timed_out() && *tickets == 0 {
-                    return; // Another took what we were told of.
+                    return; // Another fiber took the announced item.
                 }
             }
             if *tickets > 0 {
@@ -489,13 +489,13 @@ fn opposite_selects_meet() {
     });
 }
 
-/// That the checker sees what it is here to see: a waiter that stands in line without looking again
-/// under the lock is not woken by one that came between.
+/// Shows that the checker works: a waiter that is queued without another check under the lock
+/// misses a wake-up in between.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn catches_missing_recheck() {
     check(3, || {
-        // Not loom's: that one would panic again while the deadlock unwinds.
+        // std's `Arc`: loom's would panic again while the deadlock unwinds.
         let shared = std::sync::Arc::new((AtomicBool::new(false), Short::new(Queue::new())));
         let other = std::sync::Arc::clone(&shared);
         let setter = thread::spawn(move || {
@@ -516,7 +516,7 @@ fn catches_missing_recheck() {
 }
 
 /// The same for a message: a slot that is filled after the grant, when the frame that it is in may
-/// have gone on.
+/// have continued.
 #[test]
 #[should_panic(expected = "UnsafeCell")]
 fn catches_late_slot() {
@@ -528,7 +528,7 @@ fn catches_late_slot() {
         queue.with(|queue| unsafe { queue.push_back(&node) });
         let other = std::sync::Arc::clone(&queue);
         let filler = thread::spawn(move || {
-            let claimed = other.with(Queue::claim_front).expect("it waits");
+            let claimed = other.with(Queue::claim_front).expect("a waiter is in the queue");
             let slot = claimed.slot().cast::<Slot<u32>>();
             claimed.grant(0).wake();
             // SAFETY: wrong, and that is to be seen; the frame is still there, in the model.

@@ -20,12 +20,12 @@ use crate::sched::waiting;
 /// sleeps.
 ///
 /// # Fairness
-/// Waiters stand in line. A lock that is released while others wait is free for a moment: one that
-/// runs just then may take it before the first in line is awake, which saves a switch for every
-/// hand-over. But a waiter that was woken and came too late goes back to the front, and the next
-/// release keeps the lock for it. So none is overtaken for longer than one wake-up takes, once it
-/// is first in line. Only a caller that [cannot suspend](super#code-that-cannot-suspend) goes
-/// first, because all fibers of its processor wait with it.
+/// Waiters are queued. A lock that is released while others wait is free for a moment: running code
+/// may take it before the first waiter is awake, which saves a switch for every hand-over. But a
+/// waiter that was woken and came too late goes back to the front, and the next release keeps the
+/// lock for it. So no waiter is overtaken for longer than one wake-up takes, once it is the first.
+/// Only a caller that [cannot suspend](super#code-that-cannot-suspend) goes first, because all
+/// fibers of its processor wait with it.
 ///
 /// # Poisoning
 /// As in `std`: a guard that is dropped by a panic poisons the mutex, and `lock` then returns the
@@ -80,7 +80,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock. A fiber that locks twice waits for itself, for ever.
+    /// Waits for the lock. A fiber that locks twice waits for itself, forever.
     ///
     /// # Errors
     /// The guard, if the mutex is poisoned.
@@ -105,8 +105,8 @@ impl<T: ?Sized> Mutex<T> {
         if self.raw.try_lock() { Ok(self.guard()?) } else { Err(TryLockError::WouldBlock) }
     }
 
-    /// Waits for the lock, but not longer than `timeout`. The lock may come in the very moment in
-    /// which the time is over: then the call has it and says so.
+    /// Waits for the lock, but not longer than `timeout`. If the lock comes at the very end of the
+    /// time, the call returns it.
     ///
     /// # Errors
     /// `WouldBlock` when the time is over, or the guard if the mutex is poisoned.
@@ -164,12 +164,12 @@ const LOCKED: u8 = 1;
 /// The queue is not empty. Changed under its lock only, and set only while LOCKED.
 const WAITERS: u8 = 2;
 
-/// With LOCKED: nothing has the lock yet. It is kept for a waiter that was told so and is still to
-/// come for it.
+/// Together with LOCKED: the lock has no owner yet. It is kept for a waiter that was woken to take
+/// it.
 ///
-/// That waiter may be a fiber of a processor whose thread is just about to block in here. So a
-/// caller that blocks its processor takes a lock that is kept, and the waiter finds it gone. What
-/// nothing but running code can own, no processor waits for in vain.
+/// That waiter may be a fiber of a processor whose thread is about to block in here. So a caller
+/// that blocks its processor takes a kept lock, and the waiter finds it taken. Only running code
+/// can own a lock, so no processor waits for one in vain.
 const KEPT: u8 = 4;
 
 /// Code for a waiter.
@@ -178,7 +178,7 @@ const TRY_AGAIN: usize = 1;
 
 /// A waiter's tag.
 const NEW: usize = 0;
-/// Woken before, and came too late.
+/// The waiter was woken before, and came too late.
 const OVERTAKEN: usize = 1;
 /// Stands before all waiters that can suspend.
 const BLOCKS_PROCESSOR: usize = 2;
@@ -248,9 +248,8 @@ impl RawMutex {
             }
             match wait.block(deadline) {
                 Some(IS_KEPT) if self.take_kept() => return true,
-                // The wake-up is ours and must not be lost: if the lock is taken again, then it is
-                // up to its new owner to wake the next, else we have it. Either way, one more look
-                // decides.
+                // This wake-up must not be lost: if the lock is taken again, its new owner has to
+                // wake the next, else this waiter has it. Either way, one more check decides.
                 Some(TRY_AGAIN) if self.try_lock() => return true,
                 Some(_) => tag = OVERTAKEN,
                 None => {
@@ -273,8 +272,8 @@ impl RawMutex {
         self.state.fetch_and(!KEPT, Ordering::Acquire) & KEPT != 0
     }
 
-    /// Stands in line, at the front if overtaken; or takes the lock (`false`), if it is free after
-    /// all.
+    /// Queues the caller, at the front if overtaken; or takes the lock (`false`), if it is free
+    /// after all.
     fn enqueue(&self, node: &Node) -> bool {
         let takes_kept = node.tag() == BLOCKS_PROCESSOR;
         self.queue.with(|queue| {
@@ -287,7 +286,7 @@ impl RawMutex {
             if self.state.fetch_update(set, fetch, next).is_ok_and(is_free) {
                 return false;
             }
-            // SAFETY: the node is in the frame of `lock_slow`, which goes on when the node is
+            // SAFETY: the node is in the frame of `lock_slow`, which continues when the node is
             // claimed, and so out of the queue, or after `leave`.
             unsafe {
                 match node.tag() {
@@ -299,7 +298,7 @@ impl RawMutex {
         })
     }
 
-    /// After a time-out.
+    /// Leaves the queue after a time-out.
     fn leave(&self, node: &Node) {
         self.queue.with(|queue| {
             queue.remove(node);

@@ -73,7 +73,7 @@ impl Once {
 
     #[cold]
     fn call(&self, f: impl FnOnce(&OnceState)) {
-        // Its own poison says no more than our state.
+        // Its poison says no more than the state.
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = self.state.load(Ordering::Acquire);
         if seen == COMPLETE {
@@ -86,7 +86,7 @@ impl Once {
     }
 }
 
-/// Says how it ended, also after a panic; before the lock is free.
+/// Sets the final state, also after a panic; before the lock is free.
 struct StateOnDrop<'a>(&'a AtomicU8, u8);
 
 impl Drop for StateOnDrop<'_> {

@@ -16,10 +16,9 @@ use crate::switch::reason::WaitReason;
 ///
 /// # Fairness
 /// Strictly first come, first served, so neither side is preferred: a reader that comes while a
-/// writer waits stands behind it; a lock that is given back goes to the writer at the front, or to
-/// all readers at the front up to the next writer. It follows that a fiber which has a read lock
-/// must not ask for another: between the two a writer may have come, and each would wait for the
-/// other.
+/// writer waits is queued behind it; a released lock goes to the writer at the front, or to all
+/// readers at the front up to the next writer. So a fiber that has a read lock must not take
+/// another one: a writer may have come in between, and each would wait for the other.
 ///
 /// # Poisoning
 /// As in `std`: a panic poisons the lock when it drops a write guard.

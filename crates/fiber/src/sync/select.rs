@@ -35,9 +35,9 @@ pub struct Select<'a> {
 
 /// One operation of several, on one thread.
 trait Arm {
-    /// Does it, if it can be done at once (or never).
+    /// Does the operation, if that is possible at once (or never).
     fn attempt(&self) -> bool;
-    /// Stands in line, or says (`false`) that it could be done at once.
+    /// Queues the operation; `false` if it could be done at once.
     fn enlist(&self, wait: &Wait, index: usize) -> bool;
     /// Leaves the line.
     fn delist(&self);
@@ -49,7 +49,7 @@ trait Arm {
 }
 
 impl<'a> Select<'a> {
-    /// Without operations: [`wait`](Select::wait) would wait for ever.
+    /// Without operations: [`wait`](Select::wait) would wait forever.
     pub fn new() -> Select<'a> {
         Select::default()
     }
@@ -71,7 +71,7 @@ impl<'a> Select<'a> {
     }
 
     fn add(&mut self, arm: &'a dyn Arm) -> usize {
-        // It has one node, which cannot stand in a line twice.
+        // It has one node, which cannot be in a queue twice.
         let is_new = |&(_, other): &(usize, &dyn Arm)| !std::ptr::addr_eq(other, arm);
         assert!(self.arms.iter().all(is_new), "an operation is added once");
         let number = self.arms.len();
@@ -127,7 +127,7 @@ impl<'a> Select<'a> {
         let wait = Wait::new();
         let mut enlisted = self.arms.iter();
         let all = enlisted.all(|&(number, arm)| arm.enlist(&wait, number));
-        // Perhaps we are claimed already, by way of a line in which we do stand: then that counts.
+        // The wait may be claimed already, through a queue that has it: then the claim counts.
         let granted = if !all && wait.give_up() {
             None
         } else {
@@ -139,7 +139,7 @@ impl<'a> Select<'a> {
             let number = granted >> 1;
             let outcome = granted & 1;
             let arm = self.arms.iter().find(|&&(of, _)| of == number);
-            arm.expect("a number of ours").1.finish(outcome);
+            arm.expect("the number of an arm of this select").1.finish(outcome);
             number
         });
         Some(ended)
@@ -192,7 +192,7 @@ pub struct Sending<'a, T> {
     place: Place<T>,
 }
 
-/// State of one operation: the message, and a place in the line of its channel.
+/// State of one operation: the message, and a node for the queue of its channel.
 struct Place<T> {
     slot: Slot<T>,
     stage: Cell<Progress>,
@@ -201,12 +201,12 @@ struct Place<T> {
 
 /// Progress of an operation.
 ///
-/// That it is not `Sync` does not make a select the only one that uses it: fibers of one processor
-/// share its thread's values, and one may come while the select of another waits.
+/// Not being `Sync` does not give a select exclusive use of it: fibers of one processor share its
+/// thread's values, and one may use it while the select of another waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Open,
-    /// A select waits in the line of the channel: node and slot are the channel's.
+    /// A select waits in the channel's queue: node and slot are the channel's.
     InLine,
     Done,
 }
@@ -228,7 +228,7 @@ impl<T> Place<T> {
         stage == Progress::Open
     }
 
-    /// Stands in line by `enlist`, unless the operation is done; `false` if it could be done.
+    /// Queues the node by `enlist`, unless the operation is done; `false` if it could be done.
     fn enlist(&self, wait: &Wait, index: usize, enlist: impl FnOnce(&Node) -> bool) -> bool {
         if !self.is_open() {
             return true;
@@ -242,7 +242,7 @@ impl<T> Place<T> {
         is_in
     }
 
-    /// Leaves the line by `delist`, if it stands there.
+    /// Leaves the queue by `delist`, if the node is in it.
     fn delist(&self, delist: impl FnOnce(&Node)) {
         if self.stage.get() == Progress::InLine {
             // SAFETY: shared, as the queue's neighbours have it; `enlist` alone changes it.
@@ -277,7 +277,7 @@ impl<'a, T> Receiving<'a, T> {
     /// Received message, after the select returned this operation.
     ///
     /// # Errors
-    /// As [`recv`](super::mpsc::Receiver::recv).
+    /// Like [`recv`](super::mpsc::Receiver::recv).
     ///
     /// # Panics
     /// If it was another operation.
@@ -348,7 +348,7 @@ impl<T> Arm for Sending<'_, T> {
         }
         // SAFETY: the arm is in no line, so nothing else looks at its slot.
         let message = unsafe { self.place.slot.take() };
-        let message = message.expect("not sent yet");
+        let message = message.expect("an open arm has its message");
         match self.channel.try_send(message) {
             Ok(()) => {}
             // SAFETY: as above.

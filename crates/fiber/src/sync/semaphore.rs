@@ -13,9 +13,9 @@ use crate::switch::reason::{WaitReason, encode};
 /// A number of permits that are taken and given back.
 ///
 /// # Fairness
-/// Strictly first come, first served: permits that are given back go to the first in line, and a
-/// caller that comes while others wait stands behind them, even if there are permits enough for a
-/// smaller request. Only a caller that [cannot suspend](super#code-that-cannot-suspend) goes first,
+/// Strictly first come, first served: released permits go to the first waiter, and a caller that
+/// comes while others wait is queued behind them, even if there are permits enough for a smaller
+/// request. Only a caller that [cannot suspend](super#code-that-cannot-suspend) goes first,
 /// because all fibers of its processor wait with it.
 ///
 /// ```
@@ -121,8 +121,8 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// Something waits, or comes for a grant of which some was taken back. While this is set, the state
-/// changes under the line's lock only.
+/// Flag: something waits, or a waiter comes for a grant that was partly taken back. While this is
+/// set, the state changes under the line's lock only.
 const WAITERS: usize = 1;
 const ONE: usize = 2;
 pub(super) const PERMITS_MAX: usize = usize::MAX >> 2;
@@ -135,12 +135,12 @@ fn more(state: usize, count: usize) -> Option<usize> {
     (permits <= PERMITS_MAX).then(|| (permits * ONE) | (state & WAITERS))
 }
 
-/// Permits and a line of those that wait for some.
+/// Permits and a queue of waiters.
 ///
 /// Permits are granted to a waiter before it runs, and it may be a fiber of a processor whose
-/// thread is about to block in here. So a caller that blocks its processor may take permits that
-/// were granted and not come for. What is released next makes that good. A waiter that comes for
-/// its permits before then gives up what is left of its grant, and stands in line again, at the
+/// thread is about to block in here. So a caller that blocks its processor may take back permits
+/// that were granted to a waiter that has not run yet. The next released permits replace them. If
+/// the waiter runs before that, it gives up the rest of its grant and is queued again, at the
 /// front. There is always
 ///
 /// ```text
@@ -219,7 +219,7 @@ impl RawSemaphore {
         let _noted = waiting::on_encoded(reason);
         let mut was_granted = false;
         loop {
-            // It may grant its own wish below, and would not have given its processor away then.
+            // It may grant its own request below, without having given its processor away.
             let wait = if was_granted { Wait::new() } else { Wait::until(deadline) };
             let tag = tag(count, wait.blocks_processor());
             let node = Node::new(&wait, tag, std::ptr::null_mut());
@@ -238,8 +238,8 @@ impl RawSemaphore {
         }
     }
 
-    /// Comes for permits that were granted. `false` if some were taken back: the grant is settled
-    /// then as the waiter stands in line again.
+    /// Takes granted permits; `false` if some were taken back: the grant is then settled as the
+    /// waiter is queued again.
     fn come_for(&self, count: usize) -> bool {
         self.line.with(|line| {
             let is_whole = line.taken_back == 0 || count == 0;
@@ -250,8 +250,8 @@ impl RawSemaphore {
         })
     }
 
-    /// Stands in line, or takes the permits (`false`), if they are there after all. At the front if
-    /// it `was_granted` permits that were taken back, or blocks its processor.
+    /// Queues the caller, at the front if it `was_granted` permits that were taken back or blocks
+    /// its processor; or takes the permits (`false`), if they are there after all.
     fn enqueue(&self, node: &Node, was_granted: bool) -> bool {
         if was_granted || blocks_processor(node.tag()) {
             self.enqueue_first(node, was_granted);
@@ -265,13 +265,13 @@ impl RawSemaphore {
             let next = |seen| {
                 if may(seen) { seen - count * ONE } else { seen | WAITERS }
             };
-            // Set already, it stays so as long as the lock is held.
+            // Once set, it stays so as long as the lock is held.
             let is_first = self.state.load(fetch) & WAITERS == 0;
             let update = || self.state.fetch_update(set, fetch, |seen| Some(next(seen)));
             if is_first && update().is_ok_and(may) {
                 return false;
             }
-            // SAFETY: the node is in the frame of `acquire_slow`, which goes on when the node is
+            // SAFETY: the node is in the frame of `acquire_slow`, which continues when the node is
             // claimed, and so out of the queue, or after `leave`.
             unsafe { line.queue.push_back(node) };
             true
@@ -289,13 +289,13 @@ impl RawSemaphore {
             }
             // SAFETY: as in `enqueue`.
             unsafe { line.queue.insert_behind(node, blocks_processor) };
-            // It may find what it wants at once.
+            // The new waiter may be served at once.
             self.serve(line, &mut wakes);
         });
         wakes.wake();
     }
 
-    /// Gives a grant up: it makes good what was taken back, and the rest is free.
+    /// Gives a grant up: it replaces permits that were taken back, and the rest is free.
     fn settle(&self, line: &mut Line, granted: usize) {
         let made_good = line.taken_back.min(granted);
         line.taken_back -= made_good;
@@ -303,14 +303,14 @@ impl RawSemaphore {
         self.add(granted - made_good).expect(TOO_MANY);
     }
 
-    /// With [`WAITERS`] set and the line's lock held: nothing else changes the state then.
+    /// Adds permits, with [`WAITERS`] set and the line's lock held: nothing else changes the state.
     fn add(&self, count: usize) -> Option<()> {
         let sum = more(self.state.load(Ordering::Acquire), count)?;
         self.state.store(sum, Ordering::Release);
         Some(())
     }
 
-    /// After a time-out. It may have been the one that the others stood behind.
+    /// Leaves the line after a time-out. The others may have waited behind this one.
     fn leave(&self, node: &Node) {
         let mut wakes = Wakes::default();
         self.line.with(|line| {
@@ -343,7 +343,7 @@ impl RawSemaphore {
                 let added = self.add(count);
                 return added.map(|()| self.serve(line, &mut wakes)).is_some();
             }
-            // The last waiter has gone meanwhile.
+            // The last waiter has left the queue meanwhile.
             let set = Ordering::Release;
             let fetch = Ordering::Relaxed;
             let next = |seen| more(seen, count);
@@ -353,8 +353,8 @@ impl RawSemaphore {
         wakes.wake();
     }
 
-    /// Hands permits that are released on to the first in line, if it wants just so many and there
-    /// are no others: what [`serve`](RawSemaphore::serve) would do. With the line's lock held.
+    /// Hands released permits on to the first waiter, if it needs exactly so many and no others are
+    /// free: as [`serve`](RawSemaphore::serve) would. With the queue's lock held.
     fn hand_on(&self, line: &mut Line, count: usize, wakes: &mut Wakes) -> bool {
         if line.taken_back > 0 {
             return false;
@@ -366,15 +366,15 @@ impl RawSemaphore {
         wakes.push(first.grant(IS_GRANTED));
         match line.queue.front_tag() {
             None => self.state.store(0, Ordering::Release),
-            // Wants none, so it goes on as well.
+            // The next waiter needs no permit, so it is served as well.
             Some(next) if self::count(next) == 0 => self.serve(line, wakes),
             Some(_) => {}
         }
         true
     }
 
-    /// Makes good what was taken back, and gives permits to those at the front, as far as they go.
-    /// With the line's lock held.
+    /// Replaces permits that were taken back, and grants the rest from the front on, as far as they
+    /// last. With the queue's lock held.
     fn serve(&self, line: &mut Line, wakes: &mut Wakes) {
         let state = self.state.load(Ordering::Acquire);
         if state & WAITERS == 0 {
@@ -389,7 +389,7 @@ impl RawSemaphore {
             if free + not_come_for < count(tag) {
                 break;
             }
-            // The first may give up just now; then another stands there, which may want more.
+            // The first waiter may give up just now; the next one may need more.
             let Some(first) = line.queue.claim_front_if(tag) else {
                 continue;
             };

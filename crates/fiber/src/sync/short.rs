@@ -39,7 +39,7 @@ impl<T> SpinLock<T> {
     /// Calls `f` with the value, alone.
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        /// Also after a panic, so that others get the message instead of spinning for ever.
+        /// Also after a panic, so that others get the message instead of spinning forever.
         struct Unlock<'a>(&'a AtomicBool);
         impl Drop for Unlock<'_> {
             #[inline]
@@ -64,7 +64,7 @@ impl<T> SpinLock<T> {
     fn lock_slow(&self) {
         let mut looks = 0;
         loop {
-            // Only looking, the line stays shared between those that spin.
+            // A load keeps the cache line shared between the threads that spin.
             if !self.locked.load(Ordering::Relaxed) && self.try_lock() {
                 return;
             }

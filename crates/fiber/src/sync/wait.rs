@@ -2,11 +2,11 @@
 //!
 //! A fiber or thread that has to wait makes a [`Wait`] and a [`Node`] in its own frame and links
 //! the node into the primitive's queue, under the primitive's [`Short`](super::short::Short) lock.
-//! The one that lets it go on *claims* it there:
+//! The fiber or thread that ends the wait *claims* it there:
 //!
 //! ```text
 //!            claim (under the lock)         grant(code)
-//!  WAITING ───────────────────────▶ CLAIMED ───────────▶ DONE + code     the waiter goes on with the code
+//!  WAITING ───────────────────────▶ CLAIMED ───────────▶ DONE + code     the waiter continues with the code
 //!     │
 //!     └───────────────────────────▶ GIVEN UP                             the deadline passed first
 //!            give_up (the waiter)
@@ -36,7 +36,7 @@ const DONE: usize = 3;
 /// End of a wait that is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Never: what is waited for cannot be done without.
+    /// No limit: the wait ends with the grant only.
     Never,
     /// Ends when the fiber that waits is cancelled, or past the deadline of `timeout`.
     WithFiber,
@@ -82,8 +82,8 @@ impl Wait {
     /// A wait in one queue, until the limit; the grant comes from another.
     ///
     /// Without a limit a pinned fiber needs neither a token nor a compare-and-exchange: nothing
-    /// else ends its wait, and what makes it ready goes through its home, which has no hand free
-    /// before the fiber has left it. So it suspends in any case, and is made ready once.
+    /// else ends its wait, and whatever makes it ready goes through its home, which is busy until
+    /// the fiber has left it. So it suspends in any case, and is made ready once.
     pub(crate) fn until(limit: impl Into<Limit>) -> Wait {
         Wait::of(parker::current(limit.into() == Limit::Never))
     }
@@ -209,7 +209,7 @@ impl Queue {
     /// Inserts a node behind those at the front that `precedes` says go before it.
     ///
     /// # Safety
-    /// As [`push_back`](Queue::push_back).
+    /// Like [`push_back`](Queue::push_back).
     pub(crate) unsafe fn insert_behind(&mut self, node: &Node, precedes: impl Fn(usize) -> bool) {
         let mut previous: *const Node = ptr::null();
         let mut next = self.head;
@@ -312,7 +312,7 @@ impl Queue {
     }
 }
 
-/// A waiter that cannot go on before [`grant`](Claimed::grant), which must follow.
+/// A waiter that cannot continue before [`grant`](Claimed::grant), which must follow.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Claimed {
@@ -333,13 +333,13 @@ impl Claimed {
         self.node().slot
     }
 
-    /// Lets the waiter go on. The wake-up that comes of it is for outside the lock.
+    /// Grants the wait. The wake-up that it returns is to be made outside the lock.
     pub(crate) fn grant(self, code: usize) -> Wake {
         // SAFETY: as in `node`.
         let wait = unsafe { &*self.node().wait };
         // SAFETY: the claimer alone touches it.
         let who = wait.who.with_mut(|who| unsafe { (*who).take() });
-        // First: from the store on, a waiter on another thread may go on and be gone.
+        // Taken first: after the store, a waiter on another thread may continue and be gone.
         let waker = who.expect("a wait is granted once").into_waker(wait.caller);
         wait.state.store(DONE + code, Ordering::Release);
         Wake(waker)
@@ -422,12 +422,12 @@ mod parker {
         }
     }
 
-    /// Handle to a granted waiter, which may have gone on.
+    /// Handle to a granted waiter, which may have continued.
     #[derive(Debug)]
     pub(super) enum GrantedWaiter {
-        /// Cannot go on before this makes it ready.
+        /// Does not continue before this handle makes it ready.
         Pinned(FiberRef),
-        /// Pinned to the calling thread: it cannot go on before the caller suspends.
+        /// Pinned to the calling thread: it does not continue before the caller suspends.
         OfHere(FiberRef),
         Held(Unparker),
     }
@@ -443,7 +443,7 @@ mod parker {
         }
     }
 
-    /// `for_grant`: nothing else ends the wait.
+    /// The calling fiber or thread. With `for_grant`, nothing else ends the wait.
     pub(super) fn current(for_grant: bool) -> (Who, Caller) {
         match processor::with_current(|_, fiber| fiber) {
             Some(fiber) if for_grant && !fiber.control().is_migratable() => {
@@ -460,12 +460,12 @@ mod parker {
         Who::Thread(std::thread::current())
     }
 
-    /// Waits for the wake-up, or less; says whether the wait has ended.
+    /// Waits for the wake-up, or less; returns true if the wait has ended.
     pub(super) fn park(caller: Caller, limit: Limit) -> bool {
         match caller {
             Caller::Fiber => {}
             Caller::Pinned => {
-                debug_assert_eq!(limit, Limit::Never, "nothing but the grant ends it");
+                debug_assert_eq!(limit, Limit::Never, "only the grant ends this wait");
                 block::suspend(Suspend::Wait);
                 return false;
             }
@@ -495,7 +495,7 @@ mod parker {
         false
     }
 
-    /// Also what cannot suspend: see `sync`.
+    /// Parks the thread, also for code that cannot suspend: see `sync`.
     fn park_thread(limit: Limit) -> bool {
         let Limit::At(deadline) = limit else {
             thread_wait::for_fibers(std::thread::park);
@@ -524,7 +524,7 @@ pub(super) mod parker {
 
     use super::{Caller, Limit};
 
-    /// Not loom's `unpark`, which lets a thread go on that is blocked by something else meanwhile.
+    /// Not loom's `unpark`, which resumes a thread even if something else blocks it by then.
     #[derive(Clone, Debug)]
     pub(super) struct Who(Arc<Notify>);
 
@@ -540,8 +540,8 @@ pub(super) mod parker {
         }
     }
 
-    /// Not of loom's locks: it lets a thread that is unparked go on, whatever it is blocked by.
-    /// What is in here is no part of what is tried, and no thread is switched from in it.
+    /// Made without loom's locks, because loom resumes an unparked thread whatever blocks it. The
+    /// model does not explore this state, and no thread is switched while it is borrowed.
     #[derive(Clone, Debug, Default)]
     pub(in crate::sync) struct Processor(Rc<RefCell<Turn>>);
 

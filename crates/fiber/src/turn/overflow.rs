@@ -1,10 +1,9 @@
 //! Stack overflow: a message that a person can act on, then an abort.
 //!
 //! The guard page below every stack turns an overflow into SIGSEGV. The handler runs on the
-//! thread's alternate stack (the standard library gives every thread one), looks whether the fault
-//! lies in the guard of the fiber that runs, and says whose stack it was and what to change. Any
-//! other fault goes to the handler of SIGSEGV before, which as a rule is the standard library's own
-//! overflow message.
+//! thread's alternate stack (the standard library gives every thread one). If the fault is in the
+//! guard of the running fiber, it reports the fiber and what to change. Any other fault goes to the
+//! earlier SIGSEGV handler, which as a rule is the standard library's own overflow message.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -52,7 +51,7 @@ fn report(control: &crate::sched::fiber::Control, stack_len: usize) {
     let mut buffer = [0u8; 1024];
     let mut rest = &mut buffer[..];
     let name = control.name().unwrap_or("<unnamed>");
-    // What does not fit is cut off.
+    // A text that is too long is cut off.
     let _ = write!(
         rest,
         "\nfiber '{name}' (number {}, spawned at {}) has overflowed its stack of {} KiB\n\
@@ -63,11 +62,11 @@ fn report(control: &crate::sched::fiber::Control, stack_len: usize) {
     );
     let left_len = rest.len();
     let message = &buffer[..buffer.len() - left_len];
-    // SAFETY: write(2) of a buffer of ours; it may be called from a signal handler.
+    // SAFETY: write(2) of a local buffer; it may be called from a signal handler.
     unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
 }
 
-/// Not ours: the handler before handles it.
+/// Passes a fault that is no overflow to the previous handler.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(PreviousAction(previous)) = PREVIOUS.get() else {
         return;

@@ -1,4 +1,4 @@
-//! A processor that goes: see [`processors`](crate::spawn::processors).
+//! Retirement of a processor: see [`processors`](crate::spawn::processors).
 
 use std::sync::atomic::Ordering;
 
@@ -8,22 +8,22 @@ use crate::sched::cluster::Message;
 use crate::sched::fiber::{Fiber, FiberRef};
 use crate::sched::processor::{self, Expiry, Processor};
 
-/// On a processor that was removed.
+/// Begins the retirement, on the processor that was removed.
 pub(crate) fn retire_here(_: [u64; 2]) {
     processor::here(|processor| processor.retiring.begin());
 }
 
 impl Processor {
-    /// A fiber that has not started, and was sent here when it was too late.
+    /// Passes on a fiber that has not started, and was sent here too late.
     pub(crate) fn pass_on(&self, fiber: FiberRef) {
         self.cluster.queue.push_remote(self.index, stamp::now(), fiber);
         self.cluster.notify();
     }
 
-    /// One turn of a processor that goes; says whether nothing is left to do.
+    /// Runs one turn of a retiring processor; returns true if nothing is left to do.
     pub(crate) fn wind_down(&self) -> bool {
         self.relocate_some();
-        // What that has made ready as well: after the last part there may be no other turn.
+        // Fibers made ready by that as well: after the last part there may be no other turn.
         if self.cluster.queue.drain_to_others(self.index) > 0 {
             self.cluster.notify();
         }
@@ -42,8 +42,8 @@ impl Processor {
         true
     }
 
-    /// Ends what fibers wait for here that may go on elsewhere, in one part of the registry: there
-    /// may be a million, and those that stay want their turn. No such wait begins here any more.
+    /// Ends the waits of fibers that may continue elsewhere, in one part of the registry: there may
+    /// be a million, and the fibers that stay need turns too. No such wait begins here any more.
     fn relocate_some(&self) {
         if !self.retiring.is_busy() {
             return;
@@ -59,8 +59,8 @@ impl Processor {
         if fiber.control.operation_here(self.shared()).is_none() {
             return;
         }
-        // It waits here, so it is ours to look at: only this thread can end the wait, and no fiber
-        // runs here now.
+        // It waits here, so this thread may look at it: only this thread can end the wait, and no
+        // fiber runs here now.
         if FiberRef::of(fiber).is_movable() {
             end::relocate(self, fiber);
         }
@@ -78,8 +78,8 @@ impl Processor {
                     }));
                     self.cluster.send_to_running(self.index, message);
                 }
-                // Where it waits now it is covered, or will be; not by a timer of ours, whose key
-                // means nothing later.
+                // It is covered where it waits now, or will be; not by a timer of this processor,
+                // whose key means nothing later.
                 Expiry::Watch(fiber) => drop(fiber.control.watch().uncover(self.shared())),
             }
         }

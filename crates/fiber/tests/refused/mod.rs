@@ -2,8 +2,7 @@
 
 use std::io::Error;
 
-/// From now on this system call does nothing in this thread, and in those that it starts: it fails
-/// with `errno`, or says 0.
+/// Makes a system call fail with `errno`, or return 0, in this thread and in those that it starts.
 pub(crate) fn answer(call: libc::c_long, errno: i32) {
     let instruction = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut rule = [

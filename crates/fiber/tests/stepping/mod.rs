@@ -33,12 +33,12 @@ pub(crate) fn begin() {
     raise(Signal::SIGSTOP).unwrap();
 }
 
-/// Ends what is counted together, and begins the next.
+/// Ends one count, and begins the next.
 pub(crate) fn mark() {
     trap(GO_ON);
 }
 
-/// Ends what is counted together. What follows counts for nothing.
+/// Ends a count. Later instructions are not counted.
 pub(crate) fn pause() {
     trap(PAUSE);
 }
@@ -53,10 +53,10 @@ fn trap(what: u64) {
     unsafe { asm!("int3", in("rax") what) };
 }
 
-/// Threads as well, and none that another thread's program has: several are stepped at a time.
+/// Threads as well, but only those of this thread's program: several are stepped at a time.
 const OWN: WaitPidFlag = WaitPidFlag::__WALL.union(WaitPidFlag::__WNOTHREAD);
 
-/// Runs the program; the least work between two marks: by what is dear, then by instructions.
+/// Runs the program; returns the least work between two marks: by cost, then by instructions.
 pub(crate) fn run(program: &mut Command) -> Work {
     let mut child = program.spawn().unwrap();
     let thread = loop {
@@ -129,7 +129,7 @@ fn vdso_of(thread: Pid) -> Range<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{thread}/maps")).unwrap();
     let line = maps.lines().find(|line| line.ends_with("[vdso]"));
     let range = line.and_then(|line| line.split_once(' ')?.0.split_once('-'));
-    let (start, end) = range.expect("every process has it");
+    let (start, end) = range.expect("every process has this mapping");
     let address = |hex| u64::from_str_radix(hex, 16).unwrap();
     address(start)..address(end)
 }

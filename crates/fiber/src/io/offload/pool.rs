@@ -21,8 +21,7 @@ use crate::base::thread_wait;
 /// in line.
 const THREADS_MAX_DEFAULT: usize = 32;
 
-/// A call that waits for fibers does not count among these, so that fibers which it waits for may
-/// make calls themselves; but at most so many do not.
+/// Limit on calls that do not count because they wait for fibers, which may make calls themselves.
 const UNCOUNTED_MAX: usize = 1024;
 
 /// A thread without work goes away after this time.
@@ -85,13 +84,13 @@ pub struct OffloadCounters {
     pub waiting_for_fibers: usize,
     /// For how long the oldest of them has been running.
     pub active_oldest: Duration,
-    /// Calls in line.
+    /// Queued calls.
     pub waiting: usize,
     /// For how long the first of them has been waiting.
     pub waiting_oldest: Duration,
     /// The longest that the line has been.
     pub waiting_max: usize,
-    /// The longest that a call that has begun had waited in line.
+    /// Longest time that a call was queued before it began.
     pub wait_longest: Duration,
     /// Calls made.
     pub calls: u64,
@@ -140,7 +139,7 @@ pub fn set_offload_threads_max(count: usize) {
     state.threads_max = count.max(1);
     let room = state.limit().saturating_sub(state.threads);
     for _ in 0..room.min(state.line.len()) {
-        // If there is no thread to be had, those that there are do the work.
+        // If no thread can be started, the present ones do the work.
         if pool.add_thread(&mut state).is_err() {
             break;
         }
@@ -172,14 +171,14 @@ thread_local! {
     static IS_KEPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread, if it is one of the pool, stays when it has nothing to do: it is the parent
+/// Keeps the calling thread, if it is one of the pool, when it has nothing to do: it is the parent
 /// of a process that may have asked to die with it. PR_SET_PDEATHSIG(2const)
 pub(crate) fn keep_thread() {
     IS_KEPT.set(true);
 }
 
-/// In the child of a fork: its parent's threads are not there, and the lock may be held by one of
-/// them.
+/// Forgets the pool in the child of a fork: its threads do not exist there, and one of them may
+/// hold the lock.
 pub(crate) fn forget_after_fork() {
     POOL.store(ptr::null_mut(), Ordering::Release);
     thread_wait::set_listener(None);
@@ -216,8 +215,8 @@ impl Pool {
         if has_thread || state.threads > state.waiting_for_fibers {
             self.work.notify_one();
         } else {
-            // No thread to be had, and none that gets to it: better to block a processor than for
-            // ever.
+            // No thread can be started and none will take the call: rather block a processor than
+            // wait forever.
             if let Some(call) = state.line.pop_back() {
                 drop(self.run(state, call));
             }
@@ -225,7 +224,7 @@ impl Pool {
         id
     }
 
-    /// Takes a call out of the line, or says that it has begun: it then goes on without its fiber.
+    /// Takes a call out of the queue. A call that has begun continues without its fiber.
     pub(super) fn give_up(&self, id: CallId) {
         let mut state = lock(&self.state);
         state.given_up += 1;
@@ -236,8 +235,8 @@ impl Pool {
         drop(taken);
     }
 
-    /// On a thread of the pool, whose call begins or ends a wait for fibers. These may be about to
-    /// make calls.
+    /// Notes that a call on this pool thread begins or ends a wait for fibers, which may be about
+    /// to make calls.
     fn note_wait(&'static self, is_begun: bool) {
         let mut state = lock(&self.state);
         if !is_begun {
@@ -246,10 +245,10 @@ impl Pool {
         }
         state.waiting_for_fibers += 1;
         if state.idle < state.line.len() && state.threads < state.limit() {
-            // If there is no thread to be had, those that there are do the work.
+            // If no thread can be started, the present ones do the work.
             let _ = self.add_thread(&mut state);
         }
-        // One that was too many to take a call may take it now.
+        // A thread beyond the limit may take a call now.
         self.work.notify_one();
     }
 
@@ -266,7 +265,7 @@ impl Pool {
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
-            // There may be more threads than there now may be.
+            // The limit may have fallen below the number of threads.
             if state.active.len() < state.limit()
                 && let Some(call) = state.line.pop_front()
             {
@@ -296,11 +295,10 @@ impl Pool {
         state.wait_longest = state.wait_longest.max(now - call.since);
         state.active.push((call.id, now));
         drop(state);
-        // Of a call that was given up, the result is dropped in here, and its destructor is the
-        // user's.
+        // The result of a call that was given up is dropped here, and its destructor is user code.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(call.job)) {
-            // The panic hook has reported it. Its payload may have a destructor as well, which
-            // could go on like this.
+            // The panic hook has reported it. The payload's destructor could panic as well, and so
+            // on.
             std::mem::forget(payload);
         }
         let mut state = lock(&self.state);
@@ -336,16 +334,16 @@ mod tests {
             }
         };
         until(|state| state.idle == 2);
-        // Both are too many now.
+        // Both threads exceed the limit now.
         lock(&pool.state).threads_max = 0;
         until(|state| state.threads <= 1);
         lock(&pool.state).threads_max = 1;
         let (sender, receiver) = mpsc::channel();
         pool.submit(Box::new(move || sender.send(IS_KEPT.get()).unwrap()));
-        assert!(receiver.recv().unwrap(), "another thread");
+        assert!(receiver.recv().unwrap(), "the kept thread has ended");
     }
 
-    /// Seen (in review): a call waited in line for ten seconds, beside a thread that had nothing to
+    /// Seen (in review): a call was queued for ten seconds, beside a thread that had nothing to
     /// do. Cause: that one had been too many, and when another call began to wait for fibers, and
     /// it was so no longer, nothing woke it. Cure: that does.
     #[test]

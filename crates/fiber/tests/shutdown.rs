@@ -96,7 +96,7 @@ fn received_input_is_answered() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let served = TcpStream::from(listener.accept().unwrap().0);
-        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (begun, has_begun) = mpsc::channel();
         runtime.spawn(move || {
             let mut word = [0; 4];
             (&served).read_exact(&mut word).unwrap();

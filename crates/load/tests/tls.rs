@@ -183,8 +183,8 @@ fn failed_handshakes_are_counted() {
             }
             let mut behind = TcpStream::connect(address).unwrap();
             let mut back = (behind.try_clone().unwrap(), stream.try_clone().unwrap());
-            thread::spawn(move || std::io::copy(&mut back.0, &mut back.1));
-            let _ = std::io::copy(&mut stream, &mut behind);
+            thread::spawn(move || io::copy(&mut back.0, &mut back.1));
+            let _ = io::copy(&mut stream, &mut behind);
         });
         let plan = Plan { io, ..plan(front.address, &["/1"], tls(None)) };
         let errors = run(&plan).total.errors;

@@ -461,14 +461,13 @@ installed() {
 }
 
 system_builds() {
-    # The installed binary, but for two differences: see profile `checked`, and `installed`.
-    run cargo build --profile checked --package weftwork --no-default-features
-    # Hosts on netstack devices, and the server of docs/your-own-server.md for the netstack. All packages are named, so
-    # that shared dependencies have the binary's features and are not built again.
-    run cargo build --profile checked --package weftwork --no-default-features \
-        --package weftwork-netstack --package weftwork-serve --example answer --example ask --example line
-    # The laboratory, which measures that binary.
-    run cargo build --package weftwork --package weftwork-programs
+    # The installed binary, but for two differences (see profile `checked`, and `installed`), hosts on netstack devices,
+    # and the server of docs/your-own-server.md for the netstack. One command, so that dependencies are built once, with
+    # the binary's features.
+    run cargo build --profile checked --no-default-features --package weftwork \
+        --package weftwork-netstack --package weftwork-serve --bins --example answer --example ask --example line
+    # The laboratory, which measures that binary: as the tests have it, so that CI does not build it again.
+    run cargo test --workspace --no-run
 }
 
 fuzz_targets() {

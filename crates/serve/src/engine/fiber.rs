@@ -108,7 +108,7 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
             };
             if self.pool.admit(self.point, &stream, spawn) {
                 self.serving = Some(Serving::begin(&self.pool, self.point, stream));
-                if self.go_on(|_| clock::now()) && self.take_first_input() {
+                if self.resume_with(|_| clock::now()) && self.take_first_input() {
                     return Flow::Receive;
                 }
             }
@@ -125,7 +125,7 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
         if self.pool.point(self.point).tls.is_some() {
             return true;
         }
-        self.go_on(|driver| {
+        self.resume_with(|driver| {
             let connection = Arc::clone(&driver.connection);
             let stream = &connection.stream;
             match stream.receive_now(|input| driver.handle_received(input)) {
@@ -136,11 +136,11 @@ impl<S: Session + 'static, O: Opens<S>> ConnectionFiber<S, O> {
     }
 
     /// Passes an event to the driver and drives it; `false` if the connection has ended.
-    fn go_on(&mut self, tell: impl FnOnce(&mut Driver<S, FiberStream>) -> Now) -> bool {
+    fn resume_with(&mut self, event: impl FnOnce(&mut Driver<S, FiberStream>) -> Now) -> bool {
         let open = serving::open(&self.pool, self.point);
         let goes_on = self.serving.as_mut().is_some_and(|serving| {
             serving.guard(|driver| {
-                let now = tell(driver);
+                let now = event(driver);
                 driver.drive(now, open).map(drop)
             })
         });
@@ -171,7 +171,7 @@ impl<S: Session + 'static, O: Opens<S>> Stackless for ConnectionFiber<S, O> {
     }
 
     fn received(&mut self, input: io::Result<Input>) -> Flow {
-        let goes_on = self.go_on(|driver| match input {
+        let goes_on = self.resume_with(|driver| match input {
             // A handshake takes as long as many requests: those that wait now go first.
             Ok(input) if driver.machine.is_handshaking() => {
                 let records = input.to_vec();

@@ -19,7 +19,7 @@
 //! # Why nothing is lost, and nothing gets stuck
 //!
 //! Every queue has the same limit. A thread that finds one full does one of two things: it *waits*
-//! for space, or it keeps the connection in its own line and *comes back* when there is space.
+//! for space, or it keeps the connection *pending* and *comes back* when there is space.
 //! Loops come back; only threads that are no loops wait:
 //!
 //! ```text
@@ -31,24 +31,24 @@
 //! The stages form a circle, so if all of them waited, they could deadlock. But a loop waits for no
 //! other stage: in each turn it takes up to a batch from its queue, however full the others are. So
 //! queues of loops always get space; so a thread of the session stage, which waits for nothing
-//! else, always reaches its next batch; so its queue gets space, and the lines are handed over. A
-//! hanging disk stops threads of the pool, but no stage.
+//! else, always reaches its next batch; so its queue gets space, and pending connections are handed
+//! over. A hanging disk stops threads of the pool, but no stage.
 //!
-//! The lines are bounded as well. A reader stops receiving when a batch is in its line: bytes stay
-//! in the socket, and the peer slows down. A writer keeps connections that have nothing more to
-//! send, at most as many as may be open. The accept stage does not accept while the queue of each
-//! read thread is full: further clients wait in the listen queue.
+//! Pending connections are bounded as well. A reader stops receiving when a batch is pending: bytes
+//! stay in the socket, and the peer slows down. A writer keeps connections that have nothing more
+//! to send, at most as many as may be open. The accept stage does not accept while the queue of
+//! each read thread is full: further clients wait in the listen queue.
 //!
 //! A connection whose reply was sent and whose peer has sent nothing more does not go through a
-//! queue: it *rests* until its reader gets a report for it, and wakes no thread.
+//! queue: it is *idle* until its reader gets a report for it, and wakes no thread.
 //!
-//! `read`, `session`, `write` (the stages) · `queue` · `rest` · `connection` (the unit handed over)
+//! `read`, `session`, `write` (the stages) · `queue` · `idle` · `connection` (the unit handed over)
 //! · `stages` (shared by all threads).
 
 mod connection;
+mod idle;
 mod queue;
 mod read;
-mod rest;
 mod session;
 mod stages;
 #[cfg(test)]
@@ -155,11 +155,11 @@ impl<S: Session> Distribute for InTurn<S> {
     }
 
     fn distribute(&mut self, accepted: Accepted) {
-        let mut line = VecDeque::from([Arrival::Accepted(accepted)]);
-        self.stages.readers[self.next].queue.put(&mut line);
-        if !line.is_empty() {
+        let mut batch = VecDeque::from([Arrival::Accepted(accepted)]);
+        self.stages.readers[self.next].queue.put(&mut batch);
+        if !batch.is_empty() {
             // The server is over.
-            drop(line);
+            drop(batch);
             self.connection_limit.leave();
         }
         self.next = (self.next + 1) % self.stages.readers.len();
@@ -242,7 +242,7 @@ impl Pipeline {
             let Counted {
                 length,
                 longest,
-                line_longest,
+                pending_longest,
                 full,
                 taken,
                 batches,
@@ -252,7 +252,7 @@ impl Pipeline {
             let Gauge { stage, number, .. } = gauge;
             format!(
                 "  queue {stage} {number}: length {length} of {limit}, longest {longest}, \
-                 longest line {line_longest}, full {full}, taken {taken}, batches {batches}, mean wait {wait:?}\n"
+                 longest line {pending_longest}, full {full}, taken {taken}, batches {batches}, mean wait {wait:?}\n"
             )
         });
         queues.chain([self.loops.dump()]).collect()
@@ -277,7 +277,7 @@ impl Pipeline {
                 (
                     "weft_stage_line_longest",
                     "The most that one loop has kept in line because the stage's queue was full.",
-                    counted.line_longest,
+                    counted.pending_longest,
                 ),
                 (
                     "weft_stage_queue_limit",

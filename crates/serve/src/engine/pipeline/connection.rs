@@ -25,7 +25,7 @@ pub(super) struct Connection<S: Session> {
     pub(super) token: u64,
     /// Expiry of its reader's timer. `None` if the reader gets no reports for it while it is in
     /// another stage.
-    pub(super) is_heard_by: Option<Instant>,
+    pub(super) timer_expiry: Option<Instant>,
     /// Its writer thread, fixed so that a buffer returns to the thread that lent it.
     pub(super) writer: usize,
     pub(super) payload: Payload<S::Work>,
@@ -47,7 +47,7 @@ pub(super) enum Payload<W> {
     /// For the session stage: finished or refused work.
     Worked(Result<W, W>),
     /// For the read stage: the session has panicked.
-    Ruin,
+    Failed,
 }
 
 /// Input between two stages.
@@ -84,7 +84,7 @@ pub(super) enum Arrival<S: Session> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The read stage, with nothing to do until the peer sends more.
-    Rest,
+    Idle,
     Read,
     /// The session stage.
     Turn,
@@ -96,16 +96,17 @@ pub(super) enum Stop {
 impl<S: Session> Connection<S> {
     pub(super) fn next_stop(&mut self) -> Stop {
         match self.payload {
-            Payload::Watch(_) | Payload::Ruin => return Stop::Read,
+            Payload::Watch(_) | Payload::Failed => return Stop::Read,
             Payload::Cold(_) | Payload::Work(_) => return Stop::Block,
             Payload::Input(_) | Payload::Filled(_) | Payload::Worked(_) => return Stop::Turn,
             Payload::Nothing => {}
         }
         match self.machine.next_action() {
             Action::Receive { until } | Action::Fill { until, .. }
-                if !self.socket.may_receive() && self.is_heard_by.is_some_and(|at| at <= until) =>
+                if !self.socket.may_receive()
+                    && self.timer_expiry.is_some_and(|at| at <= until) =>
             {
-                Stop::Rest
+                Stop::Idle
             }
             Action::Receive { .. } | Action::Fill { .. } | Action::Nothing | Action::Close(_) => {
                 Stop::Read
@@ -124,7 +125,7 @@ pub(super) fn guard<S: Session, R>(
 ) -> Option<R> {
     let done = catch_unwind(AssertUnwindSafe(|| does(connection)));
     if done.is_err() {
-        connection.payload = Payload::Ruin;
+        connection.payload = Payload::Failed;
     }
     done.ok()
 }

@@ -46,8 +46,8 @@ struct QueueState<T> {
 pub(super) struct Counted {
     pub(super) length: usize,
     pub(super) longest: usize,
-    /// Longest line that a loop has kept for it.
-    pub(super) line_longest: usize,
+    /// Most items that a loop has kept for it while it was full.
+    pub(super) pending_longest: usize,
     /// Number of times that it was full.
     pub(super) full: u64,
     pub(super) taken: u64,
@@ -97,27 +97,27 @@ impl<T> Queue<T> {
         has_space
     }
 
-    /// Takes items from `line` as far as there is space. If some are left, `own` is woken when
+    /// Takes items from `pending` as far as there is space. If some are left, `own` is woken when
     /// there is more.
-    pub(super) fn offer(&self, line: &mut VecDeque<T>, own: &Arc<LoopHandle>) {
-        if line.is_empty() {
+    pub(super) fn offer(&self, pending: &mut VecDeque<T>, own: &Arc<LoopHandle>) {
+        if pending.is_empty() {
             return;
         }
         let mut state = self.lock();
-        let count = state.push(line, self.limit);
-        if !line.is_empty() && !state.is_closed {
+        let count = state.push(pending, self.limit);
+        if !pending.is_empty() && !state.is_closed {
             state.comes_back(own);
-            state.counted.line_longest = state.counted.line_longest.max(line.len());
+            state.counted.pending_longest = state.counted.pending_longest.max(pending.len());
         }
         self.wake_takers(state, count);
     }
 
-    /// Takes all of `line`, waiting for space where necessary. If the queue is closed, the rest
-    /// stays in `line`.
-    pub(super) fn put(&self, line: &mut VecDeque<T>) {
-        while !line.is_empty() {
+    /// Takes all of `pending`, waiting for space where necessary. If the queue is closed, the rest
+    /// stays in `pending`.
+    pub(super) fn put(&self, pending: &mut VecDeque<T>) {
+        while !pending.is_empty() {
             let mut state = self.lock();
-            let count = state.push(line, self.limit);
+            let count = state.push(pending, self.limit);
             if count == 0 && !state.is_closed {
                 state.counted.full += 1;
             }
@@ -136,7 +136,7 @@ impl<T> Queue<T> {
 
     /// Adds one item even if the queue is full: for rare items from threads that must not wait. If
     /// the queue is closed, the item is dropped.
-    pub(super) fn squeeze_in(&self, item: T) {
+    pub(super) fn put_over_limit(&self, item: T) {
         let mut state = self.lock();
         if !state.is_closed {
             let limit = state.items.len() + 1;
@@ -229,12 +229,13 @@ impl<T> Queue<T> {
 
 impl<T> QueueState<T> {
     /// Moves items as far as there is space. Returns their number.
-    fn push(&mut self, line: &mut VecDeque<T>, limit: usize) -> usize {
+    fn push(&mut self, pending: &mut VecDeque<T>, limit: usize) -> usize {
         if self.is_closed {
             return 0;
         }
-        let (count, now) = (line.len().min(limit.saturating_sub(self.items.len())), Instant::now());
-        self.items.extend(line.drain(..count).map(|item| (item, now)));
+        let (count, now) =
+            (pending.len().min(limit.saturating_sub(self.items.len())), Instant::now());
+        self.items.extend(pending.drain(..count).map(|item| (item, now)));
         self.counted.longest = self.counted.longest.max(self.items.len());
         count
     }
@@ -247,22 +248,22 @@ impl<T> QueueState<T> {
     }
 }
 
-/// A loop's outlet to the queue of another stage. Items wait in line here while that is full, since
-/// a loop never waits for another stage.
+/// A loop's outlet to the queue of another stage. Items wait here while that is full, since a loop
+/// never waits for another stage.
 pub(super) struct Outlet<T> {
     pub(super) queue: Arc<Queue<T>>,
-    pub(super) line: VecDeque<T>,
+    pub(super) pending: VecDeque<T>,
     own: Arc<LoopHandle>,
 }
 
 impl<T> Outlet<T> {
     /// `own` is the loop.
     pub(super) fn new(queue: &Arc<Queue<T>>, own: &Arc<LoopHandle>) -> Outlet<T> {
-        Outlet { queue: Arc::clone(queue), line: VecDeque::new(), own: Arc::clone(own) }
+        Outlet { queue: Arc::clone(queue), pending: VecDeque::new(), own: Arc::clone(own) }
     }
 
     /// Hands over as far as there is space.
     pub(super) fn hand_over(&mut self) {
-        self.queue.offer(&mut self.line, &self.own);
+        self.queue.offer(&mut self.pending, &self.own);
     }
 }

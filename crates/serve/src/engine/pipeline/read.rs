@@ -22,8 +22,8 @@ use session::{Now, Session};
 use slab::Slab;
 
 use super::connection::{Arrival, Connection, Input, Payload, cut, cut_arrival, guard};
+use super::idle::IdleList;
 use super::queue::{Outlet, Queue};
-use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
 use crate::connection::Action;
@@ -50,7 +50,7 @@ pub(super) struct Reader<S: Session, O> {
     /// Connections. Those that may have input for the session are in the run queue.
     slots: Slab<ReadSlot<S>>,
     /// Returned connections with nothing to do.
-    rest: Arc<Rest<S>>,
+    idle: Arc<IdleList<S>>,
     /// Finished work of connections that have not returned yet.
     early: Vec<(u64, S::Work)>,
     /// Number of connections with pending events that have not returned yet.
@@ -63,7 +63,7 @@ pub(super) struct Reader<S: Session, O> {
     buffer: Vec<u8>,
     // Empty between two turns, kept for their capacity.
     arrivals: Vec<Arrival<S>>,
-    rested: Vec<Box<Connection<S>>>,
+    idle_batch: Vec<Box<Connection<S>>>,
 }
 
 /// The slot of a connection.
@@ -116,7 +116,7 @@ where
             keeps_watch: keeps_watch && !poller.is_level,
             poller,
             slots: Slab::new(),
-            rest: Arc::clone(&stages.rests[number]),
+            idle: Arc::clone(&stages.idle_lists[number]),
             early: Vec::new(),
             expected: 0,
             has_more: false,
@@ -124,7 +124,7 @@ where
             server_state: SERVING,
             buffer: vec![0; RECEIVE_LEN],
             arrivals: Vec::new(),
-            rested: Vec::new(),
+            idle_batch: Vec::new(),
         })
     }
 
@@ -134,12 +134,12 @@ where
             let timeout = self.patience();
             self.poller.wait(timeout);
             self.now = clock::now();
-            self.take_rested(false);
+            self.take_idle(false);
             self.handle_reports();
             self.check_server_state();
             self.take_arrivals();
             if self.expected > 0 || self.server_state != SERVING {
-                self.take_rested(true);
+                self.take_idle(true);
             }
             self.expire_timers();
             self.serve_ready();
@@ -156,9 +156,9 @@ where
         Some(next.saturating_duration_since(self.now.monotonic))
     }
 
-    /// True if the line is full.
+    /// True if no more input can be handed over now.
     fn is_stuck(&self) -> bool {
-        self.session.line.len() >= self.batch_max
+        self.session.pending.len() >= self.batch_max
     }
 
     fn handle_reports(&mut self) {
@@ -191,22 +191,22 @@ where
         }
         let places: Vec<_> = self.slots.iter().map(|(at, _)| at).collect();
         for at in places {
-            self.receive_news(at);
+            self.handle_server_state(at);
         }
     }
 
-    fn receive_news(&mut self, at: usize) {
+    fn handle_server_state(&mut self, at: usize) {
         let state = self.server_state;
         let now = self.now;
-        self.tell(at, |connection| connection.machine.handle_server_state(state, now));
+        self.handle_event(at, |connection| connection.machine.handle_server_state(state, now));
     }
 
     /// Passes an event to a connection, then queues it.
-    fn tell(&mut self, at: usize, told: impl FnOnce(&mut Connection<S>)) {
+    fn handle_event(&mut self, at: usize, event: impl FnOnce(&mut Connection<S>)) {
         let Some(connection) = &mut self.slots[at].connection else {
-            return; // It is with another stage, and will be told there.
+            return; // It is with another stage, which handles the event.
         };
-        match guard(connection, told) {
+        match guard(connection, event) {
             Some(()) => self.queue(at),
             None => self.end(at, Closed::Error),
         }
@@ -241,14 +241,14 @@ where
                 }
             }
             if let Some(at) = self.poller.take_turn(&mut self.slots) {
-                self.go_on(at);
+                self.resume(at);
             }
         }
         self.session.hand_over();
     }
 
     /// Drives a connection until it waits or leaves for another stage.
-    fn go_on(&mut self, at: usize) {
+    fn resume(&mut self, at: usize) {
         let ReadSlot { watch, connection, .. } = &mut self.slots[at];
         let Some(there) = connection else {
             return; // It is with another stage.
@@ -265,12 +265,12 @@ where
             // It waits for work.
             ReadOutcome::Waits(_) => Ok(()),
             ReadOutcome::Leaves => {
-                there.is_heard_by =
+                there.timer_expiry =
                     if self.keeps_watch { self.poller.timer_expiry(watch) } else { None };
                 if !self.keeps_watch {
                     self.poller.unwatch(watch, there.socket.as_fd());
                 }
-                self.session.line.extend(connection.take());
+                self.session.pending.extend(connection.take());
                 Ok(())
             }
         };
@@ -313,7 +313,7 @@ where
                     };
                     match work {
                         Some(work) if self.slots[at].connection.is_some() => {
-                            self.tell(at, |it| it.payload = Payload::Worked(Ok(work)));
+                            self.handle_event(at, |it| it.payload = Payload::Worked(Ok(work)));
                         }
                         Some(work) => {
                             self.early.push((token, work));
@@ -341,7 +341,7 @@ where
             listener: accepted.listener,
             reader: self.number,
             token: watch.token,
-            is_heard_by: None,
+            timer_expiry: None,
             writer: at % self.writers,
             payload: Payload::Nothing,
         });
@@ -354,18 +354,18 @@ where
         self.own.counters.accepted.add(1);
         match self.server_state {
             SERVING => self.queue(at),
-            _ => self.receive_news(at),
+            _ => self.handle_server_state(at),
         }
     }
 
-    /// Takes resting connections back. `is_expected`: wake the reader for later ones.
-    fn take_rested(&mut self, is_expected: bool) {
-        let mut rested = mem::take(&mut self.rested);
-        self.rest.take(&mut rested, is_expected);
-        for connection in rested.drain(..) {
+    /// Takes idle connections back. `is_expected`: wake the reader for later ones.
+    fn take_idle(&mut self, is_expected: bool) {
+        let mut batch = mem::take(&mut self.idle_batch);
+        self.idle.take(&mut batch, is_expected);
+        for connection in batch.drain(..) {
             self.take_back(connection);
         }
-        self.rested = rested;
+        self.idle_batch = batch;
     }
 
     /// Puts a returned connection back into its slot.
@@ -376,7 +376,7 @@ where
         connection.socket.set_ready(mem::take(&mut slot.missed));
         self.expected -= usize::from(mem::take(&mut slot.is_expected));
         match mem::replace(&mut connection.payload, Payload::Nothing) {
-            Payload::Ruin => {
+            Payload::Failed => {
                 slot.connection = Some(connection);
                 return self.end(at, Closed::Error);
             }
@@ -384,7 +384,7 @@ where
                 let queue = Arc::clone(&self.queue);
                 // The calling thread may be the one that empties this queue, so it must not wait.
                 // If the queue is closed, so is the connection.
-                let done = move |work| queue.squeeze_in(Arrival::Worked(token, work));
+                let done = move |work| queue.put_over_limit(Arrival::Worked(token, work));
                 let jobs = &self.engine.admission.shared.jobs;
                 if let Err(work) = jobs.work(work, self.now, done) {
                     connection.payload = Payload::Worked(Err(work));
@@ -399,7 +399,7 @@ where
         slot.connection = Some(connection);
         match self.server_state {
             SERVING => self.settle(at),
-            _ => self.receive_news(at),
+            _ => self.handle_server_state(at),
         }
     }
 
@@ -409,15 +409,15 @@ where
         let Some(connection) = &mut self.slots[at].connection else {
             return;
         };
-        let rests = guard(connection, |connection| match connection.machine.next_action() {
+        let has_no_input = guard(connection, |connection| match connection.machine.next_action() {
             _ if !matches!(connection.payload, Payload::Nothing) => false,
             Action::Receive { .. } | Action::Fill { .. } => !connection.socket.may_receive(),
             Action::Nothing | Action::Close(_) => true,
             _ => false,
         });
-        match rests {
+        match has_no_input {
             Some(false) => self.queue(at),
-            Some(true) | None => self.go_on(at),
+            Some(true) | None => self.resume(at),
         }
     }
 
@@ -438,10 +438,13 @@ where
         for arrival in self.queue.close() {
             cut_arrival(engine, arrival, now);
         }
-        let lines =
-            [self.rest.close(), self.session.queue.close(), self.session.line.drain(..).collect()];
+        let queued = [
+            self.idle.close(),
+            self.session.queue.close(),
+            self.session.pending.drain(..).collect(),
+        ];
         let here = self.slots.drain().filter_map(|slot| slot.connection);
-        for connection in lines.into_iter().flatten().chain(here) {
+        for connection in queued.into_iter().flatten().chain(here) {
             cut(engine, connection, now);
         }
     }

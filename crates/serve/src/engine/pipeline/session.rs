@@ -65,7 +65,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
                 }
             }
             self.hand_over();
-            self.shake_hands();
+            self.continue_handshakes();
         }
         let late = mem::take(&mut self.handshakes);
         late.into_iter().for_each(|connection| cut(&self.engine, connection, clock::now()));
@@ -78,7 +78,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
     }
 
     /// Continues handshakes, for as long as others may wait.
-    fn shake_hands(&mut self) {
+    fn continue_handshakes(&mut self) {
         let Some(first) = self.handshakes.pop_front() else {
             return;
         };
@@ -92,7 +92,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         self.hand_over();
     }
 
-    /// Adds a connection to the line of its next stage.
+    /// Adds a connection to the batch for its next stage.
     fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Option<Stop>) {
         match stop {
             Some(Stop::Block) => self.hand_to_pool(connection),
@@ -101,8 +101,8 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
             Some(Stop::Turn | Stop::Write) => {
                 self.to_writers[connection.writer].push_back(connection);
             }
-            Some(Stop::Rest) => {
-                if let Some(late) = self.stages.rests[connection.reader].put(connection) {
+            Some(Stop::Idle) => {
+                if let Some(late) = self.stages.idle_lists[connection.reader].put(connection) {
                     cut(&self.engine, late, clock::now());
                 }
             }
@@ -126,25 +126,25 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
         let (engine, stages) = (Arc::clone(&self.engine), Arc::clone(&self.stages));
         place.hand_over(move || {
             guard(&mut connection, |connection| connection.block(&engine));
-            let mut line = VecDeque::from([connection]);
-            stages.sessions.put(&mut line);
+            let mut batch = VecDeque::from([connection]);
+            stages.sessions.put(&mut batch);
             // The server is over.
-            line.drain(..).for_each(|connection| cut(&engine, connection, clock::now()));
+            batch.drain(..).for_each(|connection| cut(&engine, connection, clock::now()));
         });
     }
 
     /// Hands over to the other stages, waiting for space there. They never wait for this one.
     fn hand_over(&mut self) {
-        let lines = self.to_writers.iter_mut().zip(&self.stages.writers);
-        for (line, stage) in lines {
-            stage.queue.put(line);
+        let batches = self.to_writers.iter_mut().zip(&self.stages.writers);
+        for (batch, stage) in batches {
+            stage.queue.put(batch);
             // The rest is too late: the server is over.
-            line.drain(..).for_each(|connection| cut(&self.engine, connection, clock::now()));
+            batch.drain(..).for_each(|connection| cut(&self.engine, connection, clock::now()));
         }
-        let lines = self.to_readers.iter_mut().zip(&self.stages.readers);
-        for (line, stage) in lines {
-            stage.queue.put(line);
-            line.drain(..).for_each(|arrival| cut_arrival(&self.engine, arrival, clock::now()));
+        let batches = self.to_readers.iter_mut().zip(&self.stages.readers);
+        for (batch, stage) in batches {
+            stage.queue.put(batch);
+            batch.drain(..).for_each(|arrival| cut_arrival(&self.engine, arrival, clock::now()));
         }
     }
 }
@@ -152,7 +152,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
 impl<S: Session + 'static> Connection<S> {
     /// Continues the conversation until another stage is needed, or it may block.
     fn converse(&mut self, engine: &EngineContext<impl Opens<S>>) -> Stop {
-        if let Payload::Ruin | Payload::Watch(_) = self.payload {
+        if let Payload::Failed | Payload::Watch(_) = self.payload {
             return self.next_stop();
         }
         let mut now = clock::now();

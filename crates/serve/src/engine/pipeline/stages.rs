@@ -6,8 +6,8 @@ use std::sync::Arc;
 use session::Session;
 
 use super::connection::{Arrival, Connection};
+use super::idle::IdleList;
 use super::queue::Queue;
-use super::rest::Rest;
 use super::{Gauge, PipelineOptions};
 use crate::engine::reactor::LoopHandle;
 
@@ -15,7 +15,7 @@ use crate::engine::reactor::LoopHandle;
 pub(super) struct Stages<S: Session> {
     pub(super) readers: Vec<QueuedLoop<Arrival<S>>>,
     /// One per reader.
-    pub(super) rests: Vec<Arc<Rest<S>>>,
+    pub(super) idle_lists: Vec<Arc<IdleList<S>>>,
     /// One queue for all threads of the stage: whichever is free takes from it.
     pub(super) sessions: Arc<Queue<Box<Connection<S>>>>,
     pub(super) session_threads: usize,
@@ -36,9 +36,9 @@ impl<S: Session> Stages<S> {
     pub(super) fn new(options: &PipelineOptions) -> io::Result<Stages<S>> {
         let limit = options.queue_limit;
         let readers = QueuedLoop::some(options.read_threads, limit)?;
-        let rests = readers.iter().map(|reader| Rest::new(&reader.own));
+        let idle_lists = readers.iter().map(|reader| IdleList::new(&reader.own));
         Ok(Stages {
-            rests: rests.map(Arc::new).collect(),
+            idle_lists: idle_lists.map(Arc::new).collect(),
             readers,
             sessions: Arc::new(Queue::new(limit, None)),
             session_threads: options.session_threads,

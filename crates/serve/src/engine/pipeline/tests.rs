@@ -188,8 +188,8 @@ fn clients_wait_for_a_busy_session_stage() {
     for client in clients.iter_mut().chain([&mut busy]) {
         client.read_exact(&mut [0]).unwrap();
     }
-    let in_line = World::sessions(&world.pipeline).line_longest;
-    assert!(in_line <= 1, "{in_line} were received from, and bytes held");
+    let pending = World::sessions(&world.pipeline).pending_longest;
+    assert!(pending <= 1, "{pending} were received from, and bytes held");
 }
 
 /// Seen: ten clients on a long listing made a client of a file in memory wait for 0.2 to 7 s.
@@ -251,7 +251,7 @@ fn a_panic_ends_its_own_connection() {
     world.wait_until("both are counted", |_| errors() == 2);
 }
 
-/// Sends lines, each after the reply to the previous one: the connection rests in between.
+/// Sends lines, each after the reply to the previous one: the connection is idle in between.
 fn exchange(client: &mut TcpStream, lines: usize) {
     for _ in 0..lines {
         client.write_all(b"hello\n").unwrap();
@@ -289,8 +289,8 @@ fn full_reader_queues_pause_accepting() {
 }
 
 /// Seen: three system calls per request woke its reader to tell it that a reply was sent. Cause:
-/// returned connections went through the reader's queue and woke it. Cure: a connection rests until
-/// the reader gets a report of its peer.
+/// returned connections went through the reader's queue and woke it. Cure: a connection is idle
+/// until the reader gets a report of its peer.
 #[test]
 fn a_sent_reply_wakes_no_reader() {
     const LINES: usize = 200;
@@ -304,10 +304,10 @@ fn a_sent_reply_wakes_no_reader() {
     assert!(came_back() < before + LINES as u64 / 10);
 }
 
-/// A resting connection misses no event: its time-outs, even one earlier than the previous, its
+/// An idle connection misses no event: its time-outs, even one earlier than the previous, its
 /// peer's end, and the server's.
 #[test]
-fn a_resting_connection_misses_nothing() {
+fn an_idle_connection_misses_nothing() {
     let (short, long) = (Duration::from_secs(1), Duration::from_secs(600));
     let limits =
         |head_timeout, idle_timeout| Limits { head_timeout, idle_timeout, ..Limits::default() };

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Most replies are sent at once, and such a connection never gets a slot here. The loop blocks
-//! only in its dispatcher: a connection for which another stage has no space waits in line here, so
-//! that connections from the session stage soon find space.
+//! only in its dispatcher: a connection for which another stage has no space waits here, so that
+//! connections from the session stage soon find space.
 
 use std::io;
 use std::mem;
@@ -21,8 +21,8 @@ use session::{Now, Session};
 use slab::Slab;
 
 use super::connection::{Arrival, Connection, Payload, Stop, cut, cut_arrival, guard};
+use super::idle::IdleList;
 use super::queue::{Outlet, Queue};
-use super::rest::Rest;
 use super::stages::Stages;
 use crate::clock;
 use crate::engine::reactor::{
@@ -38,7 +38,7 @@ pub(super) struct Writer<S: Session, O> {
     queue: Arc<Queue<Box<Connection<S>>>>,
     session: Outlet<Box<Connection<S>>>,
     readers: Vec<Outlet<Arrival<S>>>,
-    rests: Vec<Arc<Rest<S>>>,
+    idle_lists: Vec<Arc<IdleList<S>>>,
     batch_max: usize,
     poller: Poller,
     slots: Slab<WriteSlot<S>>,
@@ -93,7 +93,7 @@ where
             queue: Arc::clone(&writer.queue),
             session: Outlet::new(&stages.sessions, &own),
             readers: readers.map(|reader| Outlet::new(&reader.queue, &own)).collect(),
-            rests: stages.rests.clone(),
+            idle_lists: stages.idle_lists.clone(),
             own,
             batch_max: stages.batch_max,
             slots: Slab::new(),
@@ -140,7 +140,7 @@ where
             let slot = &mut self.slots[at];
             slot.connection.socket.set_ready(readiness);
             match slot.waits {
-                Wait::Writable { .. } if readiness.is_writable() => self.go_on(at),
+                Wait::Writable { .. } if readiness.is_writable() => self.resume(at),
                 // A level-triggered socket would be reported while it waits for something else.
                 _ if self.poller.is_level => {
                     self.poller.unwatch(&mut slot.watch, slot.connection.socket.as_fd());
@@ -157,14 +157,14 @@ where
             return;
         }
         let places: Vec<_> = self.slots.iter().map(|(at, _)| at).collect();
-        places.into_iter().for_each(|at| self.go_on(at));
+        places.into_iter().for_each(|at| self.resume(at));
     }
 
     /// Gives each queued connection a turn, as far as time allows.
     fn run_queued(&mut self) {
         for _ in 0..self.poller.run_queue_len() {
             if let Some(at) = self.poller.take_turn(&mut self.slots) {
-                self.go_on(at);
+                self.resume(at);
             }
             self.now = clock::now();
             if self.now.monotonic >= self.long_until {
@@ -201,13 +201,13 @@ where
             if self.poller.handle_expiry(&mut slot.watch, slot.waits.until()) {
                 // If a report was lost, this makes up for it.
                 slot.connection.socket.try_again();
-                self.go_on(at);
+                self.resume(at);
             }
         }
     }
 
     /// Drives a connection that has a slot.
-    fn go_on(&mut self, at: usize) {
+    fn resume(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         // In its turn nothing is postponed.
         let long_until = (!matches!(slot.waits, Wait::Turn)).then_some(self.long_until);
@@ -231,7 +231,7 @@ where
                 if self.poller.watch(watch, fd, Interest::WRITE).is_err() {
                     // The kernel has no memory to watch the socket: ending the connection, which is
                     // counted, is better than never waking it.
-                    connection.payload = Payload::Ruin;
+                    connection.payload = Payload::Failed;
                     self.leave(at, Stop::Read);
                 } else if !was_watched && self.poller.misses_space() {
                     connection.socket.try_again();
@@ -252,16 +252,16 @@ where
 
     fn dispatch(&mut self, connection: Box<Connection<S>>, stop: Stop) {
         match stop {
-            Stop::Rest => {
-                if let Some(late) = self.rests[connection.reader].put(connection) {
+            Stop::Idle => {
+                if let Some(late) = self.idle_lists[connection.reader].put(connection) {
                     cut(&self.engine, late, self.now);
                 }
             }
             Stop::Read => {
-                let line = &mut self.readers[connection.reader].line;
-                line.push_back(Arrival::Back(connection));
+                let pending = &mut self.readers[connection.reader].pending;
+                pending.push_back(Arrival::Back(connection));
             }
-            _ => self.session.line.push_back(connection),
+            _ => self.session.pending.push_back(connection),
         }
     }
 
@@ -269,14 +269,17 @@ where
     fn end_all(mut self) {
         let engine = &*self.engine;
         let now = clock::now();
-        let lines =
-            [self.queue.close(), self.session.queue.close(), self.session.line.drain(..).collect()];
+        let queued = [
+            self.queue.close(),
+            self.session.queue.close(),
+            self.session.pending.drain(..).collect(),
+        ];
         let here = self.slots.drain().map(|slot| slot.connection);
-        for connection in lines.into_iter().flatten().chain(here) {
+        for connection in queued.into_iter().flatten().chain(here) {
             cut(engine, connection, now);
         }
         for reader in &mut self.readers {
-            for arrival in reader.line.drain(..) {
+            for arrival in reader.pending.drain(..) {
                 cut_arrival(engine, arrival, now);
             }
         }

@@ -5,7 +5,7 @@ use std::thread;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn line(items: impl IntoIterator<Item = u32>) -> VecDeque<u32> {
+fn pending(items: impl IntoIterator<Item = u32>) -> VecDeque<u32> {
     items.into_iter().collect()
 }
 
@@ -25,16 +25,16 @@ fn wait_until<T>(queue: &Queue<T>, is_so: impl Fn(Counted) -> bool) {
 #[test]
 fn a_full_queue_wakes_those_in_line() {
     let (queue, own) = (Queue::new(3, None), own());
-    let mut line = line(1..=5);
-    queue.offer(&mut line, &own);
-    assert_eq!(line, [4, 5]);
+    let mut pending = pending(1..=5);
+    queue.offer(&mut pending, &own);
+    assert_eq!(pending, [4, 5]);
     assert!(!queue.has_space_or_wait(&own));
     assert!(!own.waker.is_woken());
     let mut batch = Vec::new();
     assert!(queue.take(2, &mut batch), "one more");
     assert_eq!(batch, [1, 2]);
     assert!(own.waker.is_woken());
-    queue.offer(&mut line, &own);
+    queue.offer(&mut pending, &own);
     assert!(!queue.take(9, &mut batch), "no more");
     assert_eq!(batch, [1, 2, 3, 4, 5]);
     let counted = queue.counted();
@@ -46,7 +46,7 @@ fn a_full_queue_wakes_those_in_line() {
 fn a_thread_that_puts_waits_for_room() {
     let queue = Queue::new(1, None);
     thread::scope(|scope| {
-        let putting = scope.spawn(|| queue.put(&mut line(0..100)));
+        let putting = scope.spawn(|| queue.put(&mut pending(0..100)));
         wait_until(&queue, |counted| counted.full > 0);
         assert!(!putting.is_finished());
         let mut batch = Vec::new();
@@ -61,7 +61,7 @@ fn a_thread_that_puts_waits_for_room() {
 #[test]
 fn threads_leave_each_other_a_share() {
     let (queue, mut batch) = (Queue::new(100, None), Vec::new());
-    queue.put(&mut line(0..10));
+    queue.put(&mut pending(0..10));
     for left in [5, 2, 1, 0] {
         assert!(queue.wait(100, 2, true, &mut batch));
         assert_eq!(queue.counted().length, left);
@@ -71,19 +71,19 @@ fn threads_leave_each_other_a_share() {
 #[test]
 fn a_closed_queue_gives_back_its_items() {
     let (queue, own) = (Queue::new(2, None), own());
-    let mut rest = line(0..5);
+    let mut rest = pending(0..5);
     queue.offer(&mut rest, &own);
     thread::scope(|scope| {
         let putting = scope.spawn(|| {
-            let mut line = line(10..12);
-            queue.put(&mut line);
-            line
+            let mut pending = pending(10..12);
+            queue.put(&mut pending);
+            pending
         });
         wait_until(&queue, |counted| counted.full > 1);
         assert_eq!(queue.close(), [0, 1]);
         assert_eq!(putting.join().unwrap(), [10, 11]);
     });
-    assert!(own.waker.is_woken(), "the loop in line was not woken");
+    assert!(own.waker.is_woken(), "the waiting loop was not woken");
     queue.offer(&mut rest, &own);
     assert_eq!(rest, [2, 3, 4]);
     assert!(!queue.wait(1, 1, true, &mut Vec::new()));
@@ -103,7 +103,7 @@ fn nothing_is_lost_between_many_threads() {
                         let all = (0..ITEMS).filter(|item| item % 3 == nth);
                         let mut all = all.peekable();
                         while all.peek().is_some() {
-                            queue.put(&mut line(all.by_ref().take(2)));
+                            queue.put(&mut pending(all.by_ref().take(2)));
                         }
                     })
                 })

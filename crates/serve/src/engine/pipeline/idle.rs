@@ -13,23 +13,23 @@ use super::connection::Connection;
 use crate::engine::reactor::LoopHandle;
 
 /// See the [module page](self).
-pub(super) struct Rest<S: Session> {
-    state: Mutex<RestState<S>>,
+pub(super) struct IdleList<S: Session> {
+    state: Mutex<IdleListState<S>>,
     reader: Arc<LoopHandle>,
 }
 
-struct RestState<S: Session> {
+struct IdleListState<S: Session> {
     connections: Vec<Box<Connection<S>>>,
     /// The reader has an event for a connection that has not returned yet.
     is_expected: bool,
     is_closed: bool,
 }
 
-impl<S: Session> Rest<S> {
-    /// A resting place for this reader's connections.
-    pub(super) fn new(reader: &Arc<LoopHandle>) -> Rest<S> {
-        Rest {
-            state: Mutex::new(RestState {
+impl<S: Session> IdleList<S> {
+    /// An empty list for the connections of this reader.
+    pub(super) fn new(reader: &Arc<LoopHandle>) -> IdleList<S> {
+        IdleList {
+            state: Mutex::new(IdleListState {
                 connections: Vec::new(),
                 is_expected: false,
                 is_closed: false,
@@ -38,7 +38,7 @@ impl<S: Session> Rest<S> {
         }
     }
 
-    /// Lets a connection rest. Returns it if the server is over.
+    /// Adds an idle connection. Returns it if the server is over.
     pub(super) fn put(&self, connection: Box<Connection<S>>) -> Option<Box<Connection<S>>> {
         let mut state = self.lock();
         if state.is_closed {
@@ -53,22 +53,22 @@ impl<S: Session> Rest<S> {
         None
     }
 
-    /// Takes all resting connections, in exchange for an empty vector. `is_expected`: wake the
-    /// reader for later ones.
+    /// Takes all connections, in exchange for an empty vector. `is_expected`: wake the reader for
+    /// later ones.
     pub(super) fn take(&self, empty: &mut Vec<Box<Connection<S>>>, is_expected: bool) {
         let mut state = self.lock();
         state.is_expected = is_expected;
         mem::swap(&mut state.connections, empty);
     }
 
-    /// Closes the place. Returns the resting connections.
+    /// Closes the list. Returns its connections.
     pub(super) fn close(&self) -> Vec<Box<Connection<S>>> {
         let mut state = self.lock();
         state.is_closed = true;
         mem::take(&mut state.connections)
     }
 
-    fn lock(&self) -> MutexGuard<'_, RestState<S>> {
+    fn lock(&self) -> MutexGuard<'_, IdleListState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

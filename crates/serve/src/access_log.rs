@@ -18,7 +18,7 @@
 //! flush interval, as in every buffered log.
 
 mod buffers;
-mod news;
+mod reporter;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use crate::metrics::MetricsWriter;
 use buffers::{SharedBuffers, lock};
-use news::News;
+use reporter::LogReporter;
 use sink::Sink;
 use writer::{Batch, LogWriter};
 
@@ -119,7 +119,7 @@ impl AccessLog {
             sink,
             flush_interval: options.flush_interval,
             batch: Batch::with_capacity(shared.buffer_len_max)?,
-            news: News::new(target.to_string(), report),
+            reporter: LogReporter::new(target.to_string(), report),
         };
         let builder = thread::Builder::new().name("weft-access-log".to_owned());
         let joined = builder.spawn(move || writer.run())?;
@@ -146,7 +146,7 @@ impl AccessLog {
         if let Target::File(_) = self.target {
             let sink = Sink::open(&self.target)?;
             *lock(&self.shared.reopened) = Some(sink);
-            self.hurry();
+            self.flush_soon();
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl AccessLog {
     pub fn close(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         lock(&self.shared.closing).get_or_insert(deadline);
-        self.hurry();
+        self.flush_soon();
         let dropped_before = self.lines_dropped();
         if !self.shared.wait_finished(deadline + WRITE_GRACE) {
             return false; // a system call blocks the thread; leave it behind
@@ -191,7 +191,7 @@ impl AccessLog {
         out.counter("weft_log_write_errors_total", errors, &[], self.write_errors());
     }
 
-    fn hurry(&self) {
+    fn flush_soon(&self) {
         self.shared.urgent.store(true, Ordering::Release);
         self.writer.unpark();
     }

@@ -84,7 +84,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                         // A send that completed at once took no time.
                         (Ok(len), true) if !machine.is_timed() => machine.handle_sent(Ok(len), now),
                         (Err(error), _) if is_duplex && is_for_later(&error) => {
-                            now = listen(machine, connection, returned, until, true);
+                            now = wait_for_event(machine, connection, returned, until, true);
                         }
                         (sent, _) => {
                             now = read_clock(machine);
@@ -97,7 +97,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                         connection.idle.note(machine, now);
                         return Ok(until);
                     }
-                    now = listen(machine, connection, returned, until, false);
+                    now = wait_for_event(machine, connection, returned, until, false);
                 }
                 Action::Fill { space, until } => {
                     let filled = stream.receive_into(space, until);
@@ -121,8 +121,8 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                 }
                 Action::Turn => {
                     // While the peer takes all output, no other place checks for its input.
-                    if is_duplex && let Some(heard) = hear(machine, connection, returned) {
-                        now = heard;
+                    if is_duplex && let Some(taken_at) = try_event(machine, connection, returned) {
+                        now = taken_at;
                         continue;
                     }
                     now = read_clock(machine);
@@ -132,9 +132,9 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
                     // Work that may block may take long: receive the peer's input first.
                     if is_duplex
                         && fiber::current().is_none()
-                        && let Some(heard) = hear(machine, connection, returned)
+                        && let Some(taken_at) = try_event(machine, connection, returned)
                     {
-                        now = heard;
+                        now = taken_at;
                         continue;
                     }
                     if let Some(work) = machine.take_work(now) {
@@ -168,7 +168,7 @@ impl<S: Session + 'static, T: Stream> Driver<S, T> {
 }
 
 /// Takes finished work, or input that arrived during output. `None` if there is neither.
-fn hear<S: Session, T: Stream>(
+fn try_event<S: Session, T: Stream>(
     machine: &mut Machine<S>,
     connection: &Connection<T>,
     returned: &Option<Arc<Returned<S::Work>>>,
@@ -192,14 +192,14 @@ fn hear<S: Session, T: Stream>(
 
 /// The same, but waits for either; with `wants_space` for space as well.
 #[cold]
-fn listen<S: Session, T: Stream>(
+fn wait_for_event<S: Session, T: Stream>(
     machine: &mut Machine<S>,
     connection: &Connection<T>,
     returned: &Option<Arc<Returned<S::Work>>>,
     until: Instant,
     wants_space: bool,
 ) -> Now {
-    if let Some(now) = hear(machine, connection, returned) {
+    if let Some(now) = try_event(machine, connection, returned) {
         return now;
     }
     let waited = if wants_space {

@@ -26,11 +26,11 @@ const KEPT_MAX: usize = 64;
 
 /// The buffers of a server.
 pub(crate) struct Buffers {
-    books: Mutex<Books>,
+    state: Mutex<BuffersState>,
 }
 
 /// INVARIANT: `out_len + kept_len <= len_max`.
-struct Books {
+struct BuffersState {
     len_max: usize,
     /// Bytes of counted buffers in use.
     out_len: usize,
@@ -51,15 +51,15 @@ pub(crate) struct Buffer {
 impl Buffers {
     /// An empty pool of at most `len_max` bytes.
     pub(crate) fn new(len_max: usize) -> Buffers {
-        let books = Books { len_max, out_len: 0, kept_len: 0, kept: Vec::new(), small: 0 };
-        Buffers { books: Mutex::new(books) }
+        let state = BuffersState { len_max, out_len: 0, kept_len: 0, kept: Vec::new(), small: 0 };
+        Buffers { state: Mutex::new(state) }
     }
 
     /// Writes the used part of the limit.
     pub(crate) fn write_metrics(&self, out: &mut MetricsWriter) {
         let (len, len_max, small) = {
-            let books = self.books();
-            (books.out_len + books.kept_len, books.len_max, books.small)
+            let state = self.lock();
+            (state.out_len + state.kept_len, state.len_max, state.small)
         };
         let help = "Buffers in which files are read: in use, or kept for the next read.";
         out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
@@ -77,16 +77,16 @@ impl Buffers {
     pub(crate) fn take(self: &Arc<Self>, len: u64, is_slow: bool) -> io::Result<Buffer> {
         let wanted_len = len.min(PIECE_LEN_MAX) as usize + DIRECT_ALIGNMENT;
         let wanted_len = wanted_len.next_multiple_of(DIRECT_ALIGNMENT);
-        let mut books = self.books();
-        let granted_len = books.grant(wanted_len, is_slow);
+        let mut state = self.lock();
+        let granted_len = state.grant(wanted_len, is_slow);
         let len = granted_len.unwrap_or(wanted_len.min(SMALL_LEN));
-        let kept = granted_len.and_then(|len| books.take_kept(len));
+        let kept = granted_len.and_then(|len| state.take_kept(len));
         let counted_len = kept.as_ref().map(|kept| kept.len());
         let counted_len = counted_len.or(granted_len).unwrap_or(0);
-        books.out_len += counted_len;
-        books.small += u64::from(granted_len.is_none());
-        let surplus = books.take_surplus();
-        drop(books);
+        state.out_len += counted_len;
+        state.small += u64::from(granted_len.is_none());
+        let surplus = state.take_surplus();
+        drop(state);
         // Unmapped outside the lock.
         drop(surplus);
         let mut buffer = Buffer { of: Arc::clone(self), bytes: kept, counted_len };
@@ -99,23 +99,23 @@ impl Buffers {
     fn put_back(&self, buffer: Option<AlignedBuffer>, counted_len: usize) {
         // An uncounted buffer is unmapped here.
         let buffer = buffer.filter(|_| counted_len > 0);
-        let mut books = self.books();
-        books.out_len -= counted_len;
+        let mut state = self.lock();
+        state.out_len -= counted_len;
         if let Some(buffer) = buffer {
-            books.kept_len += buffer.len();
-            books.kept.push(buffer);
+            state.kept_len += buffer.len();
+            state.kept.push(buffer);
         }
-        let surplus = books.take_surplus();
-        drop(books);
+        let surplus = state.take_surplus();
+        drop(state);
         drop(surplus);
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BuffersState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl BuffersState {
     /// Returns the part of the wanted length that remains, if it is worthwhile.
     fn grant(&self, wanted_len: usize, is_slow: bool) -> Option<usize> {
         let len_max = self.len_max / if is_slow { SLOW_PART } else { 1 };
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn buffers_fit_the_read_and_have_a_limit() {
         let buffers = buffers();
-        let out_len = || buffers.books().out_len;
+        let out_len = || buffers.lock().out_len;
         drop(buffers.take(1000, false).unwrap());
         assert_eq!(out_len(), 0);
         let few = [1000, 60_000, u64::MAX].map(|len| buffers.take(len, false).unwrap());
@@ -196,7 +196,7 @@ mod tests {
         let many: Vec<_> = (0..1000).map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap()).collect();
         assert!(out_len() <= LEN_MAX, "{} of {LEN_MAX} out", out_len());
         assert_eq!(many[999].piece_len(), (SMALL_LEN - DIRECT_ALIGNMENT) as u64);
-        assert!(buffers.books().small > 900);
+        assert!(buffers.lock().small > 900);
         drop((few, many));
         assert_eq!(out_len(), 0);
     }
@@ -210,17 +210,17 @@ mod tests {
                     let buffers = Arc::new(Buffers::new(len_max));
                     let slow: Vec<_> =
                         (0..count).map(|_| buffers.take(len, true).unwrap()).collect();
-                    let out_len = buffers.books().out_len;
+                    let out_len = buffers.lock().out_len;
                     let says = format!("{count} x {len} of {len_max}: {out_len}");
                     assert!(out_len <= len_max / SLOW_PART, "{says}");
-                    let small = buffers.books().small;
+                    let small = buffers.lock().small;
                     let other = buffers.take(PIECE_LEN_MAX, false).unwrap();
                     let part = (len_max / SLOW_PART / PART) as u64;
                     let promised = (part - part % 4096 - 4096).min(PIECE_LEN_MAX);
                     assert!(other.piece_len() >= promised, "{} with {says}", other.piece_len());
-                    assert_eq!(buffers.books().small, small, "{says}");
+                    assert_eq!(buffers.lock().small, small, "{says}");
                     drop((slow, other));
-                    assert_eq!(buffers.books().out_len, 0);
+                    assert_eq!(buffers.lock().out_len, 0);
                 }
             }
         }
@@ -235,7 +235,7 @@ mod tests {
         for round in 0..20 {
             let slow: Vec<_> =
                 (0..600).map(|_| buffers.take(PIECE_LEN_MAX, true).unwrap()).collect();
-            let out_len = buffers.books().out_len;
+            let out_len = buffers.lock().out_len;
             assert!(out_len <= LEN_MAX / SLOW_PART, "{out_len} in round {round}");
             drop(slow);
         }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn kept_buffers_yield_to_those_in_use() {
         let buffers = buffers();
-        let kept_len = || buffers.books().kept_len;
+        let kept_len = || buffers.lock().kept_len;
         let many: Vec<_> =
             (0..40).map(|_| buffers.take(PIECE_LEN_MAX / 8, false).unwrap()).collect();
         drop(many);
@@ -253,10 +253,10 @@ mod tests {
         let again = buffers.take(PIECE_LEN_MAX / 8 - 1000, false).unwrap();
         assert_eq!(before - kept_len(), again.as_slice().len(), "the buffer is a kept one");
         let held: Vec<_> = (0..100).map(|_| buffers.take(PIECE_LEN_MAX, false).unwrap()).collect();
-        let books = buffers.books();
-        assert!(books.out_len + books.kept_len <= LEN_MAX);
-        assert!(books.kept_len < before, "the oldest have gone");
-        drop(books);
+        let state = buffers.lock();
+        assert!(state.out_len + state.kept_len <= LEN_MAX);
+        assert!(state.kept_len < before, "the oldest have gone");
+        drop(state);
         drop((again, held));
     }
 }

@@ -75,15 +75,15 @@ impl Jobs {
         now: Now,
         done: impl FnOnce(Option<W>) + Send + 'static,
     ) -> Result<(), W> {
-        let Ok(place) = self.reserve() else {
+        let Ok(permit) = self.reserve() else {
             return Err(work);
         };
         if work.waits() {
-            let back = WayBack::new(place, done);
-            work.begin(now, Box::new(move |work| back.give(work)));
+            let guard = CompletionGuard::new(permit, done);
+            work.begin(now, Box::new(move |work| guard.give(work)));
             return Ok(());
         }
-        place.hand_over(move || {
+        permit.hand_over(move || {
             let run = AssertUnwindSafe(|| {
                 work.run(now);
                 work
@@ -111,13 +111,13 @@ impl Jobs {
     ///
     /// # Errors
     /// As [`hand_over`](Jobs::hand_over).
-    pub(crate) fn reserve(self: &Arc<Self>) -> io::Result<Place> {
+    pub(crate) fn reserve(self: &Arc<Self>) -> io::Result<JobPermit> {
         if self.handed_over.fetch_add(1, Ordering::Relaxed) >= self.handed_over_max {
             self.handed_over.fetch_sub(1, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        Ok(Place(Arc::clone(self)))
+        Ok(JobPermit(Arc::clone(self)))
     }
 
     /// Counts that a connection was at its limit and not asked for more work.
@@ -147,9 +147,9 @@ impl Jobs {
 }
 
 /// The slot of a job; dropping it ends the job.
-pub(crate) struct Place(Arc<Jobs>);
+pub(crate) struct JobPermit(Arc<Jobs>);
 
-impl Place {
+impl JobPermit {
     /// Runs a call on a thread of the pool.
     pub(crate) fn hand_over(self, call: impl FnOnce() + Send + 'static) {
         fiber::offload_detached(move || self.run(call));
@@ -160,18 +160,18 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for JobPermit {
     fn drop(&mut self) {
         self.0.handed_over.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The return path of waiting work. If it is dropped unused, the work has panicked.
-struct WayBack<W, F: FnOnce(Option<W>)>(Option<(Place, F)>, PhantomData<fn(W)>);
+struct CompletionGuard<W, F: FnOnce(Option<W>)>(Option<(JobPermit, F)>, PhantomData<fn(W)>);
 
-impl<W, F: FnOnce(Option<W>)> WayBack<W, F> {
-    fn new(place: Place, done: F) -> Self {
-        WayBack(Some((place, done)), PhantomData)
+impl<W, F: FnOnce(Option<W>)> CompletionGuard<W, F> {
+    fn new(permit: JobPermit, done: F) -> Self {
+        CompletionGuard(Some((permit, done)), PhantomData)
     }
 
     fn give(mut self, work: W) {
@@ -179,13 +179,13 @@ impl<W, F: FnOnce(Option<W>)> WayBack<W, F> {
     }
 
     fn end(&mut self, work: Option<W>) {
-        if let Some((place, done)) = self.0.take() {
-            place.run(|| done(work));
+        if let Some((permit, done)) = self.0.take() {
+            permit.run(|| done(work));
         }
     }
 }
 
-impl<W, F: FnOnce(Option<W>)> Drop for WayBack<W, F> {
+impl<W, F: FnOnce(Option<W>)> Drop for CompletionGuard<W, F> {
     fn drop(&mut self) {
         self.end(None);
     }
@@ -278,7 +278,7 @@ pub(crate) mod tests {
         jobs.hand_over(|| panic!("deliberate, from a test")).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while jobs.handed_over.load(Ordering::Relaxed) > 1 {
-            assert!(Instant::now() < deadline, "the job that panicked kept its place");
+            assert!(Instant::now() < deadline, "the job that panicked kept its permit");
             thread::yield_now();
         }
         let (go_too, gone_too) = mpsc::channel::<()>();

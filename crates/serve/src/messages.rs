@@ -93,10 +93,10 @@ impl Messages {
     }
 
     fn write_all(&self, to: BorrowedFd<'_>, text: &str) -> io::Result<()> {
-        let way = Way::to(to)?;
+        let writer = Nonblocking::to(to)?;
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
-            match way.write(rest) {
+            match writer.write(rest) {
                 Ok(len) => {
                     self.is_stuck.store(false, Ordering::Relaxed);
                     rest = &rest[len..];
@@ -104,7 +104,7 @@ impl Messages {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let was_stuck = self.is_stuck.swap(true, Ordering::Relaxed);
-                    if was_stuck || !way.is_writable_within(PATIENCE) {
+                    if was_stuck || !writer.is_writable_within(PATIENCE) {
                         return Err(io::ErrorKind::WouldBlock.into());
                     }
                 }
@@ -115,9 +115,9 @@ impl Messages {
     }
 }
 
-/// Way to write without blocking.
+/// A descriptor, written to without blocking.
 #[derive(Debug)]
-pub(crate) enum Way<F> {
+pub(crate) enum Nonblocking<F> {
     /// A file, or a descriptor opened with `O_NONBLOCK`; writing to it never blocks for a reader.
     Plain(F),
     /// A pipe or a terminal, opened again with `O_NONBLOCK`: that flag belongs to the open file
@@ -129,30 +129,30 @@ pub(crate) enum Way<F> {
     Socket(F),
 }
 
-impl<F: AsFd> Way<F> {
-    pub(crate) fn to(fd: F) -> io::Result<Way<F>> {
+impl<F: AsFd> Nonblocking<F> {
+    pub(crate) fn to(fd: F) -> io::Result<Nonblocking<F>> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         Ok(match kind {
-            FileType::Socket => Way::Socket(fd),
+            FileType::Socket => Nonblocking::Socket(fd),
             FileType::Fifo | FileType::CharacterDevice => {
                 let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 match rustix::fs::open(link, flags, Mode::empty()) {
-                    Ok(own) => Way::Own(own),
-                    Err(_) => Way::Polled(fd),
+                    Ok(own) => Nonblocking::Own(own),
+                    Err(_) => Nonblocking::Polled(fd),
                 }
             }
-            _ => Way::Plain(fd),
+            _ => Nonblocking::Plain(fd),
         })
     }
 
     pub(crate) fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
         match self {
-            Way::Plain(fd) => rustix::io::write(fd, bytes),
-            Way::Own(fd) => rustix::io::write(fd, bytes),
-            Way::Polled(_) if !self.is_writable_within(Duration::ZERO) => Err(Errno::AGAIN),
-            Way::Polled(fd) => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
-            Way::Socket(fd) => {
+            Nonblocking::Plain(fd) => rustix::io::write(fd, bytes),
+            Nonblocking::Own(fd) => rustix::io::write(fd, bytes),
+            Nonblocking::Polled(_) if !self.is_writable_within(Duration::ZERO) => Err(Errno::AGAIN),
+            Nonblocking::Polled(fd) => rustix::io::write(fd, &bytes[..bytes.len().min(PIPE_BUF)]),
+            Nonblocking::Socket(fd) => {
                 rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
         }
@@ -161,8 +161,10 @@ impl<F: AsFd> Way<F> {
     /// True if it becomes writable, or fails, within `patience`.
     pub(crate) fn is_writable_within(&self, patience: Duration) -> bool {
         let fd = match self {
-            Way::Own(fd) => fd.as_fd(),
-            Way::Plain(fd) | Way::Polled(fd) | Way::Socket(fd) => fd.as_fd(),
+            Nonblocking::Own(fd) => fd.as_fd(),
+            Nonblocking::Plain(fd) | Nonblocking::Polled(fd) | Nonblocking::Socket(fd) => {
+                fd.as_fd()
+            }
         };
         let patience = Timespec::try_from(patience).unwrap_or_default();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
@@ -210,17 +212,17 @@ mod tests {
     #[test]
     fn pipe_that_cannot_be_opened_is_polled() {
         let (far, near) = io::pipe().unwrap();
-        let way = Way::Polled(near.as_fd());
+        let writer = Nonblocking::Polled(near.as_fd());
         let bytes = [b'x'; 10_000];
         let mut taken = 0;
-        while let Ok(len) = way.write(&bytes) {
+        while let Ok(len) = writer.write(&bytes) {
             assert!(len <= PIPE_BUF);
             taken += len;
         }
         assert!(taken >= PIPE_BUF);
-        assert_eq!(way.write(b"x"), Err(Errno::AGAIN));
+        assert_eq!(writer.write(b"x"), Err(Errno::AGAIN));
         drop(far);
-        assert_eq!(way.write(b"x"), Err(Errno::PIPE));
+        assert_eq!(writer.write(b"x"), Err(Errno::PIPE));
     }
 
     #[test]

@@ -194,9 +194,9 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     /// A connection that waits in `end` until its worker, on another thread, has left the list.
-    struct FileProgress(Mutex<Option<Registered>>);
+    struct WaitsForWorker(Mutex<Option<Registered>>);
 
-    impl Ended for FileProgress {
+    impl Ended for WaitsForWorker {
         fn check_idle(&self, _after_start: Duration) -> bool {
             true
         }
@@ -216,7 +216,7 @@ mod tests {
     fn connections(count: usize) -> Arc<Connections> {
         let connections = Arc::new(Connections::new(2));
         for nth in 0..count {
-            let progress = Arc::new(FileProgress(Mutex::default()));
+            let progress = Arc::new(WaitsForWorker(Mutex::default()));
             let registered = connections.enlist(nth % 2, Arc::clone(&progress) as Arc<dyn Ended>);
             *progress.0.lock().unwrap() = Some(registered);
         }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::Target;
-use crate::messages::Way;
+use crate::messages::Nonblocking;
 
 /// Open destination of the log. Only a write to a disk can exceed its patience.
 #[derive(Debug)]
-pub(super) struct Sink(Way<OwnedFd>);
+pub(super) struct Sink(Nonblocking<OwnedFd>);
 
 impl Sink {
     pub(super) fn open(target: &Target) -> io::Result<Sink> {
@@ -28,7 +28,7 @@ impl Sink {
             .custom_flags(libc::O_NONBLOCK)
             .open(path);
         match opened {
-            Ok(file) => Ok(Sink(Way::Plain(file.into()))),
+            Ok(file) => Ok(Sink(Nonblocking::Plain(file.into()))),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
                 Sink::of_socket(path, error)
             }
@@ -56,7 +56,7 @@ impl Sink {
 
     /// A sink that writes to the same file as `fd`.
     fn of(fd: BorrowedFd<'_>) -> io::Result<Sink> {
-        Ok(Sink(Way::to(fd.try_clone_to_owned()?)?))
+        Ok(Sink(Nonblocking::to(fd.try_clone_to_owned()?)?))
     }
 
     /// Writes some of `bytes`; returns `None` if nothing could be written for `patience`.
@@ -111,7 +111,7 @@ mod tests {
     fn unread_socket_does_not_block() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let sink = Sink::of(ours.as_fd()).unwrap();
-        assert!(matches!(sink.0, Way::Socket(_)));
+        assert!(matches!(sink.0, Nonblocking::Socket(_)));
         assert!(fill(&sink) >= 4096);
     }
 

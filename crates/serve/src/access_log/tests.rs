@@ -253,7 +253,7 @@ fn partly_written_line_is_written_again() {
 fn reports_once_a_minute() {
     let shared = SharedBuffers::new(&Options::default()).unwrap();
     let (tell, told) = channel();
-    let mut news = News::new("access.log".into(), move |text: &str| {
+    let mut reporter = LogReporter::new("access.log".into(), move |text: &str| {
         tell.send(text.to_owned()).unwrap();
     });
     let told = || told.try_iter().collect::<Vec<_>>().join("|");
@@ -261,26 +261,26 @@ fn reports_once_a_minute() {
     let full = || Some(io::Error::from(rustix::io::Errno::NOSPC));
     let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
 
-    news.tell(&shared, b"", start);
+    reporter.report_if_due(&shared, b"", start);
     assert_eq!(told(), "", "nothing has happened");
-    news.trouble = full();
-    news.tell(&shared, b"", start);
+    reporter.trouble = full();
+    reporter.report_if_due(&shared, b"", start);
     assert!(told().contains("cannot be written (No space left"));
     shared.count_dropped(b"a\nb\n");
-    news.tell(&shared, b"", start + second);
+    reporter.report_if_due(&shared, b"", start + second);
     assert_eq!(told(), "", "too soon");
-    news.tell(&shared, b"", start + minute);
+    reporter.report_if_due(&shared, b"", start + minute);
     assert!(told().contains("2 lines are lost"));
 
     // The recovery follows too soon, and is reported when allowed.
-    news.trouble = None;
-    news.tell(&shared, b"", start + minute + second);
+    reporter.trouble = None;
+    reporter.report_if_due(&shared, b"", start + minute + second);
     assert_eq!(told(), "");
-    assert_eq!(news.due(), Some(start + minute * 2));
-    news.tell(&shared, b"", start + minute * 2);
+    assert_eq!(reporter.due(), Some(start + minute * 2));
+    reporter.report_if_due(&shared, b"", start + minute * 2);
     assert_eq!(told(), "the access log access.log is being written again");
-    news.tell(&shared, b"", start + minute * 4);
-    assert_eq!((told(), news.due()), (String::new(), None));
+    reporter.report_if_due(&shared, b"", start + minute * 4);
+    assert_eq!((told(), reporter.due()), (String::new(), None));
 }
 
 #[test]

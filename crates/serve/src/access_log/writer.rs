@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::buffers::{SharedBuffers, allocate, lock};
-use super::news::News;
+use super::reporter::LogReporter;
 use super::sink::Sink;
 
 /// The writer thread.
@@ -18,7 +18,7 @@ pub(super) struct LogWriter<R> {
     pub(super) sink: Sink,
     pub(super) flush_interval: Duration,
     pub(super) batch: Batch,
-    pub(super) news: News<R>,
+    pub(super) reporter: LogReporter<R>,
 }
 
 impl<R: FnMut(&str)> LogWriter<R> {
@@ -30,7 +30,7 @@ impl<R: FnMut(&str)> LogWriter<R> {
             self.gather();
             self.flush();
             let unwritten = self.batch.unwritten();
-            self.news.tell(&self.shared, unwritten, Instant::now());
+            self.reporter.report_if_due(&self.shared, unwritten, Instant::now());
         }
         self.finish();
     }
@@ -39,7 +39,7 @@ impl<R: FnMut(&str)> LogWriter<R> {
         let shared = &self.shared;
         shared.asleep.store(true, Ordering::Relaxed);
         while shared.is_empty() && !shared.urgent.load(Ordering::Acquire) {
-            match self.news.due() {
+            match self.reporter.due() {
                 None => thread::park(),
                 Some(due) if due <= Instant::now() => break,
                 Some(due) => thread::park_timeout(due.saturating_duration_since(Instant::now())),
@@ -85,7 +85,7 @@ impl<R: FnMut(&str)> LogWriter<R> {
         if result.is_err() {
             self.shared.write_errors.fetch_add(1, Ordering::Relaxed);
         }
-        self.news.trouble = result.err();
+        self.reporter.trouble = result.err();
         self.batch.is_empty()
     }
 
@@ -107,7 +107,7 @@ impl<R: FnMut(&str)> LogWriter<R> {
             self.shared.count_dropped(&buffer.lines);
             buffer.lines = Vec::new();
         }
-        self.news.tell_last(&self.shared, self.batch.unwritten());
+        self.reporter.report_last(&self.shared, self.batch.unwritten());
         *lock(&self.shared.finished) = true;
         self.shared.finish.notify_all();
     }

@@ -100,7 +100,7 @@ impl<S: Session + 'static> Connection<S> {
                 // While the peer takes all output, no other place checks for its input.
                 if machine.is_duplex() {
                     socket.expect_input();
-                    if let Some(received) = hears(machine, socket, context) {
+                    if let Some(received) = try_receive(machine, socket, context) {
                         return Continue(RECEIVED_COST * received);
                     }
                 }
@@ -128,7 +128,7 @@ impl<S: Session + 'static> Connection<S> {
                 if let Break(Wait::Writable { until }) = stepped
                     && machine.is_duplex()
                 {
-                    if let Some(received) = hears(machine, socket, context) {
+                    if let Some(received) = try_receive(machine, socket, context) {
                         return Continue(RECEIVED_COST * received);
                     }
                     return Break(Wait::Either { until });
@@ -141,7 +141,7 @@ impl<S: Session + 'static> Connection<S> {
 }
 
 /// Takes input that arrived during output. Returns its length; `None` if there is none.
-fn hears<S: Session>(
+fn try_receive<S: Session>(
     machine: &mut Machine<S>,
     socket: &mut Socket,
     context: &mut LoopContext<S::Work>,

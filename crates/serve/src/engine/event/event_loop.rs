@@ -314,7 +314,7 @@ impl<S: Session + 'static, O: Opens<S>> EventLoop<S, O> {
             let dispatcher = self.poller.dispatcher();
             let next = (self.acceptor).next(now, dispatcher, &self.engine.admission);
             let Some(accepted) = next else { break };
-            match self.inboxes.place_for_one_of(self.number) {
+            match self.inboxes.choose_loop(self.number) {
                 own if own == self.number => self.admit_accepted(accepted),
                 other => {
                     self.own.counters.passed_on.add(1);

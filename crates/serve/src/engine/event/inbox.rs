@@ -36,7 +36,7 @@ impl<W> Inboxes<W> {
 
     /// Returns the loop for a connection accepted by loop `own`: itself, unless it has at least a
     /// quarter more connections than the emptiest, plus one.
-    pub(super) fn place_for_one_of(&self, own: usize) -> usize {
+    pub(super) fn choose_loop(&self, own: usize) -> usize {
         let emptiest = self.emptiest(own);
         let fewest = self.open(emptiest);
         if self.open(own) > fewest + fewest / 4 + 1 { emptiest } else { own }

@@ -215,9 +215,9 @@ fn a_panic_ends_its_own_connection_only() {
 }
 
 /// Requests work, or a turn, forever.
-struct Restless(Next, bool);
+struct AlwaysBusy(Next, bool);
 
-impl Session for Restless {
+impl Session for AlwaysBusy {
     type Work = Call;
 
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
@@ -241,7 +241,7 @@ impl Session for Restless {
 fn a_busy_session_leaves_turns_to_others() {
     for (next, waits) in [(Next::Work, false), (Next::Flush, false), (Next::Work, true)] {
         for mechanism in [Mechanism::EpollEdge, Mechanism::Select] {
-            let world = World::new(options(1, mechanism), |_| (), move || Restless(next, waits));
+            let world = World::new(options(1, mechanism), |_| (), move || AlwaysBusy(next, waits));
             let mut restless: Vec<_> = (0..4).map(|_| world.connect()).collect();
             for client in &mut restless {
                 client.write_all(b"x").unwrap();
@@ -579,9 +579,9 @@ fn a_fast_download_leaves_turns_to_others() {
 }
 
 /// Sends so many bytes, and echoes each byte that arrives meanwhile.
-struct Talks(usize);
+struct StreamsAndEchoes(usize);
 
-impl Session for Talks {
+impl Session for StreamsAndEchoes {
     type Work = NoWork;
 
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
@@ -602,7 +602,7 @@ impl Session for Talks {
 fn input_is_taken_while_output_waits() {
     const LEN: usize = 32 << 20;
     for mechanism in [Mechanism::Select, Mechanism::Poll, Mechanism::EpollEdge, Mechanism::Uring] {
-        let world = World::new(options(1, mechanism), |_| {}, || Talks(LEN));
+        let world = World::new(options(1, mechanism), |_| {}, || StreamsAndEchoes(LEN));
         let mut client = world.connect();
         client.write_all(b"a").unwrap();
         // The socket is full once the same number of bytes has been sent twice.

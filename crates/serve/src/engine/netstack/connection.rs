@@ -124,7 +124,7 @@ impl<S: Session + 'static> Connection<S> {
                     if !machine.is_duplex() {
                         return Break(Wait::Writable { until });
                     }
-                    if hears(machine, shard, id, context.now) {
+                    if try_receive(machine, shard, id, context.now) {
                         return Continue(0);
                     }
                     return Break(Wait::Either { until });
@@ -158,7 +158,7 @@ impl<S: Session + 'static> Connection<S> {
                 if !mem::take(has_turn) {
                     return Break(Wait::Turn);
                 }
-                if machine.is_duplex() && hears(machine, shard, id, context.now) {
+                if machine.is_duplex() && try_receive(machine, shard, id, context.now) {
                     return Continue(0);
                 }
                 machine.handle_turn(context.update_clock());
@@ -195,7 +195,12 @@ impl<S: Session + 'static> Connection<S> {
 }
 
 /// Takes input that arrived during output. `false` if there is none.
-fn hears<S: Session>(machine: &mut Machine<S>, shard: &mut Shard, id: FlowId, now: Now) -> bool {
+fn try_receive<S: Session>(
+    machine: &mut Machine<S>,
+    shard: &mut Shard,
+    id: FlowId,
+    now: Now,
+) -> bool {
     let (front, _) = shard.peek(id);
     let len = front.len().min(machine.shared().memory.receive_len_max());
     if len > 0 {

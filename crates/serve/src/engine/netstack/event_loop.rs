@@ -82,7 +82,7 @@ pub(super) struct EventLoop<S: Session, O, D> {
     /// The last turn had no time to accept everything.
     has_more_to_accept: bool,
     /// It waits in the queue of the connection limit.
-    pub(super) is_in_line: bool,
+    pub(super) waits_for_space: bool,
     // Empty between two turns, kept for its capacity.
     messages: Vec<Message<S::Work>>,
     /// State of the server when it was last checked.
@@ -178,7 +178,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
             acceptor: Acceptor::Open,
             held: None,
             has_more_to_accept: false,
-            is_in_line: false,
+            waits_for_space: false,
             server_state: SERVING,
             ends_until: began_at,
             has_more_frames: false,
@@ -219,7 +219,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         if let Err(error) = &transmitted {
             self.device_messages.note_send_failure(error, self.context.now.monotonic);
         }
-        self.rest_device(received.is_err() || transmitted.is_err());
+        self.update_device_pause(received.is_err() || transmitted.is_err());
         if self.buffer_pool.take_crowd_end() {
             // Not on the loop: it takes too long. If refused, the memory stays with the allocator.
             let _ = self.context.jobs.hand_over(give_free_memory_back);
@@ -227,7 +227,7 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.figures.copy(&mut self.netstack, &self.buffer_pool);
     }
 
-    fn rest_device(&mut self, has_failed: bool) {
+    fn update_device_pause(&mut self, has_failed: bool) {
         if !has_failed {
             self.device_pause = Duration::ZERO;
             return;
@@ -481,14 +481,14 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
         self.has_more_to_accept = false;
         let mut until = None;
         let was_woken = self.own.has_space.swap(false, Ordering::Acquire);
-        self.is_in_line &= !was_woken;
-        while !self.is_in_line {
+        self.waits_for_space &= !was_woken;
+        while !self.waits_for_space {
             let Some((id, listener)) = self.held.take().or_else(|| self.next_accepted()) else {
                 break;
             };
             if !self.engine.connection_limit.has_space_or_wait(&self.own) {
                 self.held = Some((id, listener));
-                self.is_in_line = true;
+                self.waits_for_space = true;
                 self.engine.admission.shared.counters.accept_paused();
             } else if self.engine.connection_limit.enter() {
                 self.admit(id, listener);

@@ -239,7 +239,7 @@ fn at_the_limit_others_wait_until_one_ends() {
     let second = world.connect();
     world.client.shard().write(second, b"second\n");
     world.ask(first, "first again\n");
-    world.until("it stands in line", |world| world.event_loop.is_in_line);
+    world.until("it waits for space", |world| world.event_loop.waits_for_space);
     assert_eq!(world.closed(Closed::Peer), 0);
     world.close(first);
     assert_eq!(world.read(second, 7), b"second\n");

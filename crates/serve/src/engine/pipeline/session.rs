@@ -115,8 +115,8 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
     /// Lets the pool do blocking work. A thread of the pool then waits for space in the queue;
     /// threads of the stage never wait for it.
     fn hand_to_pool(&mut self, mut connection: Box<Connection<S>>) {
-        let place = match self.engine.admission.shared.jobs.reserve() {
-            Ok(place) => place,
+        let permit = match self.engine.admission.shared.jobs.reserve() {
+            Ok(permit) => permit,
             Err(error) => {
                 let failed = |connection: &mut Connection<S>| connection.fail(&error);
                 let stop = guard(&mut connection, failed);
@@ -124,7 +124,7 @@ impl<S: Session + 'static, O: Opens<S>> SessionThread<S, O> {
             }
         };
         let (engine, stages) = (Arc::clone(&self.engine), Arc::clone(&self.stages));
-        place.hand_over(move || {
+        permit.hand_over(move || {
             guard(&mut connection, |connection| connection.block(&engine));
             let mut batch = VecDeque::from([connection]);
             stages.sessions.put(&mut batch);

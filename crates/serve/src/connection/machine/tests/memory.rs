@@ -125,7 +125,7 @@ fn half_a_record_holds_little() {
     assert!(shared.memory.held_len() > held, "the handshake is charged");
     assert_eq!(pair.carry(), Blocked::Receive);
     assert_eq!(pair.say("say hello\n"), Blocked::Receive);
-    assert_eq!(pair.heard, b"hello\n");
+    assert_eq!(pair.received, b"hello\n");
     assert!(shared.memory.is_ample(), "the handshake is no longer charged");
 }
 
@@ -144,7 +144,7 @@ fn a_handshake_waits_for_memory() {
     drop(others);
     assert_eq!(pair.world.expire(), Blocked::Receive);
     assert_eq!(pair.say("say hello\n"), Blocked::Receive);
-    assert_eq!(pair.heard, b"hello\n");
+    assert_eq!(pair.received, b"hello\n");
 }
 
 #[test]
@@ -214,9 +214,9 @@ fn a_long_record_is_charged_until_the_next() {
     assert!(shared.memory.held_len() >= idle + part.len(), "a part");
     pair.world.machine.handle_input(rest, pair.world.now);
     assert_eq!(pair.carry(), Blocked::Receive);
-    assert!(pair.heard.ends_with(b"xx\n"));
+    assert!(pair.received.ends_with(b"xx\n"));
     assert_eq!(pair.say("say again\n"), Blocked::Receive);
-    assert!(pair.heard.ends_with(b"again\n"));
+    assert!(pair.received.ends_with(b"again\n"));
     drop(pair.world);
     let left = shared.memory.held_len();
     // Memory kept for the next reply.
@@ -246,7 +246,7 @@ fn records_are_found_however_they_are_cut() {
         for text in ["say one\n", &line, "say two\n"] {
             assert_eq!(pair.say(text), Blocked::Receive, "by {piece_len}");
         }
-        assert!(pair.heard.ends_with(b"two\n"), "by {piece_len}");
+        assert!(pair.received.ends_with(b"two\n"), "by {piece_len}");
         drop(pair);
         assert!(shared.memory.is_ample(), "by {piece_len}");
     }

@@ -82,7 +82,7 @@ fn handshakes_begin_behind_the_header() {
             }
         }
         assert_eq!(pair.say("say hello\n"), Blocked::Receive);
-        assert_eq!((&pair.heard[..], pair.world.client), (&b"hello\n"[..], client()));
+        assert_eq!((&pair.received[..], pair.world.client), (&b"hello\n"[..], client()));
     }
     // The handshake's time counts from the accept, even after a late header.
     let mut late = Pair::of(server("10.0.0.0/8", true));
@@ -137,7 +137,7 @@ fn an_optional_header_may_be_missing() {
     assert_eq!(world.client, super::world::PEER);
     let mut pair = Pair::of(server("10.0.0.0/8", false));
     assert_eq!(pair.say("say hello\n"), Blocked::Receive);
-    assert_eq!(pair.heard, b"hello\n");
+    assert_eq!(pair.received, b"hello\n");
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(super) struct Pair {
     pub(super) client: ClientConnection,
     pub(super) world: World,
     /// Plaintext that the client received.
-    pub(super) heard: Vec<u8>,
+    pub(super) received: Vec<u8>,
     has_ended: bool,
     /// Length of the pieces in which the client's records arrive.
     pub(super) piece_len: usize,
@@ -90,7 +90,7 @@ impl Pair {
         Pair {
             client: ClientConnection::new(Arc::new(config), name).unwrap(),
             world: World::accepted(Some(TlsConnection::new(&authority.tls))),
-            heard: Vec::new(),
+            received: Vec::new(),
             has_ended: false,
             piece_len: usize::MAX,
         }
@@ -133,7 +133,7 @@ impl Pair {
                 self.has_ended |= state.peer_has_closed();
                 let mut plain = vec![0; state.plaintext_bytes_to_read()];
                 self.client.reader().read_exact(&mut plain).unwrap();
-                self.heard.extend(plain);
+                self.received.extend(plain);
             }
         }
     }
@@ -153,7 +153,7 @@ fn tls_records_cut_anywhere_are_answered() {
         let mut pair = Pair::new(&[]);
         (pair.piece_len, pair.world.window) = (piece_len, window);
         assert_eq!(pair.say(request), Blocked::Receive);
-        assert!(pair.heard == plain.got, "pieces of {piece_len}, window {window}");
+        assert!(pair.received == plain.got, "pieces of {piece_len}, window {window}");
         assert!(pair.world.machine.outgoing.is_none());
     }
 }
@@ -173,7 +173,7 @@ fn a_long_body_arrives_through_records_too() {
         assert_eq!(said, Blocked::Receive, "after part {part}");
     }
     let sum = 40_000 * u64::from(b'a');
-    assert_eq!(pair.heard, format!("40000 bytes, sum {sum}\n").as_bytes());
+    assert_eq!(pair.received, format!("40000 bytes, sum {sum}\n").as_bytes());
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn handshakes_and_records_are_counted() {
     assert_eq!(counted(&pair).sends(), 1, "only the session's sends are counted");
     pair.say("file 100000\nbig 50000\n");
     assert_eq!(counts(), (1, 0));
-    assert_eq!(counted(&pair).bytes_sent(), pair.heard.len() as u64);
+    assert_eq!(counted(&pair).bytes_sent(), pair.received.len() as u64);
     // A connection counts as one failure at most.
     pair.world.machine.handle_input(b"no record", pair.world.now);
     assert_eq!(counts(), (1, 1));
@@ -281,18 +281,18 @@ fn a_drain_does_not_wait_for_a_handshake() {
     let mut in_time = Pair::new(&[]);
     in_time.world.machine.handle_drain(in_time.world.now);
     in_time.say("say x\n");
-    assert!(in_time.heard.ends_with(b"x\n"), "an accepted connection is served");
+    assert!(in_time.received.ends_with(b"x\n"), "an accepted connection is served");
 }
 
 #[test]
 fn the_last_reply_is_followed_by_a_goodbye() {
     let mut pair = Pair::new(&[]);
     assert_eq!(pair.say("say x\nbye\n"), Blocked::Closed(Closed::Session));
-    assert_eq!((&pair.heard[..], pair.has_ended), (&b"x\n"[..], true));
+    assert_eq!((&pair.received[..], pair.has_ended), (&b"x\n"[..], true));
 
     let mut refused = Pair::new(&[]);
     assert_eq!(refused.say("refuse\n"), Blocked::Receive);
-    assert_eq!((&refused.heard[..], refused.has_ended), (&b"refused\n"[..], true));
+    assert_eq!((&refused.received[..], refused.has_ended), (&b"refused\n"[..], true));
 
     let mut drained = Pair::new(&[]);
     drained.say("say x\n");
@@ -332,7 +332,7 @@ fn a_goodbye_behind_the_last_request_is_read() {
     pair.say("say w\n");
     pair.world.queues.unread = 24;
     assert_eq!(pair.say("say x\nbye\n"), Blocked::Receive);
-    assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\n"[..], true));
+    assert_eq!((&pair.received[..], pair.has_ended), (&b"w\nx\n"[..], true));
     pair.client.send_close_notify();
     assert_eq!(pair.carry(), Blocked::Receive);
     pair.world.machine.handle_end_of_input(pair.world.now);
@@ -358,7 +358,7 @@ fn tls_goodbye_follows_the_replies() {
     pair.client.writer().write_all(b"say x\nwork\n").unwrap();
     pair.client.send_close_notify();
     assert_eq!(pair.carry(), Blocked::Closed(Closed::Peer));
-    assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\nworked\n"[..], true));
+    assert_eq!((&pair.received[..], pair.has_ended), (&b"w\nx\nworked\n"[..], true));
 }
 
 /// Seen (in review): a connection that was idle for too long ended without close_notify. A client
@@ -369,8 +369,8 @@ fn an_idle_peer_gets_the_end() {
     pair.say("say w\n");
     pair.world.expire();
     assert_eq!(pair.carry(), Blocked::Closed(Closed::TimedOut(Phase::Idle)));
-    let heard = &b"w\ngave up: TimedOut(Idle)\n"[..];
-    assert_eq!((&pair.heard[..], pair.has_ended), (heard, true));
+    let received = &b"w\ngave up: TimedOut(Idle)\n"[..];
+    assert_eq!((&pair.received[..], pair.has_ended), (received, true));
 }
 
 /// Seen: replies of HTTP/2 over TLS took 0.000000 s by the access log and the histogram, whatever
@@ -386,7 +386,7 @@ fn a_reply_takes_until_its_records_are_sent() {
     pair.world.pass(Duration::from_secs(2));
     pair.world.window = usize::MAX;
     assert_eq!(pair.carry(), Blocked::Receive);
-    assert!(pair.heard.starts_with(b"x\nping\n"));
+    assert!(pair.received.starts_with(b"x\nping\n"));
     assert_eq!(replied(&pair.world), (2, 2.0));
 }
 
@@ -400,7 +400,7 @@ fn a_tampered_record_ends_the_connection() {
     *records.last_mut().unwrap() ^= 1;
     pair.world.machine.handle_input(&records, pair.world.now);
     assert_eq!(pair.world.run(), Blocked::Closed(Closed::Error));
-    assert_eq!(pair.heard, b"x\n");
+    assert_eq!(pair.received, b"x\n");
 }
 
 /// Seen (in review): more than 64 KiB after a close_notify were taken for a too long handshake
@@ -420,7 +420,7 @@ fn input_behind_a_goodbye_is_ignored() {
     }
     pair.world.window = usize::MAX;
     assert_eq!(pair.carry(), Blocked::Closed(Closed::Peer));
-    assert_eq!((&pair.heard[..], pair.has_ended), (&b"w\nx\n"[..], true));
+    assert_eq!((&pair.received[..], pair.has_ended), (&b"w\nx\n"[..], true));
 }
 
 /// Seen (in review): the keys of TLS 1.2 end after 2^24 records, and data beyond them counted as
@@ -433,15 +433,19 @@ fn used_up_keys_end_the_connection() {
     for records in 2..40 {
         let mut pair = Pair::under(&short_lived_authority(records), &[]);
         let blocked = pair.say(request);
-        let heard = &pair.heard[..];
-        assert!(whole.heard.starts_with(heard), "{} bytes of {records} records", heard.len());
+        let received = &pair.received[..];
+        assert!(
+            whole.received.starts_with(received),
+            "{} bytes of {records} records",
+            received.len()
+        );
         let counted = pair.world.machine.shared.counters.snapshot().bytes_sent();
-        assert_eq!(counted, heard.len() as u64, "{records} records");
-        if heard.len() == whole.heard.len() {
+        assert_eq!(counted, received.len() as u64, "{records} records");
+        if received.len() == whole.received.len() {
             assert_eq!((blocked, records > 20), (Blocked::Receive, true));
             continue;
         }
-        assert!(records < 35, "{} bytes of {records} records", heard.len());
+        assert!(records < 35, "{} bytes of {records} records", received.len());
         assert_eq!((blocked, pair.has_ended), (Blocked::Closed(Closed::Error), true));
         assert_eq!(pair.world.life.closed.load(Ordering::Relaxed), 1);
     }
@@ -528,7 +532,7 @@ fn a_shrinking_file_cuts_inside_tls() {
     let mut pair = Pair::new(&[]);
     pair.world.file_len = 100_000;
     assert_eq!(pair.say("file 3000000\n"), Blocked::Closed(Closed::Error));
-    assert_eq!(pair.heard, file(100_000));
+    assert_eq!(pair.received, file(100_000));
     assert!(!pair.has_ended, "a close_notify would make the reply look whole");
 }
 
@@ -540,7 +544,7 @@ fn a_rare_file_is_one_read_inside_tls() {
     pair.world.is_on_disk = true;
     assert_eq!(pair.say("file 900000\nsay x\n"), Blocked::Receive);
     assert_eq!(pair.world.reads, [900_000]);
-    assert!(pair.heard == [&file(900_000)[..], b"x\n"].concat());
+    assert!(pair.received == [&file(900_000)[..], b"x\n"].concat());
 }
 
 /// As without TLS. Finished records are sent first; they are few.
@@ -562,7 +566,7 @@ fn fetched_bytes_go_back_inside_tls() {
     pair.world.window = usize::MAX;
     assert_eq!(pair.carry(), Blocked::Receive);
     assert_eq!(pair.world.reads[..2], [1 << 20, 64 << 10]);
-    assert!(pair.heard.ends_with(&[&file(FILE_LEN)[..], b"y\n"].concat()));
+    assert!(pair.received.ends_with(&[&file(FILE_LEN)[..], b"y\n"].concat()));
 }
 
 #[test]
@@ -584,7 +588,7 @@ fn garbage_records_end_the_connection_once() {
         assert_eq!(open.world.life.closed.load(Ordering::Relaxed), 1);
     }
     // One bit is flipped somewhere, or the peer disconnects there.
-    let retransmit_buffers = |pair: &mut Pair| {
+    let client_records = |pair: &mut Pair| {
         let mut records = Vec::new();
         pair.client.writer().write_all(b"say y\nwork\n").unwrap();
         while pair.client.wants_write() {
@@ -592,11 +596,11 @@ fn garbage_records_end_the_connection_once() {
         }
         records
     };
-    let len = retransmit_buffers(&mut Pair::new(&[])).len();
+    let len = client_records(&mut Pair::new(&[])).len();
     for at in 0..len {
         for is_cut in [false, true] {
             let mut pair = Pair::new(&[]);
-            let mut records = retransmit_buffers(&mut pair);
+            let mut records = client_records(&mut pair);
             if is_cut {
                 records.truncate(at)
             } else {

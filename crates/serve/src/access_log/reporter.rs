@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use super::buffers::{SharedBuffers, count_lines};
 
 /// Reports on the state of the log, at most once a minute.
-pub(super) struct News<R> {
+pub(super) struct LogReporter<R> {
     target: String,
     report: R,
     pub(super) trouble: Option<io::Error>,
-    told: Told,
+    last: LastReport,
 }
 
 /// The last report and its time.
 #[derive(Default)]
-struct Told {
+struct LastReport {
     at: Option<Instant>,
     lines_dropped: u64,
     trouble: bool,
@@ -22,34 +22,34 @@ struct Told {
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-impl<R: FnMut(&str)> News<R> {
-    pub(super) fn new(target: String, report: R) -> News<R> {
-        News { target, report, trouble: None, told: Told::default() }
+impl<R: FnMut(&str)> LogReporter<R> {
+    pub(super) fn new(target: String, report: R) -> LogReporter<R> {
+        LogReporter { target, report, trouble: None, last: LastReport::default() }
     }
 
     /// Time at which to report a recovery that came less than a minute after the failure.
     pub(super) fn due(&self) -> Option<Instant> {
-        let pending = self.told.trouble && self.trouble.is_none();
-        self.told.at.filter(|_| pending).map(|at| at + REPORT_INTERVAL)
+        let pending = self.last.trouble && self.trouble.is_none();
+        self.last.at.filter(|_| pending).map(|at| at + REPORT_INTERVAL)
     }
 
-    pub(super) fn tell(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {
-        let quiet = self.told.at.is_some_and(|at| now < at + REPORT_INTERVAL);
+    pub(super) fn report_if_due(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {
+        let quiet = self.last.at.is_some_and(|at| now < at + REPORT_INTERVAL);
         if !quiet {
-            self.tell_now(shared, unwritten, now);
+            self.report_now(shared, unwritten, now);
         }
     }
 
     /// Reports losses since the last report, at the end of the log.
-    pub(super) fn tell_last(&mut self, shared: &SharedBuffers, unwritten: &[u8]) {
-        if shared.lines_dropped.load(Ordering::Relaxed) > self.told.lines_dropped {
-            self.tell_now(shared, unwritten, Instant::now());
+    pub(super) fn report_last(&mut self, shared: &SharedBuffers, unwritten: &[u8]) {
+        if shared.lines_dropped.load(Ordering::Relaxed) > self.last.lines_dropped {
+            self.report_now(shared, unwritten, Instant::now());
         }
     }
 
-    fn tell_now(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {
+    fn report_now(&mut self, shared: &SharedBuffers, unwritten: &[u8], now: Instant) {
         let dropped = shared.lines_dropped.load(Ordering::Relaxed);
-        let lost = dropped - self.told.lines_dropped;
+        let lost = dropped - self.last.lines_dropped;
         // Waiting lines are lost too if the failure persists.
         let fate = || match count_lines(unwritten) + shared.lines_waiting() {
             0 => format!("{lost} lines are lost"),
@@ -58,11 +58,11 @@ impl<R: FnMut(&str)> News<R> {
         let sentence = match &self.trouble {
             Some(error) => format!("cannot be written ({error}): {}", fate()),
             None if lost > 0 => format!("cannot be written fast enough: {}", fate()),
-            None if self.told.trouble => "is being written again".to_owned(),
+            None if self.last.trouble => "is being written again".to_owned(),
             None => return,
         };
         (self.report)(&format!("the access log {} {sentence}", self.target));
-        self.told = Told {
+        self.last = LastReport {
             at: Some(now),
             lines_dropped: dropped,
             trouble: self.trouble.is_some() || lost > 0,

@@ -146,7 +146,7 @@ impl<F: Answer, S: DatagramSocket> Receiver<F, S> {
             let (len, from) = match self.socket.receive(&mut buffer) {
                 Ok(received) => received,
                 Err(error) => {
-                    rest_after(&error);
+                    back_off_after(&error);
                     continue;
                 }
             };
@@ -172,7 +172,7 @@ impl<F: Answer, S: DatagramSocket> Receiver<F, S> {
 }
 
 /// Pauses after an error that may recur at once, so that the receiver does not spin.
-fn rest_after(error: &io::Error) {
+fn back_off_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
     // A time-out, or an undelivered earlier datagram (ICMP). udp(7)
     let is_usual = [ConnectionRefused, Interrupted, TimedOut, WouldBlock].contains(&error.kind());

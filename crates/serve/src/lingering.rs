@@ -35,10 +35,10 @@ impl Lingering {
         let more = |count| (count < max).then_some(count + 1);
         let set = Ordering::Relaxed;
         let fetch = Ordering::Relaxed;
-        let has_room = self.count.fetch_update(set, fetch, more).is_ok();
-        let counted = if has_room { &self.begun } else { &self.refused };
+        let has_space = self.count.fetch_update(set, fetch, more).is_ok();
+        let counted = if has_space { &self.begun } else { &self.refused };
         counted.fetch_add(1, Ordering::Relaxed);
-        has_room
+        has_space
     }
 
     /// Uncounts one.

@@ -74,7 +74,7 @@ impl SharedBuffers {
 
     /// Appends lines; returns true if the writer must be woken.
     pub(super) fn append(&self, lines: &[u8]) -> bool {
-        let Some(mut buffer) = self.buffer_with_room(lines.len()) else {
+        let Some(mut buffer) = self.buffer_with_space(lines.len()) else {
             self.count_dropped(lines);
             return false;
         };
@@ -94,7 +94,7 @@ impl SharedBuffers {
     }
 
     /// Locks the calling thread's buffer or, if it is locked or full, one of the next.
-    fn buffer_with_room(&self, len: usize) -> Option<MutexGuard<'_, LogBuffer>> {
+    fn buffer_with_space(&self, len: usize) -> Option<MutexGuard<'_, LogBuffer>> {
         let home = thread_number();
         let slot = |step: usize| &self.buffers[(home + step) & (self.buffers.len() - 1)].0;
         let mut all_taken = true;
@@ -105,16 +105,16 @@ impl SharedBuffers {
                 Err(TryLockError::WouldBlock) => continue,
             };
             all_taken = false;
-            if self.has_room(&buffer, len) {
+            if self.has_space(&buffer, len) {
                 return Some(buffer);
             }
         }
         // All are locked only if more threads than processors were each preempted while copying a
         // line (`--engine thread`). Waiting for a copy loses no line and is short.
-        all_taken.then(|| lock(slot(0))).filter(|buffer| self.has_room(buffer, len))
+        all_taken.then(|| lock(slot(0))).filter(|buffer| self.has_space(buffer, len))
     }
 
-    fn has_room(&self, buffer: &LogBuffer, len: usize) -> bool {
+    fn has_space(&self, buffer: &LogBuffer, len: usize) -> bool {
         !buffer.closed && buffer.lines.len() + len <= self.buffer_len_max
     }
 

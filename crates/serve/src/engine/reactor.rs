@@ -25,7 +25,7 @@ mod waker;
 
 pub(crate) use accept_thread::Distribute;
 pub(crate) use acceptor::Acceptor;
-pub(crate) use budget::{LONG_LEN, LongUntil, SHARE_OF_TURN, STEPS_MAX, is_put_off, take_steps};
+pub(crate) use budget::{LONG_LEN, LongUntil, SHARE_OF_TURN, STEPS_MAX, is_postponed, take_steps};
 pub(crate) use connection_limit::ConnectionLimit;
 pub(crate) use context::{EngineContext, LoopContext, OpenDispatcher, drop_session};
 pub(crate) use inbox::{Inbox, Message};

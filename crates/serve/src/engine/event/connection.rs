@@ -9,7 +9,7 @@ use super::inbox::LoopContext;
 use crate::connection::{Action, Machine};
 use crate::engine::admission::{Admission, Opens};
 use crate::engine::reactor::{
-    HasWatch, LongUntil, Socket, Wait, Watch, is_put_off, output, take_steps,
+    HasWatch, LongUntil, Socket, Wait, Watch, is_postponed, output, take_steps,
 };
 use crate::file::DiskRead;
 
@@ -71,7 +71,9 @@ impl<S: Session + 'static> Connection<S> {
         match machine.next_action() {
             Action::Receive { until } => {
                 let is_long = machine.is_handshaking();
-                if is_long && is_put_off(context.now.monotonic, long_until) && socket.may_receive()
+                if is_long
+                    && is_postponed(context.now.monotonic, long_until)
+                    && socket.may_receive()
                 {
                     return Break(Wait::Turn);
                 }

@@ -12,7 +12,9 @@ use session::{Now, Session};
 use super::retransmit_buffer::{BufferPool, RetransmitBuffer};
 use crate::connection::{Action, Machine, Queues, Unacked};
 use crate::engine::admission::{Admission, Opens};
-use crate::engine::reactor::{self, FileReader, LONG_LEN, LongUntil, Wait, is_put_off, take_steps};
+use crate::engine::reactor::{
+    self, FileReader, LONG_LEN, LongUntil, Wait, is_postponed, take_steps,
+};
 use crate::file::{self, DiskRead};
 
 /// One connection.
@@ -83,13 +85,13 @@ impl<S: Session + 'static> Connection<S> {
         let Some(machine) = &mut self.machine else {
             return Break(self.waits);
         };
-        let is_put_off = is_put_off(context.now.monotonic, long_until);
+        let is_postponed = is_postponed(context.now.monotonic, long_until);
         let is_long = machine.is_handshaking();
         match machine.next_action() {
             Action::Receive { until } => {
                 let (front, _) = shard.peek(id);
                 let len = front.len().min(machine.shared().memory.receive_len_max());
-                if len > 0 && is_long && is_put_off {
+                if len > 0 && is_long && is_postponed {
                     return Break(Wait::Turn);
                 } else if len > 0 {
                     machine.handle_input(&front[..len], context.now);
@@ -110,11 +112,11 @@ impl<S: Session + 'static> Connection<S> {
                 }
                 machine.handle_filled(Ok(len), context.now);
             }
-            Action::Send { out, .. } if is_put_off && out.queued_len() > LONG_LEN => {
+            Action::Send { out, .. } if is_postponed && out.queued_len() > LONG_LEN => {
                 return Break(Wait::Turn);
             }
             Action::SendFile(piece) | Action::ReadFile(piece)
-                if is_put_off && piece.len > LONG_LEN =>
+                if is_postponed && piece.len > LONG_LEN =>
             {
                 return Break(Wait::Turn);
             }

@@ -9,7 +9,7 @@ use event::{Dispatcher, Interest, Ready, Token};
 
 use super::acceptor::Acceptor;
 use super::context::EngineContext;
-use super::listeners::{Accepted, Listeners, REST};
+use super::listeners::{Accepted, BACK_OFF, Listeners};
 use super::waker::LoopHandle;
 use crate::clock;
 
@@ -74,7 +74,7 @@ impl<O, D: Distribute> AcceptThread<O, D> {
             counters.reports.add(reports.len() as u64);
             if waited.is_err() {
                 counters.errors.add(1);
-                thread::sleep(REST);
+                thread::sleep(BACK_OFF);
             }
             for Ready { token, .. } in reports.drain(..) {
                 match token.0 {

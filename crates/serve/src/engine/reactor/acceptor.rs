@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use event::Dispatcher;
 
-use super::budget::{SHARE_OF_TURN, is_put_off};
+use super::budget::{SHARE_OF_TURN, is_postponed};
 use super::connection_limit::ConnectionLimit;
 use super::context::EngineContext;
 use super::listeners::{Accepted, Listeners};
@@ -92,7 +92,7 @@ impl Acceptor {
         if self.listeners.may_have_missed() {
             Some(self.relies_until)
         } else {
-            self.listeners.rest_until()
+            self.listeners.backed_off_until()
         }
     }
 
@@ -110,7 +110,7 @@ impl Acceptor {
                 self.listeners.recheck();
             }
         }
-        self.listeners.end_rest(now, dispatcher);
+        self.listeners.end_back_off(now, dispatcher);
         if self.own.has_space.load(Ordering::Acquire) {
             self.own.has_space.store(false, Ordering::Relaxed);
             self.was_woken = true;
@@ -144,7 +144,7 @@ impl Acceptor {
         admission: &Admission<O>,
     ) -> Option<Accepted> {
         let counters = &admission.shared.counters;
-        if is_put_off(now, self.until) {
+        if is_postponed(now, self.until) {
             return None;
         }
         while self.served < self.listeners.count() && self.listeners.is_open() {
@@ -180,7 +180,7 @@ impl Acceptor {
                 }
                 Err(_) => {
                     counters.accept_paused();
-                    self.listeners.rest(now, dispatcher);
+                    self.listeners.back_off(now, dispatcher);
                 }
             }
         }

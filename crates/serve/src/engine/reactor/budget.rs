@@ -21,7 +21,7 @@ pub(crate) type LongUntil = Option<Instant>;
 
 /// True if long operations are postponed to the connection's next turn.
 #[inline]
-pub(crate) fn is_put_off(now: Instant, until: LongUntil) -> bool {
+pub(crate) fn is_postponed(now: Instant, until: LongUntil) -> bool {
     until.is_some_and(|until| until <= now)
 }
 

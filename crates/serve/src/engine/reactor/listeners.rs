@@ -14,7 +14,7 @@ use crate::listen::Bound;
 
 /// Pause after running out of descriptors or memory: long enough for some connections to end, short
 /// enough that few in the listen queue notice.
-pub(crate) const REST: Duration = Duration::from_millis(20);
+pub(crate) const BACK_OFF: Duration = Duration::from_millis(20);
 
 /// The listeners of a loop.
 pub(crate) struct Listeners {
@@ -42,7 +42,7 @@ enum Accepting {
     /// The connection limit is reached.
     Full,
     /// Accepting has failed, and would fail again at once.
-    Resting(Instant),
+    BackedOff(Instant),
     /// Closed for good.
     Closed,
 }
@@ -167,19 +167,19 @@ impl Listeners {
     }
 
     /// Accepts nothing for a while.
-    pub(crate) fn rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
-        self.suspend(Accepting::Resting(now + REST), dispatcher);
+    pub(crate) fn back_off(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        self.suspend(Accepting::BackedOff(now + BACK_OFF), dispatcher);
     }
 
-    pub(crate) fn rest_until(&self) -> Option<Instant> {
+    pub(crate) fn backed_off_until(&self) -> Option<Instant> {
         match self.state {
-            Accepting::Resting(until) => Some(until),
+            Accepting::BackedOff(until) => Some(until),
             _ => None,
         }
     }
 
-    pub(crate) fn end_rest(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
-        if self.rest_until().is_some_and(|until| until <= now) {
+    pub(crate) fn end_back_off(&mut self, now: Instant, dispatcher: &mut dyn Dispatcher) {
+        if self.backed_off_until().is_some_and(|until| until <= now) {
             self.reopen(now, dispatcher);
         }
     }
@@ -197,7 +197,7 @@ impl Listeners {
         for listener in &mut self.listeners {
             // The kernel may lack the memory just now.
             if listener.watch(dispatcher).is_err() {
-                self.state = Accepting::Resting(now + REST);
+                self.state = Accepting::BackedOff(now + BACK_OFF);
             }
             // With edge-triggered reports, connections from before the pause are not reported.
             listener.has_some = true;

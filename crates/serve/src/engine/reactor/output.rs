@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use session::{Now, Session};
 
-use super::budget::{LONG_LEN, LongUntil, is_put_off};
+use super::budget::{LONG_LEN, LongUntil, is_postponed};
 use super::socket::{Socket, Wait};
 use crate::clock;
 use crate::connection::{Action, FileProgress, Machine};
@@ -32,7 +32,7 @@ pub(crate) fn output<S: Session>(
         Action::SendFile(piece) | Action::ReadFile(piece) => piece.len > LONG_LEN,
         _ => false,
     };
-    if is_long && is_put_off(now.monotonic, long_until) {
+    if is_long && is_postponed(now.monotonic, long_until) {
         return Break(Wait::Turn);
     }
     match action {
@@ -118,7 +118,7 @@ mod tests {
 
     /// Seen: as in `a_turn_of_accepting_has_an_end`. Time for large replies counts as well.
     #[test]
-    fn long_output_is_put_off_when_late() {
+    fn long_output_is_postponed_when_late() {
         let long = LONG_LEN as usize + 1;
         let is_over = |now: Now| Some(now.monotonic);
         let is_not = |now: Now| Some(now.monotonic + Duration::from_millis(1));

@@ -60,7 +60,7 @@ enum ToyState {
 }
 
 /// Length from which a body is received into the session's own space.
-const ROOM_LEN_MIN: usize = 100;
+const SPACE_LEN_MIN: usize = 100;
 
 pub(super) const FILE_LEN: u64 = 3_000_000;
 
@@ -252,7 +252,7 @@ impl Session for Toy {
 
     fn body_buffer(&mut self) -> &mut [u8] {
         match &mut self.state {
-            ToyState::Body { space, filled } if space.len() - *filled >= ROOM_LEN_MIN => {
+            ToyState::Body { space, filled } if space.len() - *filled >= SPACE_LEN_MIN => {
                 &mut space[*filled..]
             }
             _ => &mut [],

@@ -43,7 +43,7 @@ fn a_full_queue_wakes_those_in_line() {
 }
 
 #[test]
-fn a_thread_that_puts_waits_for_room() {
+fn a_thread_that_puts_waits_for_space() {
     let queue = Queue::new(1, None);
     thread::scope(|scope| {
         let putting = scope.spawn(|| queue.put(&mut pending(0..100)));

@@ -51,23 +51,23 @@ pub(crate) fn answer(
     attempt: Attempt,
     buffer: &mut Vec<u8>,
 ) -> Answer {
-    let asked = RequestFacts::of(head, persists);
+    let facts = RequestFacts::of(head, persists);
     let Some((host, is_alias)) = replier.service.host(head.host()) else {
         let why = Some("no host has this name");
-        replier.page_anywhere(Status::Misdirected, asked, &[], why);
+        replier.page_anywhere(Status::Misdirected, facts, &[], why);
         return Answer::Sent;
     };
     replier.host = Some(host);
     if let Some(reply) = replier.handle.challenges().find(head) {
-        replier.challenge(asked, reply.as_bytes());
+        replier.challenge(facts, reply.as_bytes());
         return Answer::Sent;
     }
     if (is_alias || matches!(replier.transport, Transport::ToHttps(_)))
-        && send_elsewhere(replier, head, asked, is_alias, buffer)
+        && send_elsewhere(replier, head, facts, is_alias, buffer)
     {
         return Answer::Sent;
     }
-    if head.method == Method::Options && permit(replier, head, asked, buffer) {
+    if head.method == Method::Options && permit(replier, head, facts, buffer) {
         return Answer::Sent;
     }
     let routed = route(host, head, buffer);
@@ -75,24 +75,24 @@ pub(crate) fn answer(
     let rewrite = rewrite.map(|found| rewritten(head, found));
     let target = rewrite.as_ref().unwrap_or(&head.target);
     if host.site.has_areas() {
-        if let Some(answer) = guard(replier, head, &head.target, asked, None, attempt, buffer) {
+        if let Some(answer) = guard(replier, head, &head.target, facts, None, attempt, buffer) {
             return answer;
         }
         // The file that answers may be in a protected area too, whatever path led to it.
         if rewrite.is_some()
-            && let Some(answer) = guard(replier, head, target, asked, None, attempt, buffer)
+            && let Some(answer) = guard(replier, head, target, facts, None, attempt, buffer)
         {
             return answer;
         }
     }
     if let (Some(found), None) = (&routed, &rewrite) {
-        redirect_by_rule(replier, head, asked, found, buffer);
+        redirect_by_rule(replier, head, facts, found, buffer);
         return Answer::Sent;
     }
     let raw = match (head.method, target) {
         (Method::Get | Method::Head, Target::Path(raw)) => raw,
         _ => {
-            refuse_or_tell(replier, head, asked, buffer);
+            answer_without_lookup(replier, head, facts, buffer);
             return Answer::Sent;
         }
     };
@@ -104,7 +104,7 @@ pub(crate) fn answer(
     };
     let (entry, is_fallback) = match hit {
         Some(entry) => (entry, false),
-        None => match search(replier, head, target, raw, asked, found, buffer) {
+        None => match search(replier, head, target, raw, facts, found, buffer) {
             Ok(found) => found,
             Err(answer) => return answer,
         },
@@ -113,16 +113,16 @@ pub(crate) fn answer(
         // The target of a rewrite may have another address, as a directory and a page do.
         let area = rewrite.as_ref().and_then(|_| host.site.area_of_address(&entry, is_fallback));
         let asked_by_address =
-            area.and_then(|area| ask(replier, head, asked, area, attempt, buffer));
+            area.and_then(|area| ask(replier, head, facts, area, attempt, buffer));
         if let Some(answer) = asked_by_address {
             return answer;
         }
         let found = Some((&*entry, is_fallback));
-        if let Some(answer) = guard(replier, head, target, asked, found, attempt, buffer) {
+        if let Some(answer) = guard(replier, head, target, facts, found, attempt, buffer) {
             return answer;
         }
     }
-    serve(replier, head, asked, &entry);
+    serve(replier, head, facts, &entry);
     Answer::Sent
 }
 
@@ -134,7 +134,7 @@ fn search(
     head: &Head<'_>,
     target: &Target<'_>,
     raw: &RawPath<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     found: Option<Found>,
     buffer: &mut Vec<u8>,
 ) -> Result<(Arc<Entry>, bool), Answer> {
@@ -153,7 +153,7 @@ fn search(
         Ok(Found::WouldBlock) if !was_loaded => Err(Answer::Blocked),
         other => {
             let rules = rules_of(replier, target, buffer);
-            answer_without_file(replier, asked, other, raw.query, &rules);
+            answer_without_file(replier, facts, other, raw.query, &rules);
             Err(Answer::Sent)
         }
     }
@@ -166,7 +166,7 @@ fn guard(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
     target: &Target<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     found: Option<(&Entry, bool)>,
     attempt: Attempt,
     buffer: &mut Vec<u8>,
@@ -181,14 +181,14 @@ fn guard(
         None => site.area(path),
         Some((entry, is_fallback)) => site.area_of(path, entry, is_fallback),
     };
-    ask(replier, head, asked, area?, attempt, buffer)
+    ask(replier, head, facts, area?, attempt, buffer)
 }
 
 /// Asks for the credentials of an area. `None`: the request has them.
 fn ask(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     area: &Area,
     attempt: Attempt,
     buffer: &mut Vec<u8>,
@@ -213,7 +213,7 @@ fn ask(
     let rules = rules_of(replier, &head.target, buffer);
     // The file may be in the area even if its path is not.
     let rules = private(&String::from_utf8_lossy(&rules));
-    replier.page(status, asked, rules.as_bytes(), line.as_bytes(), why);
+    replier.page(status, facts, rules.as_bytes(), line.as_bytes(), why);
     Some(Answer::Sent)
 }
 
@@ -247,14 +247,14 @@ pub(crate) fn rewritten<'a>(head: &Head<'a>, found: &'a Redirected) -> Target<'a
 fn redirect_by_rule(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     found: &Redirected,
     buffer: &mut Vec<u8>,
 ) {
     let Target::Path(raw) = head.target else { unreachable!("a rule is about a path") };
     let rules = rules_of(replier, &head.target, buffer);
     let line = location_line(&found.location(raw.query));
-    replier.page(found.status, asked, &rules, &line, None);
+    replier.page(found.status, facts, &rules, &line, None);
 }
 
 /// Redirects to the first name of the host and to HTTPS, as configured. False: the request is
@@ -263,7 +263,7 @@ fn redirect_by_rule(
 fn send_elsewhere(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     is_alias: bool,
     buffer: &mut Vec<u8>,
 ) -> bool {
@@ -276,7 +276,7 @@ fn send_elsewhere(
     }
     let Some((name, port)) = head.host().and_then(name_and_port) else {
         let why = Some("without the name of a host there is no address to redirect to");
-        replier.page_anywhere(Status::BadRequest, asked, &[], why);
+        replier.page_anywhere(Status::BadRequest, facts, &[], why);
         return true;
     };
     let first = replier.host.filter(|_| is_alias).and_then(|host| host.names.first());
@@ -291,7 +291,7 @@ fn send_elsewhere(
     push_query(&mut location, raw.query);
     let line = location_line(&location);
     let rules = rules_of(replier, &head.target, buffer);
-    replier.page(Status::MovedPermanently, asked, &rules, &line, None);
+    replier.page(Status::MovedPermanently, facts, &rules, &line, None);
     true
 }
 
@@ -308,21 +308,21 @@ fn location_line(location: &[u8]) -> Vec<u8> {
 
 /// Answers a request for which no file is looked up.
 #[cold]
-fn refuse_or_tell(
+fn answer_without_lookup(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     buffer: &mut Vec<u8>,
 ) {
     let rules = rules_of(replier, &head.target, buffer);
     let (status, lines, why) = match head.method {
         // RFC 9112 3.2.4: `*` is for OPTIONS alone.
         Method::Get | Method::Head => (Status::BadRequest, &b""[..], Some("* is not a path")),
-        Method::Options => return replier.options(asked, &rules),
+        Method::Options => return replier.options(facts, &rules),
         Method::Forbidden => (Status::MethodNotAllowed, ALLOW_LINE, None),
         Method::Unknown => (Status::NotImplemented, &b""[..], None),
     };
-    replier.page(status, asked, &rules, lines, why);
+    replier.page(status, facts, &rules, lines, why);
 }
 
 /// The operator's header lines for a reply without a file. Notes the origins that may read it.
@@ -353,7 +353,7 @@ fn rules_of(replier: &mut Replier<'_>, target: &Target<'_>, buffer: &mut Vec<u8>
 fn permit(
     replier: &mut Replier<'_>,
     head: &Head<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     buffer: &mut Vec<u8>,
 ) -> bool {
     let mut method = head.fields.search("access-control-request-method");
@@ -364,7 +364,7 @@ fn permit(
     if replier.readers == Readers::Own {
         return false;
     }
-    replier.options(asked, &[&rules, PREFLIGHT_LINES].concat());
+    replier.options(facts, &[&rules, PREFLIGHT_LINES].concat());
     true
 }
 
@@ -372,12 +372,12 @@ fn permit(
 #[cold]
 fn answer_without_file(
     replier: &mut Replier<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     found: Result<Found, PathError>,
     query: &[u8],
     rules: &[u8],
 ) {
-    let mut bad = |why| replier.page(Status::BadRequest, asked, rules, &[], Some(why));
+    let mut bad = |why| replier.page(Status::BadRequest, facts, rules, &[], Some(why));
     let found = match found {
         Ok(found) => found,
         Err(PathError::NoFile) => Found::NotFound,
@@ -385,18 +385,18 @@ fn answer_without_file(
         Err(PathError::AboveRoot) => return bad("the path leaves the root"),
     };
     match found {
-        Found::Moved(path) => redirect(replier, asked, &path, query, rules),
-        Found::NotFound => replier.page(Status::NotFound, asked, rules, &[], None),
-        Found::NoIndex => replier.no_index(asked, rules),
-        Found::Forbidden => replier.page(Status::Forbidden, asked, rules, &[], None),
+        Found::Moved(path) => redirect(replier, facts, &path, query, rules),
+        Found::NotFound => replier.page(Status::NotFound, facts, rules, &[], None),
+        Found::NoIndex => replier.no_index(facts, rules),
+        Found::Forbidden => replier.page(Status::Forbidden, facts, rules, &[], None),
         Found::OnlyCompressed => {
             let vary = b"Vary: Accept-Encoding\r\n";
-            replier.page(Status::NotAcceptable, asked, rules, vary, None);
+            replier.page(Status::NotAcceptable, facts, rules, vary, None);
         }
-        Found::Failed { status, why } => fail(replier, asked, rules, status, &why),
+        Found::Failed { status, why } => fail(replier, facts, rules, status, &why),
         Found::WouldBlock => {
             let why = "the site wants to block where it may, and does not";
-            fail(replier, asked, rules, 500, why);
+            fail(replier, facts, rules, 500, why);
         }
         Found::Entry(_) | Found::Fallback(_) => unreachable!("a found entry is served"),
     }
@@ -475,7 +475,7 @@ fn look_up_at(
 
 /// Serves what was found: all of it, parts of it, or a 304 if the client has it already.
 #[inline]
-fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, entry: &Entry) {
+fn serve(replier: &mut Replier<'_>, head: &Head<'_>, facts: RequestFacts<'_>, entry: &Entry) {
     replier.readers = entry.readers;
     let current = Validators {
         etag: &entry.etag,
@@ -485,34 +485,34 @@ fn serve(replier: &mut Replier<'_>, head: &Head<'_>, asked: RequestFacts<'_>, en
     };
     match judge(&head.fields, current) {
         Verdict::Perform => {}
-        Verdict::NotModified => return replier.not_modified(asked, entry),
+        Verdict::NotModified => return replier.not_modified(facts, entry),
         Verdict::Failed => {
             let status = Status::PreconditionFailed;
-            return replier.page(status, asked, entry.rule_lines(), &[], None);
+            return replier.page(status, facts, entry.rule_lines(), &[], None);
         }
     }
     // RFC 9110 14.2: a range is for GET alone.
     match head.fields.single(Name::Range) {
         Some(range) if head.method == Method::Get && range_applies(&head.fields, current) => {
-            serve_range(replier, asked, entry, range);
+            serve_range(replier, facts, entry, range);
         }
-        _ => replier.whole(asked, entry),
+        _ => replier.whole(facts, entry),
     }
 }
 
-fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry, range: &[u8]) {
+fn serve_range(replier: &mut Replier<'_>, facts: RequestFacts<'_>, entry: &Entry, range: &[u8]) {
     match select(range, entry.len) {
-        Selection::Whole => replier.whole(asked, entry),
+        Selection::Whole => replier.whole(facts, entry),
         Selection::Ignored(why) => {
             replier.handle.counts().ranges_ignored(why);
-            replier.whole(asked, entry);
+            replier.whole(facts, entry);
         }
-        Selection::Part(part) => replier.part(asked, entry, part),
-        Selection::Parts(parts) => replier.parts(asked, entry, &parts),
+        Selection::Part(part) => replier.part(facts, entry, part),
+        Selection::Parts(parts) => replier.parts(facts, entry, &parts),
         Selection::Unsatisfiable => {
             let line = format!("Content-Range: bytes */{}\r\n", entry.len);
             let status = Status::RangeNotSatisfiable;
-            replier.page(status, asked, entry.rule_lines(), line.as_bytes(), None);
+            replier.page(status, facts, entry.rule_lines(), line.as_bytes(), None);
         }
     }
 }
@@ -522,7 +522,7 @@ fn serve_range(replier: &mut Replier<'_>, asked: RequestFacts<'_>, entry: &Entry
 /// `//evil.example` and `/\evil.example` for another host.
 fn redirect(
     replier: &mut Replier<'_>,
-    asked: RequestFacts<'_>,
+    facts: RequestFacts<'_>,
     path: &str,
     query: &[u8],
     rules: &[u8],
@@ -530,15 +530,15 @@ fn redirect(
     let mut location = path.as_bytes().to_vec();
     push_query(&mut location, query);
     let line = location_line(&location);
-    replier.page(Status::MovedPermanently, asked, rules, &line, None);
+    replier.page(Status::MovedPermanently, facts, rules, &line, None);
 }
 
-fn fail(replier: &mut Replier<'_>, asked: RequestFacts<'_>, rules: &[u8], status: u16, why: &str) {
+fn fail(replier: &mut Replier<'_>, facts: RequestFacts<'_>, rules: &[u8], status: u16, why: &str) {
     if status == Status::ServiceUnavailable.code() {
         // RFC 9110 10.2.3
         let line = b"Retry-After: 5\r\n";
-        replier.page(Status::ServiceUnavailable, asked, rules, line, Some(why));
+        replier.page(Status::ServiceUnavailable, facts, rules, line, Some(why));
     } else {
-        replier.page(Status::InternalServerError, asked, rules, &[], Some(why));
+        replier.page(Status::InternalServerError, facts, rules, &[], Some(why));
     }
 }

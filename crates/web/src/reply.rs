@@ -115,48 +115,48 @@ impl<'a> RequestFacts<'a> {
 impl<'a> Replier<'a> {
     /// Sends a 200 with a whole entry.
     #[inline(always)]
-    pub(crate) fn whole(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
+    pub(crate) fn whole(&mut self, facts: RequestFacts<'_>, entry: &Entry) {
         if self.stream.is_some() {
-            return self.whole_on_stream(asked, entry);
+            return self.whole_on_stream(facts, entry);
         }
         let copied: &[u8] = match &entry.body {
-            Body::Memory(bytes) if asked.wants_body && entry.len <= self.copied_len_max() => bytes,
+            Body::Memory(bytes) if facts.wants_body && entry.len <= self.copied_len_max() => bytes,
             _ => &[],
         };
-        self.put_lines(Status::Ok, asked, &entry.head_200, &[], copied);
-        if asked.wants_body && copied.is_empty() {
+        self.put_lines(Status::Ok, facts, &entry.head_200, &[], copied);
+        if facts.wants_body && copied.is_empty() {
             self.put_body(entry, 0..entry.len);
         }
-        self.done(Status::Ok, asked, entry.len, Some(entry), None);
+        self.done(Status::Ok, facts, entry.len, Some(entry), None);
     }
 
     #[inline(never)]
-    fn whole_on_stream(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
+    fn whole_on_stream(&mut self, facts: RequestFacts<'_>, entry: &Entry) {
         let encode = || stream::encode_lines(&entry.head_200).into();
         let fields = entry.fields_200.get_or_init(encode);
-        self.begin_on_stream(Status::Ok, asked);
+        self.begin_on_stream(Status::Ok, facts);
         if let Some(stream) = &mut self.stream {
             stream.fields.extend_from_slice(fields);
         }
-        if asked.wants_body {
+        if facts.wants_body {
             self.put_body(entry, 0..entry.len);
         }
-        self.done(Status::Ok, asked, entry.len, Some(entry), None);
+        self.done(Status::Ok, facts, entry.len, Some(entry), None);
     }
 
     /// Sends a 206 with one part.
-    pub(crate) fn part(&mut self, asked: RequestFacts<'_>, entry: &Entry, range: Range<u64>) {
+    pub(crate) fn part(&mut self, facts: RequestFacts<'_>, entry: &Entry, range: Range<u64>) {
         let mut lines = Vec::with_capacity(160);
         push_content_type(entry, &mut lines);
         push_content_range(entry, &range, &mut lines);
         print(&mut lines, format_args!("Content-Length: {}\r\n", range.end - range.start));
-        self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
+        self.put_head(Status::PartialContent, facts, &entry.head_206, &lines, &[]);
         self.put_body(entry, range.clone());
-        self.done(Status::PartialContent, asked, range.end - range.start, Some(entry), None);
+        self.done(Status::PartialContent, facts, range.end - range.start, Some(entry), None);
     }
 
     /// Sends a 206 with several parts, as multipart/byteranges. RFC 9110 14.6
-    pub(crate) fn parts(&mut self, asked: RequestFacts<'_>, entry: &Entry, ranges: &[Range<u64>]) {
+    pub(crate) fn parts(&mut self, facts: RequestFacts<'_>, entry: &Entry, ranges: &[Range<u64>]) {
         // Without a validator the boundary differs in each reply.
         let nonce = match &*entry.etag {
             "" => self.handle.nonce(&format!("{:?}", self.now.since_epoch)),
@@ -176,7 +176,7 @@ impl<'a> Replier<'a> {
             format_args!("Content-Type: multipart/byteranges; boundary={boundary}\r\n"),
         );
         print(&mut lines, format_args!("Content-Length: {len}\r\n"));
-        self.put_head(Status::PartialContent, asked, &entry.head_206, &lines, &[]);
+        self.put_head(Status::PartialContent, facts, &entry.head_206, &lines, &[]);
         let copied_len_max = if parts_len <= COPIED_PARTS_LEN_MAX {
             self.copied_len_max()
         } else {
@@ -187,30 +187,30 @@ impl<'a> Replier<'a> {
             self.put_piece(entry, range.clone(), copied_len_max);
         }
         self.put_bytes(end.as_bytes());
-        self.done(Status::PartialContent, asked, len, Some(entry), None);
+        self.done(Status::PartialContent, facts, len, Some(entry), None);
     }
 
     /// Sends a 200 with the reply to an ACME challenge.
     #[cold]
-    pub(crate) fn challenge(&mut self, asked: RequestFacts<'_>, reply: &[u8]) {
+    pub(crate) fn challenge(&mut self, facts: RequestFacts<'_>, reply: &[u8]) {
         let len = reply.len();
         let lines = format!("Content-Type: application/octet-stream\r\nContent-Length: {len}\r\n");
-        let body = if asked.wants_body { reply } else { &[] };
-        self.put_head(Status::Ok, asked, lines.as_bytes(), &[], body);
-        self.done(Status::Ok, asked, len as u64, None, None);
+        let body = if facts.wants_body { reply } else { &[] };
+        self.put_head(Status::Ok, facts, lines.as_bytes(), &[], body);
+        self.done(Status::Ok, facts, len as u64, None, None);
     }
 
     /// Sends a 304: the client's copy is current.
-    pub(crate) fn not_modified(&mut self, asked: RequestFacts<'_>, entry: &Entry) {
-        self.put_head(Status::NotModified, asked, &entry.head_304, &[], &[]);
-        self.done(Status::NotModified, asked, 0, None, None);
+    pub(crate) fn not_modified(&mut self, facts: RequestFacts<'_>, entry: &Entry) {
+        self.put_head(Status::NotModified, facts, &entry.head_304, &[], &[]);
+        self.done(Status::NotModified, facts, 0, None, None);
     }
 
     /// Sends a 204 with the allowed methods and the operator's header lines, which include the
     /// `Access-Control-Allow-…` lines for a browser's preflight request.
-    pub(crate) fn options(&mut self, asked: RequestFacts<'_>, rules: &[u8]) {
-        self.put_head(Status::NoContent, asked, ALLOW_LINE, rules, &[]);
-        self.done(Status::NoContent, asked, 0, None, None);
+    pub(crate) fn options(&mut self, facts: RequestFacts<'_>, rules: &[u8]) {
+        self.put_head(Status::NoContent, facts, ALLOW_LINE, rules, &[]);
+        self.done(Status::NoContent, facts, 0, None, None);
     }
 
     /// The site of the host that answers.
@@ -236,14 +236,14 @@ impl<'a> Replier<'a> {
     pub(crate) fn page_anywhere(
         &mut self,
         status: Status,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
         lines: &[u8],
         why: Option<&str>,
     ) {
         let everywhere = self.host.map(|host| host.site.lines_everywhere());
         let (rules, readers) = everywhere.unwrap_or((&[], Readers::Own));
         self.readers = readers;
-        self.page(status, asked, rules, lines, why);
+        self.page(status, facts, rules, lines, why);
     }
 
     /// Sends an error or a redirect, with the site's own page or the built-in one. `rules` are the
@@ -251,26 +251,26 @@ impl<'a> Replier<'a> {
     pub(crate) fn page(
         &mut self,
         status: Status,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
         rules: &[u8],
         lines: &[u8],
         why: Option<&str>,
     ) {
-        self.page_or(self.service.page(status), status, asked, rules, lines, why);
+        self.page_or(self.service.page(status), status, facts, rules, lines, why);
     }
 
     /// Sends a 403 for a directory without an index file and without a listing.
-    pub(crate) fn no_index(&mut self, asked: RequestFacts<'_>, rules: &[u8]) {
+    pub(crate) fn no_index(&mut self, facts: RequestFacts<'_>, rules: &[u8]) {
         let why = Some("the directory has no index file, and is not listed");
         let page = &self.service.no_index;
-        self.page_or(page, Status::Forbidden, asked, rules, &[], why);
+        self.page_or(page, Status::Forbidden, facts, rules, &[], why);
     }
 
     fn page_or(
         &mut self,
         page: &Page,
         status: Status,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
         rules: &[u8],
         lines: &[u8],
         why: Option<&str>,
@@ -283,15 +283,15 @@ impl<'a> Replier<'a> {
         let body_len = page.body.len() as u64;
         let is_copied = self.stream.is_none() && body_len <= self.copied_len_max();
         let (copied, shared) = match is_copied {
-            true if asked.wants_body => (&page.body[..], None),
-            false if asked.wants_body => (&[][..], Some(page.body.clone())),
+            true if facts.wants_body => (&page.body[..], None),
+            false if facts.wants_body => (&[][..], Some(page.body.clone())),
             _ => (&[][..], None),
         };
-        self.put_head(status, asked, &page.head, lines, copied);
+        self.put_head(status, facts, &page.head, lines, copied);
         if let Some(body) = shared {
             self.put_shared(body);
         }
-        self.done(status, asked, body_len, None, why);
+        self.done(status, facts, body_len, None, why);
     }
 
     /// Sends 100 Continue to a client that waits with its body. RFC 9110 15.2.1
@@ -300,10 +300,10 @@ impl<'a> Replier<'a> {
     }
 
     /// Begins an HTTP/2 reply with the fields that depend on the request.
-    fn begin_on_stream(&mut self, status: Status, asked: RequestFacts<'_>) {
+    fn begin_on_stream(&mut self, status: Status, facts: RequestFacts<'_>) {
         let hsts = self.hsts();
         let origin = match self.readers {
-            Readers::Named(_) => self.named_origin(asked),
+            Readers::Named(_) => self.named_origin(facts),
             Readers::Own | Readers::All => None,
         };
         let Some(stream) = &mut self.stream else {
@@ -328,13 +328,13 @@ impl<'a> Replier<'a> {
     fn put_head(
         &mut self,
         status: Status,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
         lines: &[u8],
         more: &[u8],
         body: &[u8],
     ) {
         if self.stream.is_some() {
-            self.begin_on_stream(status, asked);
+            self.begin_on_stream(status, facts);
             if let Some(stream) = &mut self.stream {
                 stream.put_lines(lines);
                 stream.put_lines(more);
@@ -342,7 +342,7 @@ impl<'a> Replier<'a> {
             }
             return;
         }
-        self.put_lines(status, asked, lines, more, body);
+        self.put_lines(status, facts, lines, more, body);
     }
 
     /// The same for HTTP/1.1.
@@ -350,7 +350,7 @@ impl<'a> Replier<'a> {
     fn put_lines(
         &mut self,
         status: Status,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
         lines: &[u8],
         more: &[u8],
         body: &[u8],
@@ -358,9 +358,9 @@ impl<'a> Replier<'a> {
         let line = status.line();
         let server = &self.service.server_line[..];
         let hsts = self.hsts();
-        let connection = connection_line(asked);
+        let connection = connection_line(facts);
         let origin = match self.readers {
-            Readers::Named(_) => self.named_origin(asked),
+            Readers::Named(_) => self.named_origin(facts),
             Readers::Own | Readers::All => None,
         };
         date::with(self.now.since_epoch, |dates| {
@@ -400,8 +400,8 @@ impl<'a> Replier<'a> {
     /// The `Origin` of a request, if its scripts may read the reply. The entry's prepared lines
     /// then include `Vary: Origin`.
     #[cold]
-    fn named_origin<'r>(&self, asked: RequestFacts<'r>) -> Option<&'r [u8]> {
-        let mut values = asked.fields?.search("origin");
+    fn named_origin<'r>(&self, facts: RequestFacts<'r>) -> Option<&'r [u8]> {
+        let mut values = facts.fields?.search("origin");
         let origin = values.next().filter(|_| values.next().is_none())?;
         let is_admitted = self.host?.site.admits(self.readers, origin);
         is_admitted.then_some(origin)
@@ -460,36 +460,36 @@ impl<'a> Replier<'a> {
     fn done(
         &mut self,
         status: Status,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
         body_len: u64,
         entry: Option<&Entry>,
         why: Option<&str>,
     ) {
-        let body_len = if asked.wants_body { body_len } else { 0 };
+        let body_len = if facts.wants_body { body_len } else { 0 };
         let number = self.handle.counts().replied(status, body_len);
         if self.stream.is_none() {
             self.out.end_reply();
         }
         if let (Some(popular), Some(host)) = (self.handle.popular(), self.host)
-            && asked.fields.is_some()
+            && facts.fields.is_some()
         {
             let weight = popular.weight(number);
             if weight > 0 {
                 let host = host.names.first().map_or("", HostName::as_str);
                 let second = self.now.since_epoch.as_secs();
-                popular.add(weight, second, host, asked.line, body_len);
+                popular.add(weight, second, host, facts.line, body_len);
             }
         }
         let Some(log) = self.out.log() else { return };
-        let field = |name| asked.fields.and_then(|fields| fields.get(name));
+        let field = |name| facts.fields.and_then(|fields| fields.get(name));
         // A parsed request has bytes above ASCII in its target only.
-        let request = match asked.fields {
-            Some(_) => encoded(asked.line),
-            None => Cow::Borrowed(asked.line),
+        let request = match facts.fields {
+            Some(_) => encoded(facts.line),
+            None => Cow::Borrowed(facts.line),
         };
         let site = self.host.map(|host| &host.site).filter(|site| site.has_areas());
         let user =
-            site.zip(asked.fields).and_then(|(site, fields)| site.user(credentials(fields)?));
+            site.zip(facts.fields).and_then(|(site, fields)| site.user(credentials(fields)?));
         let line = LogLine {
             peer: &self.client,
             user: user.as_deref(),
@@ -524,10 +524,10 @@ pub(crate) const ALLOW_LINE: &[u8] = b"Allow: GET, HEAD, OPTIONS\r\n";
 
 /// RFC 9112 9.3: 1.1 persists unless either side refuses; 1.0 must be told that it persists.
 #[inline]
-fn connection_line(asked: RequestFacts<'_>) -> &'static [u8] {
-    if !asked.persists {
+fn connection_line(facts: RequestFacts<'_>) -> &'static [u8] {
+    if !facts.persists {
         b"Connection: close\r\n"
-    } else if asked.version == Version::Http10 {
+    } else if facts.version == Version::Http10 {
         b"Connection: keep-alive\r\n"
     } else {
         b""

@@ -711,9 +711,9 @@ impl Call<'_> {
     #[cold]
     fn refuse(&mut self, state: &mut State, refusal: Refusal, input: &[u8]) -> Progress {
         self.forget();
-        let asked = RequestFacts::unparsed(first_line(input));
+        let facts = RequestFacts::unparsed(first_line(input));
         self.replier.handle.counts().refused(refusal);
-        self.replier.page_anywhere(refusal.status(), asked, &[], Some(refusal.name()));
+        self.replier.page_anywhere(refusal.status(), facts, &[], Some(refusal.name()));
         *state = State::Refused;
         Progress::wait(Next::Linger)
     }

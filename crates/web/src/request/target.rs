@@ -104,7 +104,7 @@ impl<'a> RawPath<'a> {
     }
 
     /// Percent-decodes the path, merges slashes, and removes dot segments (RFC 3986 5.2.4; after
-    /// decoding, so that `%2e%2e` counts). Uses `room` only if something changes.
+    /// decoding, so that `%2e%2e` counts). Uses `buffer` only if something changes.
     #[inline]
     pub(crate) fn normalize<'s>(&self, buffer: &'s mut Vec<u8>) -> Result<&'s str, PathError>
     where
@@ -135,11 +135,11 @@ fn check_query(query: &[u8]) -> Result<(), Refusal> {
     if query.iter().all(|&byte| is_target_byte(byte)) { Ok(()) } else { Err(Refusal::Target) }
 }
 
-/// Writes the normalized path into `room`, segment by segment:
+/// Writes the normalized path into `buffer`, segment by segment:
 ///
 /// ```text
 ///   /a/./b//%2e%2e/c%20d     raw
-///   /a        b              room grows by a segment, shrinks by one at `..`
+///   /a        b              buffer grows by a segment, shrinks by one at `..`
 ///   /a/c d                   normalized
 /// ```
 #[cold]

@@ -331,8 +331,8 @@ impl Multiplexed {
             StreamEvent::HeadTooLong { stream } => {
                 self.open(stream, call.replier.out);
                 call.forget();
-                let asked = RequestFacts::unparsed(b"");
-                self.refuse(call, stream, Refusal::HeadTooLong, asked);
+                let facts = RequestFacts::unparsed(b"");
+                self.refuse(call, stream, Refusal::HeadTooLong, facts);
             }
             StreamEvent::BodyEnded { stream } => {
                 if let Some(kept) = self.take_pending(stream) {
@@ -380,8 +380,8 @@ impl Multiplexed {
             }
             Ok(None) => unreachable!("{} ends", text.escape_ascii()),
             Err(refusal) => {
-                let asked = RequestFacts::unparsed(first_line(text));
-                self.refuse(call, key, refusal, asked);
+                let facts = RequestFacts::unparsed(first_line(text));
+                self.refuse(call, key, refusal, facts);
             }
         }
     }
@@ -508,11 +508,11 @@ impl Multiplexed {
         call: &mut Call<'_>,
         key: StreamKey,
         refusal: Refusal,
-        asked: RequestFacts<'_>,
+        facts: RequestFacts<'_>,
     ) {
         call.replier.handle.counts().refused(refusal);
         let why = Some(refusal.name());
-        call.replier.page_anywhere(refusal.status(), asked, &[], why);
+        call.replier.page_anywhere(refusal.status(), facts, &[], why);
         self.commit(call, key);
     }
 

@@ -36,13 +36,14 @@ const NICENESS: i32 = 10;
 /// Compression requests, and the threads that serve them.
 ///
 /// ```text
-///  request ─▶ record.wish() ─▶ queue ─▶ thread ─▶ budget ─▶ record.entries[coding]
-///     │       (bit closed)     (1,024)  (nice)      │ refused: open again at the next recheck
-///     └─▶ answered at once with what there is       └ evicted: open again at once
+///  request ─▶ record.variant_to_make() ─▶ queue ─▶ thread ─▶ budget ─▶ record.entries[coding]
+///     │       (bit closed)                (1,024)  (nice)      │ refused: open again at the next
+///     │                                                        │          recheck
+///     └─▶ answered at once with what there is                  └ evicted: open again at once
 /// ```
 #[derive(Debug, Default)]
 pub(super) struct Compressor {
-    /// Indexed by the site number in a wish.
+    /// Indexed by the site number in a job.
     sites: Vec<Weak<Site>>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -61,13 +62,13 @@ pub(super) struct Compressions {
 
 #[derive(Debug, Default)]
 struct Queue {
-    wishes: VecDeque<Wish>,
+    jobs: VecDeque<CompressionJob>,
     sites_gone: usize,
 }
 
 /// A variant to be made. It does not keep the record and its bytes in memory.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct CompressionJob {
     site: usize,
     path: u64,
     survey: Arc<Survey>,
@@ -78,7 +79,7 @@ pub(super) struct Wish {
 /// Variants that can be made of one state of a file: those that a request may queue now (open) or
 /// at the next recheck (postponed). A variant that is queued, made, or not worthwhile is neither.
 #[derive(Debug)]
-pub(super) struct Makeable {
+pub(super) struct Compressible {
     /// One bit per coding.
     codings: u8,
     open: AtomicU8,
@@ -89,7 +90,7 @@ fn bit(encoding: Encoding) -> u8 {
     1 << encoding as u8
 }
 
-impl Makeable {
+impl Compressible {
     #[inline]
     pub(super) fn includes(&self, encoding: Encoding) -> bool {
         self.codings & bit(encoding) != 0
@@ -150,7 +151,11 @@ impl Site {
     }
 
     /// Variants that can be made of a surveyed file, once it has settled.
-    pub(super) fn makeable(&self, survey: &Survey, is_settled: bool) -> Option<Arc<Makeable>> {
+    pub(super) fn compressible(
+        &self,
+        survey: &Survey,
+        is_settled: bool,
+    ) -> Option<Arc<Compressible>> {
         let source = &survey.source;
         let is_worth = |len| (SOURCE_LEN_MIN..=SOURCE_LEN_MAX).contains(&len);
         let is_eligible = !self.config.compress.is_empty()
@@ -167,21 +172,22 @@ impl Site {
             .filter(|encoding| survey.is_made(Some(**encoding)))
             .fold(0, |bits, encoding| bits | bit(*encoding));
         let open = AtomicU8::new(if is_settled { codings } else { 0 });
-        (codings != 0).then(|| Arc::new(Makeable { codings, open, postponed: AtomicU8::new(0) }))
+        (codings != 0)
+            .then(|| Arc::new(Compressible { codings, open, postponed: AtomicU8::new(0) }))
     }
 
     /// Queues a variant, unless another request did, the queue is full, or the memory budget would
     /// refuse it.
     #[cold]
-    pub(super) fn ask_for(&self, record: &Record, encoding: Encoding, moment: Moment) {
-        let Some(makeable) = record.makeable.as_ref() else {
+    pub(super) fn queue_variant(&self, record: &Record, encoding: Encoding, moment: Moment) {
+        let Some(compressible) = record.compressible.as_ref() else {
             return;
         };
-        if !makeable.claim(encoding) {
+        if !compressible.claim(encoding) {
             return;
         }
         let compressor = self.compressor.get();
-        let wish = Wish {
+        let job = CompressionJob {
             site: compressor.map_or(0, |(_, at)| *at),
             path: record.hash,
             survey: Arc::clone(&record.survey),
@@ -192,42 +198,42 @@ impl Site {
         let len = record.survey.plain.len / 4;
         let fits = |estimate| self.holdings().consider(len, estimate, &self.cache.sketch).is_some();
         self.cache.compressions.waiting.fetch_add(1, Relaxed);
-        let is_in_line = fits(self.estimate_of(&wish))
-            && compressor.is_some_and(|(compressor, _)| compressor.push(wish));
-        if !is_in_line {
+        let is_queued = fits(self.estimate_of(&job))
+            && compressor.is_some_and(|(compressor, _)| compressor.push(job));
+        if !is_queued {
             self.cache.compressions.waiting.fetch_sub(1, Relaxed);
-            self.postpone(makeable, encoding);
+            self.postpone(compressible, encoding);
         }
     }
 
-    fn postpone(&self, makeable: &Makeable, encoding: Encoding) {
+    fn postpone(&self, compressible: &Compressible, encoding: Encoding) {
         self.cache.compressions.refused.fetch_add(1, Relaxed);
-        makeable.postpone(encoding);
+        compressible.postpone(encoding);
     }
 
     /// Number of recent requests for the file, plain or as this variant.
-    fn estimate_of(&self, wish: &Wish) -> u8 {
+    fn estimate_of(&self, job: &CompressionJob) -> u8 {
         let of = |encoding| {
-            let path = wish.path;
+            let path = job.path;
             self.cache.sketch.estimate(Id { path, encoding }.hash())
         };
-        of(None).max(of(Some(wish.encoding))).max(1)
+        of(None).max(of(Some(job.encoding))).max(1)
     }
 
     /// Makes a variant and puts it into the table, if the file is unchanged.
-    pub(super) fn grant(&self, wish: &Wish) {
+    pub(super) fn make_variant(&self, job: &CompressionJob) {
         self.cache.compressions.waiting.fetch_sub(1, Relaxed);
-        let record = self.cache.table.get_hash(wish.path);
-        let Some(record) = record.filter(|record| Arc::ptr_eq(&record.survey, &wish.survey)) else {
+        let record = self.cache.table.get_hash(job.path);
+        let Some(record) = record.filter(|record| Arc::ptr_eq(&record.survey, &job.survey)) else {
             return;
         };
-        let Some(makeable) = record.makeable.as_ref() else {
+        let Some(compressible) = record.compressible.as_ref() else {
             return;
         };
         let Some(source) = self.source_bytes(&record) else {
-            return self.postpone(makeable, wish.encoding);
+            return self.postpone(compressible, job.encoding);
         };
-        let made = catch_unwind(AssertUnwindSafe(|| compress(&source, wish.encoding)));
+        let made = catch_unwind(AssertUnwindSafe(|| compress(&source, job.encoding)));
         // The panic hook has reported a panic.
         let made = made.ok().filter(|made| is_worthwhile(made.len(), source.len()));
         let Some(made) = made else {
@@ -235,8 +241,8 @@ impl Site {
             return;
         };
         let made_len = made.len() as u64;
-        if !self.hold_made(&record, wish, made.into()) {
-            return self.postpone(makeable, wish.encoding);
+        if !self.hold_made(&record, job, made.into()) {
+            return self.postpone(compressible, job.encoding);
         }
         self.cache.compressions.made.fetch_add(1, Relaxed);
         self.cache.compressions.source_len.fetch_add(source.len() as u64, Relaxed);
@@ -256,12 +262,12 @@ impl Site {
     }
 
     /// Puts a variant into the memory budget. False if it is refused.
-    fn hold_made(&self, record: &Record, wish: &Wish, made: Bytes) -> bool {
-        let id = Id { path: wish.path, encoding: Some(wish.encoding) };
+    fn hold_made(&self, record: &Record, job: &CompressionJob, made: Bytes) -> bool {
+        let id = Id { path: job.path, encoding: Some(job.encoding) };
         let stamp = record.survey.plain;
-        let estimate = self.estimate_of(wish);
+        let estimate = self.estimate_of(job);
         let body = Body::Memory(made);
-        let entry = self.make_entry(record, id, stamp, body, false, wish.moment);
+        let entry = self.make_entry(record, id, stamp, body, false, job.moment);
         let mut holdings = self.holdings();
         let Some(victims) = holdings.consider(entry.len, estimate, &self.cache.sketch) else {
             return false;
@@ -272,7 +278,7 @@ impl Site {
         drop(garbage);
         if is_held {
             // It inherits the popularity of the file that it stands for.
-            (0..estimate).for_each(|_| _ = self.cache.sketch.touch(id.hash(), wish.moment.ns));
+            (0..estimate).for_each(|_| _ = self.cache.sketch.touch(id.hash(), job.moment.ns));
         }
         is_held
     }
@@ -292,31 +298,31 @@ impl Compressor {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, wish: Wish) -> bool {
+    fn push(&self, job: CompressionJob) -> bool {
         let mut queue = self.lock();
-        if queue.wishes.len() >= WAITING_MAX {
+        if queue.jobs.len() >= WAITING_MAX {
             return false;
         }
-        queue.wishes.push_back(wish);
+        queue.jobs.push_back(job);
         drop(queue);
         self.changed.notify_one();
         true
     }
 
-    /// Waits for the oldest wish; `None` when the queue is empty and the sites are gone.
-    pub(super) fn pop(&self) -> Option<Wish> {
+    /// Waits for the oldest job; `None` when the queue is empty and the sites are gone.
+    pub(super) fn pop(&self) -> Option<CompressionJob> {
         let is_idle =
-            |queue: &mut Queue| queue.wishes.is_empty() && queue.sites_gone < self.sites.len();
+            |queue: &mut Queue| queue.jobs.is_empty() && queue.sites_gone < self.sites.len();
         let queue = self.changed.wait_while(self.lock(), is_idle);
-        queue.unwrap_or_else(PoisonError::into_inner).wishes.pop_front()
+        queue.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
     }
 
     fn run(&self) {
         // If not permitted, the thread keeps its normal priority.
         _ = rustix::process::nice(NICENESS);
-        while let Some(wish) = self.pop() {
-            if let Some(site) = self.sites[wish.site].upgrade() {
-                site.grant(&wish);
+        while let Some(job) = self.pop() {
+            if let Some(site) = self.sites[job.site].upgrade() {
+                site.make_variant(&job);
             }
         }
     }

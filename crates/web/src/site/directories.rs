@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustix::fs::Dir;
 use session::FileStamp;
 
-use super::open::{Blocking, Kind, Look, Miss, Root, miss_of};
+use super::open::{Blocking, DiskLookup, Kind, Miss, Root, miss_of};
 use super::{Site, head};
 use crate::lookup::Encoding;
 
@@ -67,24 +67,28 @@ const TRUSTED: [u32; 7] =
 
 impl Site {
     /// False only if the directory of `source` is known to contain no variant.
-    pub(super) fn may_have_variants(&self, look: Look<'_>, source: &str) -> Result<bool, Miss> {
+    pub(super) fn may_have_variants(
+        &self,
+        disk: DiskLookup<'_>,
+        source: &str,
+    ) -> Result<bool, Miss> {
         let path = &source[..source.rfind('/').map_or(0, |slash| slash + 1)];
         let hash = self.cache.table.key(self.number, path).hash;
         let directories = &self.cache.directories;
         let known = directories
             .get(hash)
-            .filter(|known| known.generation == look.root.generation && *known.path == *path);
+            .filter(|known| known.generation == disk.root.generation && *known.path == *path);
         let Some(known) = known else {
-            directories.put(hash, Directory::new(path, look.root.generation, None, 0));
+            directories.put(hash, Directory::new(path, disk.root.generation, None, 0));
             return Ok(true);
         };
         let Some(absent) = known.absent else {
-            return self.learn(look, hash, &known);
+            return self.learn(disk, hash, &known);
         };
-        if self.is_due(known.checked_ns.load(Relaxed), look.moment) {
-            match look.stat(path) {
+        if self.is_due(known.checked_ns.load(Relaxed), disk.moment) {
+            match disk.stat(path) {
                 Ok((Kind::Directory, stamp)) if stamp == absent => {
-                    known.checked_ns.fetch_max(look.moment.ns, Relaxed);
+                    known.checked_ns.fetch_max(disk.moment.ns, Relaxed);
                 }
                 Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => return Err(miss),
                 _ => {
@@ -98,18 +102,18 @@ impl Site {
     }
 
     /// Counts a survey of an unknown directory; now and then reads its names.
-    fn learn(&self, look: Look<'_>, hash: u64, known: &Directory) -> Result<bool, Miss> {
+    fn learn(&self, disk: DiskLookup<'_>, hash: u64, known: &Directory) -> Result<bool, Miss> {
         let is_due = |surveys: u32| (surveys + 1).is_multiple_of(SURVEYS_BETWEEN);
-        if look.blocking == Blocking::Never && is_due(known.surveys.load(Relaxed)) {
+        if disk.blocking == Blocking::Never && is_due(known.surveys.load(Relaxed)) {
             return Err(Miss::WouldBlock);
         }
         if !is_due(known.surveys.fetch_add(1, Relaxed)) || known.is_useless.load(Relaxed) {
             return Ok(true);
         }
-        let is_settled = |stamp| head::is_settled(stamp, look.moment.since_epoch);
-        match read_names(look.root, &known.path) {
+        let is_settled = |stamp| head::is_settled(stamp, disk.moment.since_epoch);
+        match read_names(disk.root, &known.path) {
             Ok(CompressedNames::Absent(stamp)) if is_settled(stamp) => {
-                let now_ns = look.moment.ns;
+                let now_ns = disk.moment.ns;
                 let directory = Directory::new(&known.path, known.generation, Some(stamp), now_ns);
                 self.cache.directories.put(hash, directory);
                 return Ok(false);

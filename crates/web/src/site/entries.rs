@@ -23,9 +23,9 @@ const READ_AT_ONCE_LEN_MAX: u64 = 1 << 20;
 const SHORT_READ_AGAIN_MAX: u32 = 8;
 
 /// Result of reading a file into memory, if it is worth it.
-enum Worth {
-    Held(Arc<Entry>),
-    Not,
+enum LoadOutcome {
+    Loaded(Arc<Entry>),
+    Skipped,
     Changed,
 }
 
@@ -78,9 +78,11 @@ impl Site {
             return Err(Miss::BeingWritten(left));
         }
         match self.read_if_worth(record, id, &file, estimate, moment, blocking)? {
-            Worth::Held(entry) => Ok(Some(entry)),
-            Worth::Changed => Ok(None),
-            Worth::Not => Ok(Some(self.entry_with_file(record, id, file, estimate, moment))),
+            LoadOutcome::Loaded(entry) => Ok(Some(entry)),
+            LoadOutcome::Changed => Ok(None),
+            LoadOutcome::Skipped => {
+                Ok(Some(self.entry_with_file(record, id, file, estimate, moment)))
+            }
         }
     }
 
@@ -202,23 +204,23 @@ impl Site {
         estimate: u8,
         moment: Moment,
         blocking: Blocking,
-    ) -> Result<Worth, Miss> {
+    ) -> Result<LoadOutcome, Miss> {
         let len = file.stamp().len;
         if len > self.config.memory_file_len_max {
-            return Ok(Worth::Not);
+            return Ok(LoadOutcome::Skipped);
         }
         let Some(victims) = self.holdings().consider(len, estimate, &self.cache.sketch) else {
-            return Ok(Worth::Not);
+            return Ok(LoadOutcome::Skipped);
         };
         let _lock = if len > READ_AT_ONCE_LEN_MAX {
             let Some(lock) = self.lock_long_read() else {
-                return Ok(Worth::Not);
+                return Ok(LoadOutcome::Skipped);
             };
             if blocking == Blocking::Never {
                 return Err(Miss::WouldBlock);
             }
             if let Some(held) = self.held_since(record, id) {
-                return Ok(Worth::Held(held));
+                return Ok(LoadOutcome::Loaded(held));
             }
             Some(lock)
         } else {
@@ -231,11 +233,11 @@ impl Site {
                 let (entry, garbage) =
                     self.holdings().hold(&self.cache.table, record, id, entry, &victims);
                 drop(garbage);
-                Ok(Worth::Held(entry))
+                Ok(LoadOutcome::Loaded(entry))
             }
-            Reading::Changed => Ok(Worth::Changed),
+            Reading::Changed => Ok(LoadOutcome::Changed),
             Reading::WouldBlock if blocking == Blocking::Never => Err(Miss::WouldBlock),
-            Reading::WouldBlock => Ok(Worth::Not),
+            Reading::WouldBlock => Ok(LoadOutcome::Skipped),
         }
     }
 
@@ -298,7 +300,7 @@ impl Site {
         let survey = &record.survey;
         let content_type = self.content_type(&survey.source);
         let coding = self.rules.coding(&survey.source);
-        let may_vary = (self.config.precompressed || record.makeable.is_some())
+        let may_vary = (self.config.precompressed || record.compressible.is_some())
             && mime::is_compressible(content_type);
         let varies = survey.has_variants() || (may_vary && coding.is_none());
         let reading = match &body {
@@ -329,7 +331,7 @@ impl Site {
             modified: Modified {
                 is_told: modified.is_told && !is_moving,
                 // A file and its compressed variants share one date.
-                is_strong: modified.is_strong && !is_moving && record.makeable.is_none(),
+                is_strong: modified.is_strong && !is_moving && record.compressible.is_none(),
                 ..modified
             },
             vary: varies.then_some("Accept-Encoding"),

@@ -79,7 +79,7 @@ impl Site {
         add(RuleList::SpaFallback, &mut is_fallback.then_some(0).into_iter());
         let record = record.or(fallback).filter(|_| status == 200);
         let source = record.as_ref().map(|record| &*record.survey.source);
-        let is_compressible = record.as_ref().is_some_and(|record| record.makeable.is_some());
+        let is_compressible = record.as_ref().is_some_and(|record| record.compressible.is_some());
         add(RuleList::Compress, &mut is_compressible.then_some(0).into_iter());
         let denied = access_at(404).and_then(|access| access.denied.last(own));
         add(RuleList::Deny, &mut denied.into_iter());

@@ -57,13 +57,13 @@ pub(super) enum Blocking {
 
 /// Root, time and permissions of a lookup on disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct DiskLookup<'a> {
     pub(super) root: &'a Root,
     pub(super) moment: Moment,
     pub(super) blocking: Blocking,
 }
 
-impl Look<'_> {
+impl DiskLookup<'_> {
     pub(super) fn stat(&self, path: &str) -> Result<(Kind, FileStamp), Miss> {
         self.root.stat(path, self.blocking)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use session::FileStamp;
 
 use super::entry::Entry;
-use super::open::{Blocking, Kind, Look, Miss, Root, is_hidden};
+use super::open::{Blocking, DiskLookup, Kind, Miss, Root, is_hidden};
 use super::quiet::WAIT_MAX;
 use super::table::{Key, Record, Survey};
 use super::{Moment, Site, head, mime};
@@ -28,8 +28,8 @@ impl Site {
         let mut moment = moment;
         for _ in 0..CHANGING_MAX {
             let record = self.record_at(key, moment, blocking)?;
-            if let Some(encoding) = record.wish(accepts) {
-                self.ask_for(&record, encoding, moment);
+            if let Some(encoding) = record.variant_to_make(accepts) {
+                self.queue_variant(&record, encoding, moment);
             }
             let id = record.best(accepts);
             let has_plain = record.survey.has_plain;
@@ -81,9 +81,9 @@ impl Site {
         }
         let root = self.current_root(moment, blocking)?;
         let known = self.cache.table.get(key).filter(|record| record.generation == root.generation);
-        let look = Look { root: &root, moment, blocking };
+        let disk = DiskLookup { root: &root, moment, blocking };
         let Some(known) = known else {
-            let survey = self.with_descriptors(blocking, || self.survey(look, key.path))?;
+            let survey = self.with_descriptors(blocking, || self.survey(disk, key.path))?;
             return Ok(self.enroll(key, survey, &root, None, moment));
         };
         // Counts from the second request on, so that files requested once are evicted first.
@@ -92,7 +92,7 @@ impl Site {
             return Ok(known);
         }
         self.cache.counts.rechecks.fetch_add(1, Relaxed);
-        match self.with_descriptors(blocking, || self.survey(look, key.path)) {
+        match self.with_descriptors(blocking, || self.survey(disk, key.path)) {
             Ok(survey) if survey == *known.survey && known.settled => {
                 known.confirm(moment.ns);
                 Ok(known)
@@ -122,14 +122,14 @@ impl Site {
 
     /// Surveys the disk for a path: one lookup for the file, and one per variant. With clean URLs,
     /// a file with a better address gives [`Miss::Moved`] to it.
-    fn survey(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
-        let surveyed = self.survey_at(look, path);
+    fn survey(&self, disk: DiskLookup<'_>, path: &str) -> Result<Survey, Miss> {
+        let surveyed = self.survey_at(disk, path);
         if !self.config.clean_urls {
             return surveyed;
         }
         let address = match &surveyed {
-            Ok(survey) => self.clean_address(look, path, &survey.source)?,
-            Err(miss) => self.without_slash(look, path, miss)?,
+            Ok(survey) => self.clean_address(disk, path, &survey.source)?,
+            Err(miss) => self.without_slash(disk, path, miss)?,
         };
         address.map_or(surveyed, |address| Err(Miss::Moved(address)))
     }
@@ -138,7 +138,7 @@ impl Site {
     /// index file, `a` for `a.html`, unless another file answers there.
     fn clean_address(
         &self,
-        look: Look<'_>,
+        disk: DiskLookup<'_>,
         path: &str,
         source: &str,
     ) -> Result<Option<String>, Miss> {
@@ -146,7 +146,7 @@ impl Site {
             if address == path {
                 return Ok(None);
             }
-            if self.leads_to(look, address, source)? {
+            if self.leads_to(disk, address, source)? {
                 return Ok(Some(address.to_owned()));
             }
         }
@@ -156,7 +156,7 @@ impl Site {
     /// The address `a` for `a/`, if no file answers for `a/` and `a.html` does for `a`.
     fn without_slash(
         &self,
-        look: Look<'_>,
+        disk: DiskLookup<'_>,
         path: &str,
         miss: &Miss,
     ) -> Result<Option<String>, Miss> {
@@ -167,13 +167,13 @@ impl Site {
         let Some(name) = path.strip_suffix('/').filter(|_| may_move) else {
             return Ok(None);
         };
-        let is_page = self.leads_to(look, name, &page_of(name))?;
+        let is_page = self.leads_to(disk, name, &page_of(name))?;
         Ok(is_page.then(|| name.to_owned()))
     }
 
     /// True if `source` is the file that answers for `path`.
-    fn leads_to(&self, look: Look<'_>, path: &str, source: &str) -> Result<bool, Miss> {
-        match self.survey_at(look, path) {
+    fn leads_to(&self, disk: DiskLookup<'_>, path: &str, source: &str) -> Result<bool, Miss> {
+        match self.survey_at(disk, path) {
             Ok(survey) => Ok(*survey.source == *source),
             Err(miss @ (Miss::WouldBlock | Miss::OutOfDescriptors)) => Err(miss),
             Err(_) => Ok(false),
@@ -181,24 +181,24 @@ impl Site {
     }
 
     /// The survey of a path, unless a rule denies the file that answers.
-    fn survey_at(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
-        let survey = self.survey_disk(look, path)?;
+    fn survey_at(&self, disk: DiskLookup<'_>, path: &str) -> Result<Survey, Miss> {
+        let survey = self.survey_disk(disk, path)?;
         if self.denies(&survey.source) {
             return Err(Miss::NotFound);
         }
         Ok(survey)
     }
 
-    fn survey_disk(&self, look: Look<'_>, path: &str) -> Result<Survey, Miss> {
-        let miss = match self.source(look, path) {
+    fn survey_disk(&self, disk: DiskLookup<'_>, path: &str) -> Result<Survey, Miss> {
+        let miss = match self.source(disk, path) {
             Ok((source, plain)) => {
-                let variants = self.variants(look, &source, Some(&plain))?;
+                let variants = self.variants(disk, &source, Some(&plain))?;
                 return Ok(Survey { source: source.into(), has_plain: true, plain, variants });
             }
             Err(miss) => miss,
         };
         for source in self.only_compressed(path, &miss) {
-            let variants = self.variants(look, &source, None)?;
+            let variants = self.variants(disk, &source, None)?;
             if let Some(plain) = variants.into_iter().flatten().next() {
                 return Ok(Survey { source: source.into(), has_plain: false, plain, variants });
             }
@@ -225,7 +225,7 @@ impl Site {
     /// The variants of a file; if `plain` exists, only those that are not older.
     fn variants(
         &self,
-        look: Look<'_>,
+        disk: DiskLookup<'_>,
         source: &str,
         plain: Option<&FileStamp>,
     ) -> Result<[Option<FileStamp>; 3], Miss> {
@@ -234,12 +234,12 @@ impl Site {
         if !self.config.precompressed || self.rules.coding(source).is_some() {
             return Ok(variants);
         }
-        if !self.may_have_variants(look, source)? {
+        if !self.may_have_variants(disk, source)? {
             return Ok(variants);
         }
         for (variant, encoding) in variants.iter_mut().zip(Encoding::ALL) {
             let name = format!("{source}{}", encoding.suffix());
-            *variant = match look.stat(&name) {
+            *variant = match disk.stat(&name) {
                 // An older variant was made from an older state of the original.
                 Ok((Kind::File, stamp)) => Some(stamp)
                     .filter(|variant| plain.is_none_or(|plain| is_as_new(variant, plain))),
@@ -252,9 +252,9 @@ impl Site {
 
     /// The file that answers for a path: the file itself, or the first existing index file of a
     /// directory.
-    fn source(&self, look: Look<'_>, path: &str) -> Result<(String, FileStamp), Miss> {
+    fn source(&self, disk: DiskLookup<'_>, path: &str) -> Result<(String, FileStamp), Miss> {
         if !(path.is_empty() || path.ends_with('/')) {
-            let miss = match look.stat(path) {
+            let miss = match disk.stat(path) {
                 Ok((Kind::File, stamp)) => return Ok((path.to_owned(), stamp)),
                 Ok((Kind::Directory, _)) => Miss::Moved(format!("{path}/")),
                 Err(miss) => miss,
@@ -263,7 +263,7 @@ impl Site {
             let Some(page) = self.page(path).filter(|_| is_missing) else {
                 return Err(miss);
             };
-            return match look.stat(&page) {
+            return match disk.stat(&page) {
                 Ok((Kind::File, stamp)) => Ok((page, stamp)),
                 Ok((Kind::Directory, _)) | Err(Miss::NotFound) => Err(miss),
                 Err(miss) => Err(miss),
@@ -271,13 +271,13 @@ impl Site {
         }
         for name in &self.config.index {
             let index = format!("{path}{name}");
-            match look.stat(&index) {
+            match disk.stat(&index) {
                 Ok((Kind::File, stamp)) => return Ok((index, stamp)),
                 Ok((Kind::Directory, _)) | Err(Miss::NotFound) => {}
                 Err(miss) => return Err(miss),
             }
         }
-        look.stat(path)?;
+        disk.stat(path)?;
         Err(Miss::Directory)
     }
 
@@ -301,10 +301,10 @@ impl Site {
             survey.stamps().filter(|stamp| !head::is_settled(*stamp, moment.since_epoch));
         let check_again_after =
             unsettled.map(|stamp| head::check_again_after(stamp, moment.since_epoch)).min();
-        let makeable = self.makeable(&survey, check_again_after.is_none());
+        let compressible = self.compressible(&survey, check_again_after.is_none());
         let mut record =
             Record::new(key, survey, root.generation, check_again_after, before, moment.ns);
-        record.makeable = makeable;
+        record.compressible = compressible;
         let record = Arc::new(record);
         let mut holdings = self.holdings();
         if record.generation != self.generation.load(Relaxed) {

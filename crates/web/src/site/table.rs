@@ -7,7 +7,7 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use session::FileStamp;
 
-use super::compress::Makeable;
+use super::compress::Compressible;
 use super::entry::Entry;
 use super::head;
 use super::quiet::{Pending, is_resized};
@@ -109,7 +109,7 @@ pub(super) struct Record {
     /// Requested since the clock hand last passed.
     pub(super) referenced: AtomicBool,
     /// Variants that can be made; `None` if none can.
-    pub(super) makeable: Option<Arc<Makeable>>,
+    pub(super) compressible: Option<Arc<Compressible>>,
     entries: [Option<Arc<Entry>>; 4],
 }
 
@@ -145,7 +145,7 @@ impl Table {
         let shard = self.shard(hash);
         let records = shard.records.read().unwrap_or_else(PoisonError::into_inner);
         let record = records.get(&hash).filter(|record| record.is_at(site, path))?;
-        if !is_fresh(record) || record.wish(accepts).is_some() {
+        if !is_fresh(record) || record.variant_to_make(accepts).is_some() {
             return None;
         }
         let id = record.best(accepts);
@@ -260,7 +260,7 @@ impl Record {
             checked_ns: AtomicU64::new(now_ns),
             claimed_ns: AtomicU64::new(0),
             referenced: AtomicBool::new(false),
-            makeable: None,
+            compressible: None,
             entries: [const { None }; 4],
         }
     }
@@ -278,11 +278,11 @@ impl Record {
     /// The variant to make for a client that accepts these codings. None if an acceptable file
     /// exists beside the plain one.
     #[inline]
-    pub(super) fn wish(&self, accepts: Encodings) -> Option<Encoding> {
-        let makeable = self.makeable.as_ref()?;
-        let first = accepts.iter().find(|encoding| makeable.includes(*encoding));
+    pub(super) fn variant_to_make(&self, accepts: Encodings) -> Option<Encoding> {
+        let compressible = self.compressible.as_ref()?;
+        let first = accepts.iter().find(|encoding| compressible.includes(*encoding));
         let has_file = |encoding| !self.survey.is_made(Some(encoding));
-        first.filter(|first| makeable.is_open(*first) && !accepts.iter().any(has_file))
+        first.filter(|first| compressible.is_open(*first) && !accepts.iter().any(has_file))
     }
 
     #[inline]
@@ -306,8 +306,8 @@ impl Record {
     /// The same record with another entry (or none).
     pub(super) fn with(&self, encoding: Option<Encoding>, entry: Option<Arc<Entry>>) -> Record {
         let mut entries = self.entries.clone();
-        if let (None, Some(encoding), Some(makeable)) = (&entry, encoding, &self.makeable) {
-            makeable.open(encoding);
+        if let (None, Some(encoding), Some(compressible)) = (&entry, encoding, &self.compressible) {
+            compressible.open(encoding);
         }
         entries[slot(encoding)] = entry;
         Record {
@@ -327,7 +327,7 @@ impl Record {
             checked_ns: AtomicU64::new(self.checked_ns()),
             claimed_ns: AtomicU64::new(self.claimed_ns.load(Relaxed)),
             referenced: AtomicBool::new(self.referenced.load(Relaxed)),
-            makeable: self.makeable.clone(),
+            compressible: self.compressible.clone(),
             entries,
         }
     }
@@ -423,8 +423,8 @@ impl Record {
 
     pub(super) fn confirm(&self, now_ns: u64) {
         self.checked_ns.fetch_max(now_ns, Relaxed);
-        if let Some(makeable) = &self.makeable {
-            makeable.try_again();
+        if let Some(compressible) = &self.compressible {
+            compressible.try_again();
         }
     }
 

@@ -26,11 +26,11 @@ fn compressing(config: &mut SiteConfig) {
     config.compress = ALL.to_vec();
 }
 
-/// Serves all queued wishes; returns their number.
+/// Serves all queued jobs; returns their number.
 fn compress(world: &World) -> usize {
     let (compressor, _) = world.site.compressor.get().unwrap();
-    let wishes = std::iter::from_fn(|| compressor.pop());
-    wishes.map(|wish| world.site.grant(&wish)).count()
+    let jobs = std::iter::from_fn(|| compressor.pop());
+    jobs.map(|job| world.site.make_variant(&job)).count()
 }
 
 /// The entry that a client gets, and its coding.

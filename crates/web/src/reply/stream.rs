@@ -18,7 +18,7 @@ pub(crate) struct StreamReply {
     pub(crate) body: Segments,
     pub(crate) body_len: u64,
     /// Arrival of the request, if it was not in this call.
-    pub(crate) asked: Option<Now>,
+    pub(crate) arrived_at: Option<Now>,
 }
 
 /// Part of a body.
@@ -94,7 +94,7 @@ impl StreamReply {
         self.fields.shrink_to(FIELDS_LEN_KEPT);
         self.body = Segments::default();
         self.body_len = 0;
-        self.asked = None;
+        self.arrived_at = None;
     }
 
     /// Appends a field; its name must be in lower case.

@@ -87,7 +87,7 @@ struct Stream {
     /// Rest of the reply's body.
     body: Segments,
     /// Arrival of the request and its log line, kept until the last byte of the body.
-    asked: Option<Instant>,
+    arrived_at: Option<Instant>,
     line: Option<HeldLine>,
     /// Bytes that the reply holds.
     reply_len: usize,
@@ -471,7 +471,7 @@ impl Multiplexed {
         };
         call.forget();
         if let Some(reply) = &mut call.replier.stream {
-            reply.asked = Some(kept.now);
+            reply.arrived_at = Some(kept.now);
         }
         match call.answer_kept(&mut kept).0 {
             Answer::Sent => self.commit(call, key),
@@ -551,12 +551,12 @@ impl Multiplexed {
                 is_open = self.endpoint.reply(key, &head, reply.body_len, bytes);
             });
         });
-        let asked = reply.asked.unwrap_or(call.replier.now).monotonic;
+        let arrived_at = reply.arrived_at.unwrap_or(call.replier.now).monotonic;
         let out = &mut *call.replier.out;
         let stream = &mut self.streams[key.slot()];
         if is_open && reply.body_len > 0 {
             stream.body = std::mem::take(&mut reply.body);
-            stream.asked = Some(asked);
+            stream.arrived_at = Some(arrived_at);
             stream.line = out.log().and_then(Log::hold_last);
             stream.reply_len = stream.reply_len();
             self.replies_len += stream.reply_len;
@@ -568,7 +568,7 @@ impl Multiplexed {
             {
                 log.put_held(&line, reply.body_len);
             }
-            out.end_reply_since(asked);
+            out.end_reply_since(arrived_at);
             self.free(key.slot(), out);
         }
         reply.clear();
@@ -590,11 +590,11 @@ impl Multiplexed {
     fn free(&mut self, slot: usize, out: &mut Outbox) {
         let stream = &mut self.streams[slot];
         self.replies_len -= std::mem::take(&mut stream.reply_len);
-        if let Some(asked) = stream.asked.take() {
+        if let Some(arrived_at) = stream.arrived_at.take() {
             if let (Some(line), Some(log)) = (stream.line.take(), out.log()) {
                 log.put_held(&line, stream.body.len());
             }
-            out.end_reply_since(asked);
+            out.end_reply_since(arrived_at);
         }
         stream.clear();
     }

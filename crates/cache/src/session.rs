@@ -142,32 +142,32 @@ impl session::Session for Session {
         Some(Work(match &mut self.state {
             State::Watch { watcher, waits: waits @ false } => {
                 *waits = true;
-                Errand::Watch(Arc::clone(watcher))
+                Job::Watch(Arc::clone(watcher))
             }
-            State::Dump(dump) => Errand::Dump(service(), mem::take(dump)),
-            State::Crawl => Errand::Crawl(service(), BUSY),
+            State::Dump(dump) => Job::Dump(service(), mem::take(dump)),
+            State::Crawl => Job::Crawl(service(), BUSY),
             _ => return None,
         }))
     }
 
     fn handle_worked(&mut self, work: Work, _: Now, _: &mut Outbox) -> Next {
         match work.0 {
-            Errand::Watch(_) => {
+            Job::Watch(_) => {
                 if let State::Watch { waits, .. } = &mut self.state {
                     *waits = false;
                 }
             }
-            Errand::Dump(_, dump) => self.state = State::Dump(dump),
-            Errand::Crawl(_, reply) => self.state = State::Crawled(reply),
+            Job::Dump(_, dump) => self.state = State::Dump(dump),
+            Job::Crawl(_, reply) => self.state = State::Crawled(reply),
         }
         Next::Flush
     }
 
     fn handle_refused(&mut self, work: Work, now: Now, out: &mut Outbox) -> Next {
         match work.0 {
-            Errand::Crawl(..) => self.handle_worked(work, now, out),
+            Job::Crawl(..) => self.handle_worked(work, now, out),
             // An incomplete listing must not look complete.
-            Errand::Watch(_) | Errand::Dump(..) => Next::Close,
+            Job::Watch(_) | Job::Dump(..) => Next::Close,
         }
     }
 
@@ -219,10 +219,10 @@ impl session::Session for Session {
 
 /// Work of a conversation that would occupy a processor for long, or that waits.
 #[derive(Debug)]
-pub struct Work(Errand);
+pub struct Work(Job);
 
 #[derive(Debug)]
-enum Errand {
+enum Job {
     /// Waiting for event lines.
     Watch(Arc<Watcher>),
     /// The next piece of a listing.
@@ -234,9 +234,9 @@ enum Errand {
 impl session::Work for Work {
     fn run(&mut self, now: Now) {
         match &mut self.0 {
-            Errand::Watch(watcher) => watcher.wait(WATCH_WAIT),
-            Errand::Dump(service, dump) => dump.walk(service, service.seconds(now)),
-            Errand::Crawl(service, reply) => {
+            Job::Watch(watcher) => watcher.wait(WATCH_WAIT),
+            Job::Dump(service, dump) => dump.walk(service, service.seconds(now)),
+            Job::Crawl(service, reply) => {
                 if let Some(crawl) = Crawl::begin(service) {
                     *reply = crawl.run(service.seconds(now));
                 }
@@ -245,16 +245,16 @@ impl session::Work for Work {
     }
 
     fn waits(&self) -> bool {
-        matches!(self.0, Errand::Watch(_))
+        matches!(self.0, Job::Watch(_))
     }
 
     fn begin(self, _: Now, done: Box<dyn FnOnce(Self) + Send>) {
         match &self.0 {
-            Errand::Watch(watcher) => {
+            Job::Watch(watcher) => {
                 let watcher = Arc::clone(watcher);
                 watcher.wake_by(Box::new(|| done(self)));
             }
-            Errand::Dump(..) | Errand::Crawl(..) => done(self),
+            Job::Dump(..) | Job::Crawl(..) => done(self),
         }
     }
 }

@@ -535,7 +535,7 @@ impl Class {
         }
         let (_, chunk) = coldest.filter(|_| must)?;
         let is_dead = false;
-        self.take_in_hand(arena, chunk);
+        self.unlink_from_queue(arena, chunk);
         Some(Victim { chunk, is_dead })
     }
 
@@ -544,15 +544,15 @@ impl Class {
         &mut self,
         arena: &Arena,
         clock: Clock,
-        looks_max: usize,
+        checks_max: usize,
         count_max: usize,
     ) -> Vec<Chunk> {
-        let small = self.small.tail_first(arena).take(looks_max);
-        let tails = small.chain(self.main.tail_first(arena).take(looks_max));
+        let small = self.small.tail_first(arena).take(checks_max);
+        let tails = small.chain(self.main.tail_first(arena).take(checks_max));
         let dead = tails.filter(|chunk| clock.is_dead(arena, *chunk));
         let dead: Vec<_> = dead.take(count_max).collect();
         for chunk in &dead {
-            self.take_in_hand(arena, *chunk);
+            self.unlink_from_queue(arena, *chunk);
         }
         dead
     }
@@ -623,25 +623,25 @@ impl Class {
         not_on: u32,
         hash_of: impl Fn(Chunk) -> u64,
     ) -> Option<Victim> {
-        const LOOKS_MAX: usize = 64;
+        const CHECKS_MAX: usize = 64;
         let is_cold = |chunk: &Chunk| {
             let state = arena.header(*chunk).state.load(Relaxed);
             let was_used = mark::used(state) > 0 && !clock.is_dead(arena, *chunk);
             chunk.page() != not_on && !was_used && !mark::is_referenced(state)
         };
-        let small = self.small.tail_first(arena).take(LOOKS_MAX);
-        let mut tails = small.chain(self.main.tail_first(arena).take(LOOKS_MAX));
+        let small = self.small.tail_first(arena).take(CHECKS_MAX);
+        let mut tails = small.chain(self.main.tail_first(arena).take(CHECKS_MAX));
         let chunk = tails.find(is_cold)?;
         let is_dead = clock.is_dead(arena, chunk);
         if Use::of(arena, chunk) == Use::Small && !is_dead {
             self.ghosts.insert(hash_of(chunk));
         }
-        self.take_in_hand(arena, chunk);
+        self.unlink_from_queue(arena, chunk);
         Some(Victim { chunk, is_dead })
     }
 
     /// Takes the given item from its queue, if it is in one.
-    pub(crate) fn take_in_hand(&mut self, arena: &Arena, chunk: Chunk) -> bool {
+    pub(crate) fn unlink_from_queue(&mut self, arena: &Arena, chunk: Chunk) -> bool {
         match Use::of(arena, chunk) {
             Use::Small => self.small.remove(arena, chunk),
             Use::Main => self.main.remove(arena, chunk),

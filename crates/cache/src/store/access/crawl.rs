@@ -81,7 +81,7 @@ impl Store {
     /// idle.
     pub fn maintain(&self, budget: usize, now: Seconds) -> bool {
         let sweeps = self.sweep(budget, now);
-        let moves = self.pool().tend_pages(budget, self.pool().clock(now));
+        let moves = self.pool().maintain_pages(budget, self.pool().clock(now));
         sweeps || moves
     }
 

@@ -161,14 +161,14 @@ impl Store {
         let file_len = fs::metadata(path)?.len();
         let mut records = Records::open(path)?;
         let mut restored = Snapshot { file_len, ..Snapshot::default() };
-        let away = Away::new(head, time);
+        let downtime = Downtime::new(head, time);
         while let Some(record) = records.next()? {
-            self.install(&mut records, record, away, &mut restored)?;
+            self.install(&mut records, record, downtime, &mut restored)?;
         }
         self.pool().raise_cas(head.last_cas);
         if head.flush_at != 0 {
             // A flush that became due meanwhile, or is still to come.
-            self.flush(away.here(head.flush_at).unwrap_or(time.now), time.now);
+            self.flush(downtime.shift_future(head.flush_at).unwrap_or(time.now), time.now);
         }
         fs::remove_file(path)?;
         Ok(restored)
@@ -178,18 +178,18 @@ impl Store {
         &self,
         records: &mut Records,
         record: Record,
-        away: Away,
+        downtime: Downtime,
         restored: &mut Snapshot,
     ) -> Result<(), RestoreError> {
         let exptime = match record.exptime {
             NEVER => Some(NEVER),
-            exptime => away.here(exptime),
+            exptime => downtime.shift_future(exptime),
         };
         let Some(exptime) = exptime else {
             restored.expired += 1;
             return records.skip(record.value_len);
         };
-        let mut guard = self.access(away.now);
+        let mut guard = self.access(downtime.now);
         let reservation = guard.reserve(&record.key, record.value_len, record.flags, exptime);
         let Ok(mut reservation) = reservation else {
             restored.refused += 1;
@@ -210,12 +210,12 @@ impl Store {
             Ok(_) => restored.items += 1,
             Err(_) => restored.refused += 1,
         }
-        self.remark(&record, away);
+        self.restore_marks(&record, downtime);
         Ok(())
     }
 
     /// Restores the marks and the age of an item.
-    fn remark(&self, record: &Record, away: Away) {
+    fn restore_marks(&self, record: &Record, downtime: Downtime) {
         let pool = self.pool();
         let locked = pool.index.lock(pool.hash(&record.key));
         if let Some((_, chunk)) = locked.find(|chunk| pool.key(chunk) == &record.key[..]) {
@@ -224,35 +224,35 @@ impl Store {
             let marks = marks.filter(|(bit, _)| record.marks >> bit & 1 == 1);
             header.state.fetch_or(marks.map(|(_, mark)| mark).sum::<u32>(), Relaxed);
             mark::set_use(&header.state, u32::from(record.used));
-            header.last_access.store(away.past(record.last_access), Relaxed);
+            header.last_access.store(downtime.shift_past(record.last_access), Relaxed);
         }
     }
 }
 
 /// Time that passed between the save and now.
 #[derive(Clone, Copy)]
-struct Away {
+struct Downtime {
     saved_now: Seconds,
     now: Seconds,
     /// 0 if the clock was set back: no item's lifetime grows.
     seconds: u64,
 }
 
-impl Away {
-    fn new(head: Head, time: SnapshotTime) -> Away {
+impl Downtime {
+    fn new(head: Head, time: SnapshotTime) -> Downtime {
         let seconds = time.unix.saturating_sub(head.unix);
-        Away { saved_now: head.now, now: time.now, seconds }
+        Downtime { saved_now: head.now, now: time.now, seconds }
     }
 
     /// Converts a future time to this server's seconds. None if it has passed.
-    fn here(&self, then: Seconds) -> Option<Seconds> {
+    fn shift_future(&self, then: Seconds) -> Option<Seconds> {
         let left = u64::from(then.saturating_sub(self.saved_now)).checked_sub(self.seconds)?;
         let left = Seconds::try_from(left).ok().filter(|left| *left > 0)?;
         Some(self.now.saturating_add(left))
     }
 
     /// Converts a past time to this server's seconds; at least 1.
-    fn past(&self, then: Seconds) -> Seconds {
+    fn shift_past(&self, then: Seconds) -> Seconds {
         let age = u64::from(self.saved_now.saturating_sub(then)) + self.seconds;
         self.now.saturating_sub(Seconds::try_from(age).unwrap_or(Seconds::MAX)).max(1)
     }
@@ -459,10 +459,10 @@ impl Records {
     }
 
     fn skip(&mut self, mut len: usize) -> Result<(), RestoreError> {
-        let mut away = [0; 4096];
+        let mut skipped = [0; 4096];
         while len > 0 {
-            let some = len.min(away.len());
-            self.blocks.read_exact(&mut away[..some])?;
+            let some = len.min(skipped.len());
+            self.blocks.read_exact(&mut skipped[..some])?;
             len -= some;
         }
         Ok(())

@@ -28,13 +28,13 @@ const EVICT_STEPS_MAX: u32 = 256;
 const ROUNDS_MAX: u32 = 1200;
 
 /// Checks for memory whose readers are about to leave, before more is evicted: some microseconds.
-const LOOKS_MAX: u32 = 16;
+const CHECKS_MAX: u32 = 16;
 
 /// Pages that an allocation tries to empty for a class with nothing to evict.
 const STEALS_MAX: u32 = 64;
 
 /// Next victims checked for dead items before a class gets another page.
-const DEAD_LOOKS_MAX: usize = 32;
+const DEAD_CHECKS_MAX: usize = 32;
 
 impl Pool {
     /// Allocates a chunk of a class. Evicts if the memory is full. The caller must hold no lock and
@@ -56,7 +56,7 @@ impl Pool {
                 }
                 Tried::Held if self.wait(&mut waited_until, &mut tries) => {}
                 // A reader running on another processor leaves soon.
-                Tried::Held if tries.looks < LOOKS_MAX => hint::spin_loop(),
+                Tried::Held if tries.checks < CHECKS_MAX => hint::spin_loop(),
                 Tried::Held => break true,
             }
             tries.rounds += 1;
@@ -93,8 +93,8 @@ impl Pool {
         if limbo == Reaped::Some {
             return Tried::Progress;
         }
-        if limbo == Reaped::Later && tries.looks < LOOKS_MAX {
-            tries.looks += 1;
+        if limbo == Reaped::Later && tries.checks < CHECKS_MAX {
+            tries.checks += 1;
             return if self.advance() { Tried::Progress } else { Tried::Held };
         }
         let mut evicted = self.config.evicts && self.evict_some(id, clock, false);
@@ -119,13 +119,13 @@ impl Pool {
             let stolen = if self.config.evicts {
                 self.steal_page(id, tries.given_up, clock)
             } else if tries.given_up == 0 {
-                self.take_empty_page(id, tries.looks < LOOKS_MAX)
+                self.take_empty_page(id, tries.checks < CHECKS_MAX)
             } else {
                 Stolen::Nothing
             };
             match stolen {
                 Stolen::Page => return Tried::Progress,
-                Stolen::Later => tries.looks += u32::from(!self.config.evicts),
+                Stolen::Later => tries.checks += u32::from(!self.config.evicts),
                 Stolen::GaveUp => tries.given_up += 1,
                 // Items beyond those checked may have no references.
                 Stolen::Nothing if self.class(id).items() > u64::from(HELD_MAX) => {
@@ -227,7 +227,7 @@ impl Pool {
     fn evict_dead(&self, id: u8, clock: Clock) -> bool {
         let pinned = self.pin();
         let mut class = self.class(id);
-        let dead = class.take_dead(&self.arena, clock, DEAD_LOOKS_MAX, EVICT_AT_ONCE_MAX);
+        let dead = class.take_dead(&self.arena, clock, DEAD_CHECKS_MAX, EVICT_AT_ONCE_MAX);
         drop(class);
         for chunk in &dead {
             let is_dead = true;
@@ -304,7 +304,7 @@ impl Pool {
 struct Tries {
     rounds: u32,
     /// Checks for memory whose readers are about to leave.
-    looks: u32,
+    checks: u32,
     /// Pages that could not be emptied.
     given_up: u32,
     has_waited: bool,

@@ -52,10 +52,10 @@ pub(crate) enum Stolen {
 }
 
 /// Number of pages of a class checked for one that can be emptied.
-const PAGES_LOOKED_AT: usize = 16;
+const PAGES_CHECKED_MAX: usize = 16;
 
 /// Number of their chunks checked: some 50 µs.
-const CHUNKS_LOOKED_AT: usize = 8192;
+const CHUNKS_CHECKED_MAX: usize = 8192;
 
 /// Chunk length from which a class searches for a page without used items before it evicts a used
 /// item.
@@ -63,7 +63,7 @@ const SEARCHED_FOR_MIN: usize = 64 << 10;
 
 /// Number of longer classes checked for space for a used item whose own class loses its last page:
 /// the chunks of the last one are about six times as long.
-const CLASSES_LOOKED_AT: u8 = 8;
+const CLASSES_CHECKED_MAX: u8 = 8;
 
 /// Minimum number of chunks of the moving page visited per eviction. Classes of long items visit
 /// more, because a page of short ones has thousands. At most about 40 µs.
@@ -110,7 +110,7 @@ impl Pool {
 
     /// Continues housekeeping: frees memory that readers have left, moves a page, returns memory to
     /// the kernel. Returns whether more remains.
-    pub(crate) fn tend_pages(&self, budget: usize, clock: Clock) -> bool {
+    pub(crate) fn maintain_pages(&self, budget: usize, clock: Clock) -> bool {
         let Some(mut mover) = self.mover() else {
             return false;
         };
@@ -160,9 +160,9 @@ impl Pool {
     fn begin_move(&self, mover: &mut Mover, from: u8, to: Option<u8>, must: bool) -> bool {
         let class = self.class(from);
         let next = &mut mover.next_page[usize::from(from)];
-        let pages_max = CHUNKS_LOOKED_AT.div_ceil(class.per_page as usize);
+        let pages_max = CHUNKS_CHECKED_MAX.div_ceil(class.per_page as usize);
         let mut coldest = None;
-        for _ in 0..class.page_count().min(PAGES_LOOKED_AT).min(pages_max) {
+        for _ in 0..class.page_count().min(PAGES_CHECKED_MAX).min(pages_max) {
             *next = next.wrapping_add(1);
             let page = class.page_number(*next);
             let Some(worth) = class.page_worth(&self.arena, &self.owners, page) else {
@@ -262,7 +262,7 @@ impl Pool {
         let cold = self.class_ids().filter(|id| *id != to).find_map(|id| {
             let class = self.class(id);
             let pages =
-                (0..class.page_count().min(PAGES_LOOKED_AT)).map(|at| class.page_number(at));
+                (0..class.page_count().min(PAGES_CHECKED_MAX)).map(|at| class.page_number(at));
             let is_cold = |page: &u32| class.is_cold(&self.arena, &self.owners, *page);
             Some((id, pages.into_iter().find(is_cold)?))
         });
@@ -396,7 +396,7 @@ impl Pool {
             }
             pinned = self.pin();
         }
-        if self.class_of(item).take_in_hand(&self.arena, item) {
+        if self.class_of(item).unlink_from_queue(&self.arena, item) {
             self.evict(Victim { chunk: item, is_dead }, clock);
         }
         drop(pinned);
@@ -412,7 +412,7 @@ impl Pool {
         let per_page = class.per_page;
         drop(class);
         let classes = if is_last_page {
-            from + 1..=self.lens.last().min(from + CLASSES_LOOKED_AT)
+            from + 1..=self.lens.last().min(from + CLASSES_CHECKED_MAX)
         } else {
             from..=from
         };

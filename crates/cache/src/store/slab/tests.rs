@@ -273,12 +273,12 @@ impl Model {
     }
 
     fn take_dead(&mut self) {
-        let looks = self.random.below(8);
+        let checks = self.random.below(8);
         let count_max = 1 + self.random.below(3);
-        let dead = self.class.take_dead(&self.arena, CLOCK, looks, count_max);
+        let dead = self.class.take_dead(&self.arena, CLOCK, checks, count_max);
         let known = &self.known;
-        let tails = self.small.iter().take(looks);
-        let tails = tails.chain(self.main.iter().take(looks));
+        let tails = self.small.iter().take(checks);
+        let tails = tails.chain(self.main.iter().take(checks));
         let expected = tails.filter(|name| known[*name].is_dead()).copied();
         let expected: Vec<_> = expected.take(count_max).collect();
         let found: Vec<_> = dead.iter().map(|chunk| chunk.units()).collect();
@@ -301,8 +301,8 @@ impl Model {
         let place = self.leave_queue(name);
         if is_taken_first {
             let chunk = Self::chunk(name);
-            assert!(self.class.take_in_hand(&self.arena, chunk));
-            assert!(!self.class.take_in_hand(&self.arena, chunk));
+            assert!(self.class.unlink_from_queue(&self.arena, chunk));
+            assert!(!self.class.unlink_from_queue(&self.arena, chunk));
             return self.retire(name, Use::Floating);
         }
         self.retire(name, place);
@@ -314,7 +314,7 @@ impl Model {
         let new_chunk = Self::chunk(new);
         let is_floating = self.random.below(4) == 0;
         if is_floating {
-            self.class.take_in_hand(&self.arena, old_chunk);
+            self.class.unlink_from_queue(&self.arena, old_chunk);
             self.leave_queue(old);
             self.small.push_back(new);
         }

@@ -455,10 +455,10 @@ fn end_of_a_slow_file_is_held_back() {
     // Seen: 2,000 peers that never took a file's end cost 10 % of a processor. Cause: each was
     // checked 50 times a second. Cure: checks become rarer during a wait.
     let wait = stuck.limits().send_timeout;
-    let looks_max = 50 + wait.as_millis() / 250;
-    let looks = stuck.asked.iter();
-    let looks = looks.filter(|asked| matches!(asked, OutputAction::Unacked(_)));
-    assert!(looks.count() as u128 <= looks_max, "above {looks_max} in {wait:?}");
+    let checks_max = 50 + wait.as_millis() / 250;
+    let checks = stuck.asked.iter();
+    let checks = checks.filter(|asked| matches!(asked, OutputAction::Unacked(_)));
+    assert!(checks.count() as u128 <= checks_max, "above {checks_max} in {wait:?}");
 
     // The bytes taken between two checks are the peer's rate.
     let trickle = |len| {

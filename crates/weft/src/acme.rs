@@ -38,7 +38,7 @@ use web::Handle;
 pub(crate) use self::client::Validation;
 use self::client::{CaReply, Challenge, Request, World};
 pub(crate) use self::jose::ExternalAccount;
-use self::renewal::{Keeper, Server, Shared};
+use self::renewal::{Renewer, Server, Shared};
 pub(crate) use self::state::State;
 use crate::os::files;
 
@@ -144,7 +144,7 @@ const NAMES_SHOWN_MAX: usize = 5;
 
 /// The thread that manages certificates.
 pub(crate) struct Acme {
-    hurry: SyncSender<()>,
+    wake: SyncSender<()>,
     newer: Arc<Mutex<Option<Settings>>>,
     managed: Arc<Managed>,
     shared: Shared,
@@ -162,30 +162,30 @@ impl Acme {
         say: impl Fn(&str) + Send + 'static,
         warn: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Acme> {
-        let (hurry, hurried) = mpsc::sync_channel(1);
+        let (wake, woken) = mpsc::sync_channel(1);
         let shared = Shared::default();
         let newer = Arc::new(Mutex::new(None::<Settings>));
         let settings_of_reload = Arc::clone(&newer);
-        let server = Live {
+        let server = LiveServer {
             agent: None,
             managed: Arc::clone(&managed),
             handle,
             say: Box::new(say),
             warn: Box::new(warn),
         };
-        let mut keeper = Keeper::new(server, settings, Arc::clone(&shared));
-        let keep = move || {
+        let mut renewer = Renewer::new(server, settings, Arc::clone(&shared));
+        let run = move || {
             loop {
-                let turn = panic::catch_unwind(AssertUnwindSafe(|| keeper.turn()));
+                let turn = panic::catch_unwind(AssertUnwindSafe(|| renewer.turn()));
                 let wait = turn.unwrap_or_else(|_| {
                     let text = "acme: an attempt has failed by a mistake of this program; next \
                                 attempt in 1 h";
-                    (keeper.server.warn)(text);
+                    (renewer.server.warn)(text);
                     AFTER_PANIC
                 });
                 // A connection to the authority would be closed before the next turn.
-                keeper.server.agent = None;
-                match hurried.recv_timeout(wait.max(TURN_MIN)) {
+                renewer.server.agent = None;
+                match woken.recv_timeout(wait.max(TURN_MIN)) {
                     Ok(()) => {
                         let newer = settings_of_reload.lock();
                         let newer = newer.unwrap_or_else(PoisonError::into_inner).take();
@@ -193,15 +193,15 @@ impl Acme {
                             // An error will recur when a file is written.
                             let _ = settings.state.make(None);
                         }
-                        keeper.hurry(newer);
+                        renewer.reload(newer);
                     }
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
             }
         };
-        thread::Builder::new().name("acme".to_owned()).spawn(keep)?;
-        Ok(Acme { hurry, newer, managed, shared })
+        thread::Builder::new().name("acme".to_owned()).spawn(run)?;
+        Ok(Acme { wake, newer, managed, shared })
     }
 
     /// Continues with the settings of a reload, and retries at once: the operator may have fixed
@@ -212,7 +212,7 @@ impl Acme {
         let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
         *newer = Some(settings);
         // One pending wake is enough.
-        let _ = self.hurry.try_send(());
+        let _ = self.wake.try_send(());
     }
 
     /// Writes the state of each certificate, labelled with its first name.
@@ -240,7 +240,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(3600);
 const TURN_MIN: Duration = Duration::from_secs(1);
 
 /// The running server, and the authority.
-struct Live {
+struct LiveServer {
     /// Kept for the duration of a turn.
     agent: Option<Agent>,
     managed: Arc<Managed>,
@@ -249,7 +249,7 @@ struct Live {
     warn: Box<dyn Fn(&str) + Send>,
 }
 
-impl World for Live {
+impl World for LiveServer {
     fn now_s(&self) -> u64 {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         since.map_or(0, |since| since.as_secs())
@@ -295,7 +295,7 @@ impl World for Live {
     }
 }
 
-impl Server for Live {
+impl Server for LiveServer {
     fn install(&mut self, names: &[String], pem: &str) -> Result<(), String> {
         let (chain, key) = certificate::parse(pem)?;
         self.managed.install(names, chain, key)

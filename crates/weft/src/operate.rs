@@ -119,22 +119,22 @@ impl Hosted {
 }
 
 /// Signals to the process, and client requests with the same meaning.
-pub(crate) struct Orders {
-    asked: Receiver<Signal>,
+pub(crate) struct SignalQueue {
+    receiver: Receiver<Signal>,
     /// Sender for client requests.
     pub(crate) sender: Sender<Signal>,
     signals: Signals,
 }
 
-impl Orders {
+impl SignalQueue {
     /// Begins to queue signals. Call it before the sockets exist: a program that can connect may
     /// also send a signal.
     ///
     /// # Errors
     /// A sentence if they cannot be queued.
-    pub(crate) fn take() -> Result<Orders, Failure> {
-        let (sender, asked) = mpsc::channel();
-        Ok(Orders { asked, sender, signals: Signals::install()? })
+    pub(crate) fn install() -> Result<SignalQueue, Failure> {
+        let (sender, receiver) = mpsc::channel();
+        Ok(SignalQueue { receiver, sender, signals: Signals::install()? })
     }
 
     /// Enters the sandbox and starts to receive signals. No thread may be started before, because
@@ -162,24 +162,24 @@ impl Orders {
 
     /// Notifies systemd that the server is ready, handles signals until one asks to stop, and
     /// drains the server.
-    pub(crate) fn obey(self, operated: &mut impl Operated) {
+    pub(crate) fn run_until_stop(self, server: &mut impl ManagedServer) {
         tell_systemd(&[NotifyState::Ready]);
-        while let Ok(signal) = self.asked.recv() {
+        while let Ok(signal) = self.receiver.recv() {
             match signal {
-                Signal::Reload => reload(operated),
-                Signal::Dump if operated.dump() => {}
+                Signal::Reload => reload(server),
+                Signal::Dump if server.dump() => {}
                 Signal::Dump | Signal::Stop => break,
             }
         }
-        stop(operated);
+        stop(server);
     }
 }
 
 /// Part of a reload and its result; after an error the part keeps its old state.
 pub(crate) type Part = (&'static str, Result<(), String>);
 
-/// A running server that obeys signals.
-pub(crate) trait Operated {
+/// A running server, controlled by signals.
+pub(crate) trait ManagedServer {
     /// Reloads each part that can change while the server runs.
     fn reload(&mut self) -> Vec<Part>;
 
@@ -202,45 +202,45 @@ pub(crate) trait Operated {
     fn say_cut(&self, text: &str);
 }
 
-fn reload(operated: &mut impl Operated) {
+fn reload(server: &mut impl ManagedServer) {
     // The time distinguishes this READY from an earlier one. sd_notify(3)
     let begun = NotifyState::monotonic_usec_now();
     let states: Vec<_> = [NotifyState::Reloading].into_iter().chain(begun).collect();
     tell_systemd(&states);
     let mut done = Vec::new();
     let mut is_whole = true;
-    for (part, result) in operated.reload() {
+    for (part, result) in server.reload() {
         match result {
             Ok(()) => done.push(part),
             Err(why) => {
                 is_whole = false;
                 for line in why.lines() {
-                    operated.warn(&format!("not reloaded: {line}"));
+                    server.warn(&format!("not reloaded: {line}"));
                 }
             }
         }
     }
     process::note_reload(is_whole);
     let status = if is_whole {
-        operated.say("reloaded");
+        server.say("reloaded");
         "reloaded"
     } else {
         if !done.is_empty() {
-            operated.say(&format!("reloaded nevertheless: {}", done.join(" and ")));
+            server.say(&format!("reloaded nevertheless: {}", done.join(" and ")));
         }
         "running; the last reload failed: see the log"
     };
     tell_systemd(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-fn stop(operated: &impl Operated) {
+fn stop(server: &impl ManagedServer) {
     tell_systemd(&[NotifyState::Stopping]);
-    let (open, patience) = operated.open();
-    operated.say(&stopping(open, patience));
-    let cut = operated.drain();
+    let (open, patience) = server.open();
+    server.say(&stopping(open, patience));
+    let cut = server.drain();
     if cut > 0 {
         let cut = show_counted(cut as u64, "connection");
-        operated.say_cut(&format!("{cut} cut off"));
+        server.say_cut(&format!("{cut} cut off"));
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn failed_part_of_a_reload_stops_no_other() {
         struct Parts(Vec<Part>, RefCell<Vec<String>>);
-        impl Operated for Parts {
+        impl ManagedServer for Parts {
             fn reload(&mut self) -> Vec<Part> {
                 std::mem::take(&mut self.0)
             }

@@ -123,7 +123,7 @@ impl From<String> for Problem {
 }
 
 /// The certificate to order.
-pub(super) struct Wish<'a> {
+pub(super) struct NewOrder<'a> {
     pub(super) names: &'a [String],
     pub(super) kind: Validation,
     /// Identifier of the certificate that it replaces. RFC 9773 5
@@ -216,16 +216,16 @@ impl<'a, W: World> Client<'a, W> {
 
     /// Orders a certificate, and proves control of the names. Returns the chain and the key, both
     /// in PEM.
-    pub(super) fn issue(&mut self, wish: &Wish<'_>) -> Result<String, Problem> {
-        let (order_url, order) = self.order(wish)?;
+    pub(super) fn issue(&mut self, new_order: &NewOrder<'_>) -> Result<String, Problem> {
+        let (order_url, order) = self.order(new_order)?;
         let mut challenges = Vec::new();
-        let validated = self.validate(&order, wish.kind, &mut challenges);
+        let validated = self.validate(&order, new_order.kind, &mut challenges);
         for challenge in &challenges {
             self.world.hide(challenge);
         }
         validated?;
         let order = self.poll(&order_url, &["pending"])?;
-        let (key, request) = certificate::request(wish.names)?;
+        let (key, request) = certificate::request(new_order.names)?;
         if order["status"] == "ready" {
             let payload = json!({"csr": base64url(&request)});
             self.post(text(&order, "finalize")?, Some(&payload))?;
@@ -236,12 +236,12 @@ impl<'a, W: World> Client<'a, W> {
         Ok(format!("{key}{chain}"))
     }
 
-    fn order(&mut self, wish: &Wish<'_>) -> Result<(String, Value), Problem> {
+    fn order(&mut self, new_order: &NewOrder<'_>) -> Result<(String, Value), Problem> {
         let url = self.address("newOrder")?;
         let name = |name: &String| json!({"type": "dns", "value": name});
-        let names: Vec<_> = wish.names.iter().map(name).collect();
+        let names: Vec<_> = new_order.names.iter().map(name).collect();
         let mut payload = json!({"identifiers": names});
-        if let Some(id) = wish.replaces.filter(|_| self.directory["renewalInfo"].is_string()) {
+        if let Some(id) = new_order.replaces.filter(|_| self.directory["renewalInfo"].is_string()) {
             payload["replaces"] = json!(id);
         }
         let reply = match self.post(&url, Some(&payload)) {

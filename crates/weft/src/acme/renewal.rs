@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Settings;
 use super::certificate::{self, Issued};
-use super::client::{Client, Problem, Validation, Wish, World};
+use super::client::{Client, NewOrder, Problem, Validation, World};
 use super::jose::AccountKey;
 use super::state::Attempts;
 
@@ -38,15 +38,15 @@ pub(super) struct Status {
 }
 
 /// Manages certificates.
-pub(super) struct Keeper<S> {
+pub(super) struct Renewer<S> {
     pub(super) server: S,
     settings: Settings,
-    hosts: Vec<KeptHost>,
+    hosts: Vec<HostCertificate>,
     shared: Shared,
 }
 
 /// A host and its certificate.
-struct KeptHost {
+struct HostCertificate {
     /// All names; its files are named after the first.
     names: Vec<String>,
     kind: Validation,
@@ -82,23 +82,23 @@ const PAUSE_MIN_S: u64 = 300;
 const PAUSE_MAX_S: u64 = 6 * HOUR_S;
 
 /// Interval between two checks of a valid certificate.
-const LOOK_S: u64 = 24 * HOUR_S;
+const CHECK_S: u64 = 24 * HOUR_S;
 
 /// Interval between two requests for the window, if the authority names none, and its limits.
 const ASK_S: u64 = 6 * HOUR_S;
 const ASK_MIN_S: u64 = 60;
 
-impl<S: Server> Keeper<S> {
-    pub(super) fn new(server: S, settings: Settings, shared: Shared) -> Keeper<S> {
-        let mut keeper = Keeper { server, settings: settings.clone(), hosts: Vec::new(), shared };
-        keeper.hurry(Some(settings));
-        keeper
+impl<S: Server> Renewer<S> {
+    pub(super) fn new(server: S, settings: Settings, shared: Shared) -> Renewer<S> {
+        let mut renewer = Renewer { server, settings: settings.clone(), hosts: Vec::new(), shared };
+        renewer.reload(Some(settings));
+        renewer
     }
 
     /// Drops pauses, since the operator may have changed something, and takes new settings.
-    pub(super) fn hurry(&mut self, settings: Option<Settings>) {
+    pub(super) fn reload(&mut self, settings: Option<Settings>) {
         self.settings = settings.unwrap_or_else(|| self.settings.clone());
-        let hosts = self.settings.hosts.iter().map(|names| KeptHost {
+        let hosts = self.settings.hosts.iter().map(|names| HostCertificate {
             names: names.clone(),
             kind: self.settings.kinds[0],
             installed: None,
@@ -121,9 +121,9 @@ impl<S: Server> Keeper<S> {
     pub(super) fn turn(&mut self) -> Duration {
         for at in 0..self.hosts.len() {
             if self.hosts[at].next_s <= self.server.now_s() {
-                self.hosts[at].next_s = match self.look(at) {
+                self.hosts[at].next_s = match self.check_certificate(at) {
                     Ok(next_s) => next_s,
-                    Err(why) => self.put_off(at, &why.into(), None),
+                    Err(why) => self.schedule_retry(at, &why.into(), None),
                 };
             }
         }
@@ -134,7 +134,7 @@ impl<S: Server> Keeper<S> {
     }
 
     /// Checks one certificate, and renews it if due. Returns the time of the next check.
-    fn look(&mut self, at: usize) -> Result<u64, String> {
+    fn check_certificate(&mut self, at: usize) -> Result<u64, String> {
         let _lock: File = self.settings.state.lock()?;
         let now_s = self.server.now_s();
         let name = self.hosts[at].names[0].clone();
@@ -150,7 +150,7 @@ impl<S: Server> Keeper<S> {
         if let Some(facts) = good {
             let due_s = self.due_s(at, facts);
             if due_s > now_s {
-                return Ok(due_s.min(now_s + LOOK_S).min(self.hosts[at].ask_s.max(now_s + 1)));
+                return Ok(due_s.min(now_s + CHECK_S).min(self.hosts[at].ask_s.max(now_s + 1)));
             }
         }
         let mut attempts = self.settings.state.read_attempts(&name);
@@ -162,7 +162,7 @@ impl<S: Server> Keeper<S> {
             }
         }
         // A distant time comes from a clock that was wrong.
-        let limit_s = attempts.not_before_s.min(now_s + 2 * LOOK_S);
+        let limit_s = attempts.not_before_s.min(now_s + 2 * CHECK_S);
         if limit_s > now_s {
             return Ok(limit_s);
         }
@@ -195,7 +195,7 @@ impl<S: Server> Keeper<S> {
                 attempts.failed_s.push(now_s);
                 attempts.not_before_s = refusal.wait.map_or(0, |wait| now_s + wait.as_secs());
                 self.settings.state.store_attempts(&name, &attempts)?;
-                Ok(self.put_off(at, &refusal, there.as_ref()))
+                Ok(self.schedule_retry(at, &refusal, there.as_ref()))
             }
         }
     }
@@ -208,7 +208,7 @@ impl<S: Server> Keeper<S> {
     }
 
     /// Reports a failure. Returns the time of the next attempt.
-    fn put_off(&mut self, at: usize, refusal: &Problem, there: Option<&Issued>) -> u64 {
+    fn schedule_retry(&mut self, at: usize, refusal: &Problem, there: Option<&Issued>) -> u64 {
         let now_s = self.server.now_s();
         let jitter = 0.75 + self.server.random() / 2.0;
         let host = &mut self.hosts[at];
@@ -245,9 +245,9 @@ impl<S: Server> Keeper<S> {
             let pause_s = match self.ask(id) {
                 Ok(Some((window, wait))) => {
                     self.choose(at, id, &window);
-                    wait.map_or(ASK_S, |wait| wait.as_secs().clamp(ASK_MIN_S, LOOK_S))
+                    wait.map_or(ASK_S, |wait| wait.as_secs().clamp(ASK_MIN_S, CHECK_S))
                 }
-                Ok(None) => LOOK_S,
+                Ok(None) => CHECK_S,
                 // The old suggestion stays, or else the default rule.
                 Err(_) => ASK_S,
             };
@@ -301,7 +301,7 @@ impl<S: Server> Keeper<S> {
                  to: {terms}"
             ));
         }
-        let pem = client.issue(&Wish {
+        let pem = client.issue(&NewOrder {
             names: &host.names,
             kind: host.kind,
             replaces: there.and_then(|facts| facts.id.as_deref()),

@@ -386,25 +386,25 @@ fn settings(dir: &TempDir, hosts: &[&[&str]]) -> Settings {
     }
 }
 
-fn keeper(dir: &TempDir, hosts: &[&[&str]]) -> Keeper<Fake> {
-    Keeper::new(Fake::new(), settings(dir, hosts), Shared::default())
+fn renewer(dir: &TempDir, hosts: &[&[&str]]) -> Renewer<Fake> {
+    Renewer::new(Fake::new(), settings(dir, hosts), Shared::default())
 }
 
 /// The same authority and state, after a restart of the server.
-fn restarted(keeper: Keeper<Fake>, dir: &TempDir, hosts: &[&[&str]]) -> Keeper<Fake> {
-    Keeper::new(keeper.server, settings(dir, hosts), Shared::default())
+fn restarted(renewer: Renewer<Fake>, dir: &TempDir, hosts: &[&[&str]]) -> Renewer<Fake> {
+    Renewer::new(renewer.server, settings(dir, hosts), Shared::default())
 }
 
 /// Runs turns until `until_s`. Returns the times of new orders, since the start.
-fn run(keeper: &mut Keeper<Fake>, until_s: u64) -> Vec<u64> {
+fn run(renewer: &mut Renewer<Fake>, until_s: u64) -> Vec<u64> {
     let mut times = Vec::new();
-    while keeper.server.now_s < until_s {
-        let (orders, begin_s) = (keeper.server.orders.len(), keeper.server.now_s);
-        let wait = keeper.turn().as_secs().max(1);
-        if keeper.server.orders.len() > orders {
+    while renewer.server.now_s < until_s {
+        let (orders, begin_s) = (renewer.server.orders.len(), renewer.server.now_s);
+        let wait = renewer.turn().as_secs().max(1);
+        if renewer.server.orders.len() > orders {
             times.push(begin_s - BEGIN_S);
         }
-        keeper.server.now_s += wait;
+        renewer.server.now_s += wait;
     }
     times
 }
@@ -413,11 +413,11 @@ fn run(keeper: &mut Keeper<Fake>, until_s: u64) -> Vec<u64> {
 fn each_host_gets_a_certificate_once() {
     let dir = tempfile::tempdir().unwrap();
     let hosts: &[&[&str]] = &[&["a.org", "www.a.org"], &["b.org"]];
-    let mut keeper = keeper(&dir, hosts);
-    keeper.turn();
-    assert_eq!(keeper.server.installed, hosts);
-    assert!(keeper.server.shown.is_empty(), "challenges are over");
-    let told = keeper.server.told();
+    let mut renewer = renewer(&dir, hosts);
+    renewer.turn();
+    assert_eq!(renewer.server.installed, hosts);
+    assert!(renewer.server.shown.is_empty(), "challenges are over");
+    let told = renewer.server.told();
     let account = "acme: new account of me@example.org at https://ca.test/dir; terms of service \
                    that were agreed to: https://ca.test/terms";
     assert_eq!(told[0], account);
@@ -427,13 +427,13 @@ fn each_host_gets_a_certificate_once() {
         let mode = entry.unwrap().metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
-    assert_eq!(run(&mut keeper, BEGIN_S + 10 * DAY_S), [] as [u64; 0]);
-    let mut keeper = restarted(keeper, &dir, hosts);
-    keeper.server.installed.clear();
-    keeper.turn();
-    assert_eq!(keeper.server.installed, hosts, "from the state directory");
-    assert_eq!(keeper.server.orders.len(), 2);
-    assert!(keeper.server.told().is_empty());
+    assert_eq!(run(&mut renewer, BEGIN_S + 10 * DAY_S), [] as [u64; 0]);
+    let mut renewer = restarted(renewer, &dir, hosts);
+    renewer.server.installed.clear();
+    renewer.turn();
+    assert_eq!(renewer.server.installed, hosts, "from the state directory");
+    assert_eq!(renewer.server.orders.len(), 2);
+    assert!(renewer.server.told().is_empty());
 }
 
 /// Seen: an authority did not reply for 30 s just when it issued the certificate, and the order was
@@ -442,37 +442,37 @@ fn each_host_gets_a_certificate_once() {
 #[test]
 fn a_look_without_a_reply_costs_no_order() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    keeper.server.faults.extend([Fault::Cut, Fault::Cut]);
-    keeper.turn();
-    assert_eq!(keeper.server.installed, [["a.org"]]);
-    assert_eq!(keeper.server.orders.len(), 1);
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    renewer.server.faults.extend([Fault::Cut, Fault::Cut]);
+    renewer.turn();
+    assert_eq!(renewer.server.installed, [["a.org"]]);
+    assert_eq!(renewer.server.orders.len(), 1);
     // An authority that stays silent is reported, after three minutes.
-    keeper.server.now_s += 61 * DAY_S;
-    keeper.server.faults.extend(vec![Fault::Cut; 100]);
-    keeper.server.told();
-    run(&mut keeper, BEGIN_S + 61 * DAY_S + 7_200);
-    let told = keeper.server.told();
+    renewer.server.now_s += 61 * DAY_S;
+    renewer.server.faults.extend(vec![Fault::Cut; 100]);
+    renewer.server.told();
+    run(&mut renewer, BEGIN_S + 61 * DAY_S + 7_200);
+    let told = renewer.server.told();
     assert!(told.iter().any(|line| line.contains("cannot be reached")), "{told:?}");
 }
 
 #[test]
 fn certificates_are_renewed_in_their_last_third() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    let times = run(&mut keeper, BEGIN_S + 130 * DAY_S);
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    let times = run(&mut renewer, BEGIN_S + 130 * DAY_S);
     assert_eq!(times[0], 0);
     let day = 60 * DAY_S;
     assert!((day..day + 3_600).contains(&times[1]), "{times:?}");
     assert!((2 * day..2 * day + 7_200).contains(&times[2]), "{times:?}");
     assert_eq!(times.len(), 3);
-    assert_eq!(keeper.server.orders[1].replaces, None);
+    assert_eq!(renewer.server.orders[1].replaces, None);
     // A certificate of six days is renewed after four.
-    keeper.server.life_s = 6 * DAY_S;
-    keeper.server.now_s = BEGIN_S + 200 * DAY_S;
-    let orders = keeper.server.orders.len();
-    run(&mut keeper, BEGIN_S + 200 * DAY_S + 5 * DAY_S);
-    assert_eq!(keeper.server.orders.len(), orders + 2);
+    renewer.server.life_s = 6 * DAY_S;
+    renewer.server.now_s = BEGIN_S + 200 * DAY_S;
+    let orders = renewer.server.orders.len();
+    run(&mut renewer, BEGIN_S + 200 * DAY_S + 5 * DAY_S);
+    assert_eq!(renewer.server.orders.len(), orders + 2);
 }
 
 /// Seen: with a clock 62 days ahead each new certificate was in its last third, and the next one
@@ -480,111 +480,111 @@ fn certificates_are_renewed_in_their_last_third() {
 #[test]
 fn a_wrong_clock_orders_few_certificates() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    keeper.server.ahead_s = 62 * DAY_S;
-    let times = run(&mut keeper, BEGIN_S + 7 * DAY_S);
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    renewer.server.ahead_s = 62 * DAY_S;
+    let times = run(&mut renewer, BEGIN_S + 7 * DAY_S);
     assert_eq!(times.len(), 3, "every third day: {times:?}");
-    let told = keeper.server.told();
+    let told = renewer.server.told();
     let why = "warning: acme: the new certificate for a.org is old already: is the clock right?";
     assert!(told.iter().any(|line| line == why), "{told:?}");
     for _ in 0..50 {
-        keeper = restarted(keeper, &dir, &[&["a.org"]]);
-        keeper.turn();
+        renewer = restarted(renewer, &dir, &[&["a.org"]]);
+        renewer.turn();
     }
-    assert_eq!(keeper.server.orders.len(), 3);
-    keeper.hurry(Some(settings(&dir, &[&["a.org", "b.org"]])));
-    keeper.turn();
-    assert_eq!(keeper.server.orders.len(), 4, "other names are another matter");
+    assert_eq!(renewer.server.orders.len(), 3);
+    renewer.reload(Some(settings(&dir, &[&["a.org", "b.org"]])));
+    renewer.turn();
+    assert_eq!(renewer.server.orders.len(), 4, "other names are another matter");
 }
 
 #[test]
 fn the_authority_names_the_time_of_a_renewal() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
     let window = |from, to| Some((BEGIN_S + from * DAY_S, BEGIN_S + to * DAY_S));
-    keeper.server.window = window(20, 30);
-    assert_eq!(run(&mut keeper, BEGIN_S + 10 * DAY_S), [0]);
-    let asked = keeper.server.window_asked;
+    renewer.server.window = window(20, 30);
+    assert_eq!(run(&mut renewer, BEGIN_S + 10 * DAY_S), [0]);
+    let asked = renewer.server.window_asked;
     assert!((38..=42).contains(&asked), "four times a day: {asked}");
     // Revoked urgently: the window has passed.
-    keeper.server.window = window(5, 6);
-    let times = run(&mut keeper, BEGIN_S + 11 * DAY_S);
+    renewer.server.window = window(5, 6);
+    let times = run(&mut renewer, BEGIN_S + 11 * DAY_S);
     assert_eq!(times.len(), 1, "{times:?}");
-    let replaced = keeper.server.orders[1].replaces.as_deref();
+    let replaced = renewer.server.orders[1].replaces.as_deref();
     assert!(replaced.is_some_and(|id| id.contains('.')), "{replaced:?}");
-    keeper.server.window = window(30, 40);
-    let times = run(&mut keeper, BEGIN_S + 36 * DAY_S);
+    renewer.server.window = window(30, 40);
+    let times = run(&mut renewer, BEGIN_S + 36 * DAY_S);
     assert!((35 * DAY_S..35 * DAY_S + 3_600).contains(&times[0]), "{times:?}");
     // Without a suggestion for the next one the default rule applies.
-    keeper.server.window = None;
-    keeper = restarted(keeper, &dir, &[&["a.org"]]);
-    assert_eq!(run(&mut keeper, BEGIN_S + 80 * DAY_S), [] as [u64; 0]);
+    renewer.server.window = None;
+    renewer = restarted(renewer, &dir, &[&["a.org"]]);
+    assert_eq!(run(&mut renewer, BEGIN_S + 80 * DAY_S), [] as [u64; 0]);
     // An authority that wants each new certificate renewed at once does not get hourly orders.
-    keeper.server.window = window(0, 1);
-    let times = run(&mut keeper, BEGIN_S + 92 * DAY_S);
+    renewer.server.window = window(0, 1);
+    let times = run(&mut renewer, BEGIN_S + 92 * DAY_S);
     assert!((3..=5).contains(&times.len()), "{times:?}");
 }
 
 #[test]
 fn a_refused_nonce_or_replacement_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    keeper.server.faults = vec![Fault::BadNonce; 19].into();
-    keeper.turn();
-    assert_eq!(keeper.server.installed.len(), 1);
-    keeper.server.window = Some((BEGIN_S - 2, BEGIN_S - 1));
-    keeper.server.faults = [Fault::Problem("alreadyReplaced")].into();
-    keeper.server.now_s += 4 * DAY_S;
-    keeper.turn();
-    assert_eq!(keeper.server.installed.len(), 2);
-    assert_eq!(keeper.server.orders[1].replaces, None);
-    keeper.server.faults = vec![Fault::BadNonce; 50].into();
-    keeper.hurry(Some(settings(&dir, &[&["b.org"]])));
-    keeper.turn();
-    let told = keeper.server.told().pop().unwrap();
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    renewer.server.faults = vec![Fault::BadNonce; 19].into();
+    renewer.turn();
+    assert_eq!(renewer.server.installed.len(), 1);
+    renewer.server.window = Some((BEGIN_S - 2, BEGIN_S - 1));
+    renewer.server.faults = [Fault::Problem("alreadyReplaced")].into();
+    renewer.server.now_s += 4 * DAY_S;
+    renewer.turn();
+    assert_eq!(renewer.server.installed.len(), 2);
+    assert_eq!(renewer.server.orders[1].replaces, None);
+    renewer.server.faults = vec![Fault::BadNonce; 50].into();
+    renewer.reload(Some(settings(&dir, &[&["b.org"]])));
+    renewer.turn();
+    let told = renewer.server.told().pop().unwrap();
     assert!(told.contains("refused 20 nonces of its own"), "{told}");
 }
 
 #[test]
 fn failed_attempts_come_ever_later() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    keeper.server.faults = vec![Fault::Invalid("connection"); 100].into();
-    let times = run(&mut keeper, BEGIN_S + 2 * DAY_S);
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    renewer.server.faults = vec![Fault::Invalid("connection"); 100].into();
+    let times = run(&mut renewer, BEGIN_S + 2 * DAY_S);
     let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]) / 60).collect();
     assert_eq!(pauses[..7], [5, 10, 20, 40, 80, 160, 320], "minutes");
     assert!(pauses[7..].iter().all(|pause| *pause == 360), "{pauses:?}");
-    assert_eq!(keeper.server.tried[..3], ["http", "tls", "http"]);
-    let told = keeper.server.told();
+    assert_eq!(renewer.server.tried[..3], ["http", "tls", "http"]);
+    let told = renewer.server.told();
     let first = "warning: acme: no new certificate for a.org: a.org could not be validated by \
                  http-01: the authority says: seen from afar; port 80 of a.org must lead to this \
                  server from the whole internet; there is none yet; next attempt in 5 min";
     assert_eq!(told[1], first);
-    assert!(keeper.server.shown.is_empty());
+    assert!(renewer.server.shown.is_empty());
     // Restarts do not reset the count: in any case at most four an hour.
-    keeper.server.now_s += DAY_S;
-    let begin_s = keeper.server.now_s;
-    let orders = keeper.server.orders.len();
+    renewer.server.now_s += DAY_S;
+    let begin_s = renewer.server.now_s;
+    let orders = renewer.server.orders.len();
     for _ in 0..50 {
-        keeper = restarted(keeper, &dir, &[&["a.org"]]);
-        keeper.turn();
-        keeper.server.now_s += 60;
+        renewer = restarted(renewer, &dir, &[&["a.org"]]);
+        renewer.turn();
+        renewer.server.now_s += 60;
     }
-    assert!(keeper.server.now_s < begin_s + 3_600, "{}", keeper.server.now_s - begin_s);
-    assert_eq!(keeper.server.orders.len(), orders + renewal::FAILURES_PER_HOUR_MAX);
-    keeper.server.faults.clear();
-    run(&mut keeper, begin_s + 3_700);
-    assert_eq!(keeper.server.installed.len(), 1);
+    assert!(renewer.server.now_s < begin_s + 3_600, "{}", renewer.server.now_s - begin_s);
+    assert_eq!(renewer.server.orders.len(), orders + renewal::FAILURES_PER_HOUR_MAX);
+    renewer.server.faults.clear();
+    run(&mut renewer, begin_s + 3_700);
+    assert_eq!(renewer.server.installed.len(), 1);
 }
 
 #[test]
 fn jitter_spreads_attempts() {
     for (random, pause_s) in [(0.0, 225), (1.0, 375)] {
         let dir = tempfile::tempdir().unwrap();
-        let mut keeper = keeper(&dir, &[&["a.org"]]);
-        keeper.server.random = random;
-        keeper.server.faults = [Fault::Down].into();
-        assert_eq!(keeper.turn().as_secs(), pause_s);
+        let mut renewer = renewer(&dir, &[&["a.org"]]);
+        renewer.server.random = random;
+        renewer.server.faults = [Fault::Down].into();
+        assert_eq!(renewer.turn().as_secs(), pause_s);
     }
 }
 
@@ -599,13 +599,13 @@ fn the_authority_can_ask_for_a_pause() {
         (Fault::Down, 300),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let mut keeper = keeper(&dir, &[&["a.org"]]);
-        keeper.server.faults = [fault.clone()].into();
-        keeper.turn();
-        assert!(keeper.server.orders.is_empty());
+        let mut renewer = renewer(&dir, &[&["a.org"]]);
+        renewer.server.faults = [fault.clone()].into();
+        renewer.turn();
+        assert!(renewer.server.orders.is_empty());
         // A restart does not shorten the pause if the authority has named the time.
-        let mut keeper = restarted(keeper, &dir, &[&["a.org"]]);
-        let times = run(&mut keeper, BEGIN_S + 2 * DAY_S);
+        let mut renewer = restarted(renewer, &dir, &[&["a.org"]]);
+        let times = run(&mut renewer, BEGIN_S + 2 * DAY_S);
         let least_s = if wait_s == 300 { 0 } else { wait_s };
         assert!((least_s..least_s + 60).contains(&times[0]), "{fault:?} {times:?}");
     }
@@ -623,12 +623,12 @@ fn refusals_say_what_to_do() {
         (Fault::Key, "certificate is wrong: the certificate is not of this key;"),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let mut keeper = keeper(&dir, &[&["a.org"]]);
-        keeper.server.faults = [fault].into();
-        keeper.turn();
-        let told = keeper.server.told().pop().unwrap();
+        let mut renewer = renewer(&dir, &[&["a.org"]]);
+        renewer.server.faults = [fault].into();
+        renewer.turn();
+        let told = renewer.server.told().pop().unwrap();
         assert!(told.contains(expected), "{told}");
-        assert!(keeper.server.installed.is_empty());
+        assert!(renewer.server.installed.is_empty());
         assert!(!dir.path().join("acme/ca.test_dir/a.org.pem").exists());
     }
 }
@@ -636,52 +636,52 @@ fn refusals_say_what_to_do() {
 #[test]
 fn other_names_need_another_certificate() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    keeper.turn();
-    keeper.server.faults = [Fault::Down].into();
-    keeper.hurry(Some(settings(&dir, &[&["a.org", "www.a.org"], &["c.org"]])));
-    keeper.server.installed.clear();
-    keeper.turn();
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    renewer.turn();
+    renewer.server.faults = [Fault::Down].into();
+    renewer.reload(Some(settings(&dir, &[&["a.org", "www.a.org"], &["c.org"]])));
+    renewer.server.installed.clear();
+    renewer.turn();
     let (first, second): (&[&str], &[&str]) = (&["a.org", "www.a.org"], &["c.org"]);
-    assert_eq!(keeper.server.installed, [first, second], "the old one until then");
-    run(&mut keeper, BEGIN_S + 600);
-    assert_eq!(keeper.server.orders.last().unwrap().names, first);
+    assert_eq!(renewer.server.installed, [first, second], "the old one until then");
+    run(&mut renewer, BEGIN_S + 600);
+    assert_eq!(renewer.server.orders.last().unwrap().names, first);
 }
 
 #[test]
 fn nothing_is_ordered_that_cannot_be_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
     let place = dir.path().join("acme/ca.test_dir");
     fs::remove_dir_all(&place).unwrap();
-    keeper.turn();
-    let told = keeper.server.told().pop().unwrap();
+    renewer.turn();
+    let told = renewer.server.told().pop().unwrap();
     assert!(told.contains("no certificate is ordered that could not be kept"), "{told}");
-    assert_eq!(keeper.server.requests, 0);
+    assert_eq!(renewer.server.requests, 0);
     // A crash during a write, and files lost by the disk.
     fs::create_dir(&place).unwrap();
     for (nth, lost) in [&b""[..], b"\xff\0"].into_iter().enumerate() {
         fs::write(place.join("new"), "half").unwrap();
         fs::write(place.join("a.org.pem"), lost).unwrap();
         fs::write(place.join("a.org.attempts"), "{").unwrap();
-        keeper.hurry(None);
-        keeper.turn();
-        assert_eq!(keeper.server.installed.len(), nth + 1, "{:?}", keeper.server.told);
+        renewer.reload(None);
+        renewer.turn();
+        assert_eq!(renewer.server.installed.len(), nth + 1, "{:?}", renewer.server.told);
     }
 }
 
 #[test]
 fn an_authority_may_want_its_own_customers() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = keeper(&dir, &[&["a.org"]]);
-    keeper.server.needs_binding = true;
-    keeper.turn();
-    let told = keeper.server.told().pop().unwrap();
+    let mut renewer = renewer(&dir, &[&["a.org"]]);
+    renewer.server.needs_binding = true;
+    renewer.turn();
+    let told = renewer.server.told().pop().unwrap();
     assert!(told.contains("name that in `acme_external`"), "{told}");
     let external = ExternalAccount::read("kid AQID");
-    keeper.hurry(Some(Settings { external, ..settings(&dir, &[&["a.org"]]) }));
-    keeper.turn();
-    assert_eq!(keeper.server.installed.len(), 1);
+    renewer.reload(Some(Settings { external, ..settings(&dir, &[&["a.org"]]) }));
+    renewer.turn();
+    assert_eq!(renewer.server.installed.len(), 1);
 }
 
 #[test]

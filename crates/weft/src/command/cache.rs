@@ -21,7 +21,7 @@ use std::time::Duration;
 use ::serve::messages;
 
 use crate::failure::Failure;
-use crate::operate::{Operated, Orders, Part};
+use crate::operate::{ManagedServer, Part, SignalQueue};
 use crate::os::machine::Machine;
 use crate::settings::layer::Layer;
 use crate::value::{show_count, show_counted, show_size};
@@ -65,7 +65,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
     let config = &config;
     // This must come first: only a single-threaded process may fork and continue.
     let daemon = config.is_daemon.then(daemon::detach).transpose()?;
-    let mut orders = Orders::take()?;
+    let mut signals = SignalQueue::install()?;
     let mut prepared = prepare(config)?;
     let _pid_file = prepared.pid_file.take();
     let places = prepared.places();
@@ -74,8 +74,8 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
         Ok(text) => told.note(text),
         Err(text) => told.warn(text),
     };
-    let sandbox = orders.confine(&config.common, prepare::needs(config))?;
-    let (running, restored) = Running::start(config, prepared, orders.sender.clone(), tell)?;
+    let sandbox = signals.confine(&config.common, prepare::needs(config))?;
+    let (running, restored) = Running::start(config, prepared, signals.sender.clone(), tell)?;
     if let Some(warning) = config.common.engine.warning() {
         terminal.warn(&warning);
     }
@@ -89,7 +89,7 @@ fn serve(config: &CacheConfig) -> Result<(), Failure> {
         daemon.report_up(config.service.verbosity > 0)?;
     }
     let mut caching = Caching { config, running, terminal };
-    orders.obey(&mut caching);
+    signals.run_until_stop(&mut caching);
     match &config.memory_file {
         None => Ok(()),
         Some(file) => save(&caching.running, file, &caching.terminal),
@@ -103,7 +103,7 @@ struct Caching<'a> {
     terminal: Terminal,
 }
 
-impl Operated for Caching<'_> {
+impl ManagedServer for Caching<'_> {
     fn reload(&mut self) -> Vec<Part> {
         let users = self.running.reload_users(self.config);
         let hosted = &self.running.hosted;

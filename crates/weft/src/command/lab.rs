@@ -243,7 +243,7 @@ impl Laboratory {
         }
         let mut lab = Laboratory { folder, generator, testbed, stop };
         if let (Some(host), Some(testbed)) = (host, &mut lab.testbed) {
-            let reached = testbed.reach(host, &lab.generator, &lab.stop.wish);
+            let reached = testbed.reach(host, &lab.generator, &lab.stop.requested);
             lab.check_stop()?;
             reached?;
         }
@@ -251,7 +251,7 @@ impl Laboratory {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stop.wish.load(Ordering::Relaxed)
+        self.stop.requested.load(Ordering::Relaxed)
     }
 
     /// Checks whether the run was stopped.
@@ -283,7 +283,7 @@ impl Laboratory {
         let mut setting = Setting {
             testbed: self.testbed.as_mut(),
             generator: &self.generator,
-            stop: &self.stop.wish,
+            stop: &self.stop.requested,
             progress: &mut progress,
         };
         let file = samples_file(&self.folder, name);

@@ -24,7 +24,7 @@ use web::{RATE_LIMITS_MAX, Site};
 
 use crate::engine::EngineKind;
 use crate::failure::Failure;
-use crate::operate::{self, Operated, Orders, Part};
+use crate::operate::{self, ManagedServer, Part, SignalQueue};
 use crate::os::machine::Machine;
 use crate::os::sandbox::Sandbox;
 use crate::settings::layer::Layer;
@@ -55,7 +55,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     }
     // This must come before anything else takes their descriptors. sd_listen_fds(3)
     let inherited = listen::inherited().map_err(operate::running)?;
-    let mut orders = Orders::take()?;
+    let mut signals = SignalQueue::install()?;
     let prepared = prepare(config, inherited)?;
     let Prepared { listeners, netstack, admin, tls, acme, limits, pid_file: _pid_file } = prepared;
     for warning in Published::by(config).warnings(config) {
@@ -75,7 +75,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
     if let Some((settings, _)) = &acme {
         urls.push(("acme", settings.describe()));
     }
-    let sandbox = orders.confine(&config.common, files::needs(config))?;
+    let sandbox = signals.confine(&config.common, files::needs(config))?;
     let running = Running::start(
         config,
         &limits,
@@ -96,7 +96,7 @@ pub(crate) fn run(flags: Layer) -> Result<(), Failure> {
         terminal
             .say("note: serving as root; --user NAME drops privileges once the sockets are open");
     }
-    orders.obey(&mut Serving {
+    signals.run_until_stop(&mut Serving {
         started: resolved.fixed(),
         started_with_tls: config.has_tls(),
         fixed,
@@ -211,7 +211,7 @@ impl Serving {
     }
 }
 
-impl Operated for Serving {
+impl ManagedServer for Serving {
     fn reload(&mut self) -> Vec<Part> {
         let log = self.running.reopen_log();
         // The configuration names the certificates, so it comes first.

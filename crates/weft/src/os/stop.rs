@@ -10,7 +10,7 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM};
 /// Request to end early, and the signal that made it.
 #[derive(Default)]
 pub(crate) struct Stop {
-    pub(crate) wish: Arc<AtomicBool>,
+    pub(crate) requested: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
 }
 
@@ -23,7 +23,7 @@ impl Stop {
         exit_at_second(&[SIGINT, SIGTERM])?;
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register_usize(signal, Arc::clone(&self.signal), signal as usize)?;
-            signal_hook::flag::register(signal, Arc::clone(&self.wish))?;
+            signal_hook::flag::register(signal, Arc::clone(&self.requested))?;
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ fn gather<C: Config>(
     hosts: &[Layer],
     mistakes: &mut Vec<Mistake>,
 ) -> Resolved<C> {
-    let mut said = right::<C>(layers, mistakes);
+    let mut said = valid_settings::<C>(layers, mistakes);
     let mut inherited = said.clone();
     for setting in rows::<C>().filter(|setting| setting.scope == Scope::Own) {
         inherited.remove(setting.name);
@@ -96,7 +96,7 @@ fn gather<C: Config>(
         // Lets `conclude` see that this layer is a host's.
         said.insert(HOST, Vec::new());
     }
-    let hosts: Vec<_> = hosts.iter().map(|host| right::<C>(&[host], mistakes)).collect();
+    let hosts: Vec<_> = hosts.iter().map(|host| valid_settings::<C>(&[host], mistakes)).collect();
     mistakes.extend(names_twice(&hosts));
     let config = config_of(&said);
     let mut resolved: Resolved<C> = Resolved { config, has_lines: false, said, inherited, hosts };
@@ -134,24 +134,24 @@ fn names_twice(hosts: &[Layer]) -> Vec<Mistake> {
 }
 
 /// The texts that apply, without mistakes: each setting's from the first layer that has it.
-fn right<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Layer {
-    let mut right = Layer::new();
+fn valid_settings<C: Config>(layers: &[&Layer], mistakes: &mut Vec<Mistake>) -> Layer {
+    let mut valid = Layer::new();
     for setting in rows::<C>() {
         let Some(said) = layers.iter().find_map(|layer| layer.get(setting.name)) else {
             continue;
         };
-        let is_right = |said: &&SettingText| {
+        let is_valid = |said: &&SettingText| {
             let set = setting.set(&mut C::default(), &said.text);
             mistakes.extend(set.as_ref().err().map(|why| said.wrong(why)));
             set.is_ok()
         };
-        let kept: Vec<_> = said.iter().filter(is_right).cloned().collect();
+        let kept: Vec<_> = said.iter().filter(is_valid).cloned().collect();
         // If no text is valid, the default is the best guess.
         if said.is_empty() || !kept.is_empty() {
-            right.insert(setting.name, kept);
+            valid.insert(setting.name, kept);
         }
     }
-    right
+    valid
 }
 
 /// Configuration from a layer without mistakes.
@@ -160,7 +160,7 @@ fn config_of<C: Config>(layer: &Layer) -> C {
     for setting in rows::<C>() {
         let mut set = |text: &str| {
             let set = setting.set(&mut config, text);
-            set.unwrap_or_else(|why| unreachable!("{} was right: {why}", setting.name));
+            set.unwrap_or_else(|why| unreachable!("{} was valid: {why}", setting.name));
         };
         match (layer.get(setting.name), setting.default) {
             (Some(said), _) => said.iter().for_each(|said| set(&said.text)),
@@ -270,7 +270,7 @@ fn blame<C: Config>(
             Some((*name, said.position(|said| said == text)?))
         });
         let is_other = |layer: &Layer| check(layer).as_ref() != Err(&why);
-        let Some((name, at)) = known.or_else(|| culprit(&layer, is_other)) else {
+        let Some((name, at)) = known.or_else(|| faulty_text(&layer, is_other)) else {
             let mistake = Mistake::new(why.clone());
             let said = None;
             blamed.push(Blamed { why, mistake, said });
@@ -304,7 +304,7 @@ const TO_BLAME_LAST: [&str; 4] = ["tls-key", "engine", "root", "tls-cert"];
 
 /// The text at fault: of the first setting without which `is_other` holds, the last text of the
 /// shortest prefix without which it holds. A binary search needs few checks for thousands of texts.
-fn culprit(layer: &Layer, is_other: impl Fn(&Layer) -> bool) -> Option<(&'static str, usize)> {
+fn faulty_text(layer: &Layer, is_other: impl Fn(&Layer) -> bool) -> Option<(&'static str, usize)> {
     let names = layer.keys().copied();
     let names = names.filter(|name| !layer[name].is_empty());
     let (mut last, first): (Vec<_>, Vec<_>) = names.partition(|name| TO_BLAME_LAST.contains(name));

@@ -25,7 +25,7 @@ use super::metrics;
 use super::prepare::Prepared;
 use super::restart::{self, Restored};
 use super::udp;
-use super::verbose::Overheard;
+use super::verbose::VerboseSession;
 use crate::failure::Failure;
 use crate::operate::{Hosted, Part};
 use crate::os::files;
@@ -60,7 +60,7 @@ impl Running {
         let server = Arc::new(start_server(config, listeners, netstack, &service)?);
         let datagrams = serve_datagrams(&server, datagrams, &service)?;
         host.knows(&server);
-        keep_house(&server, &service)?;
+        start_housekeeping(&server, &service)?;
         let counted = Arc::clone(&service);
         let write_more = move |_: &Server, out: &mut MetricsWriter| {
             metrics::write(&counted, &datagrams, out);
@@ -250,7 +250,7 @@ fn start_server(
             None if are_unix.get(opening.listener) == Some(&true) => Peer::Unix,
             address => Peer::Tcp(address),
         };
-        Overheard::new(&service, peer, opening.listener, opening.now)
+        VerboseSession::new(&service, peer, opening.listener, opening.now)
     };
     Server::start(settings, open)
         .map_err(|error| Failure::Running(config.common.engine.why_not_started(&error)))
@@ -277,7 +277,7 @@ const HOUSEKEEPING_STEPS: usize = 256;
 const HOUSEKEEPING_REST: Duration = Duration::from_millis(100);
 
 /// Removes expired items and returns memory, in small steps, beside the connections.
-fn keep_house(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
+fn start_housekeeping(server: &Server, service: &Arc<Service>) -> Result<(), Failure> {
     let service = Arc::clone(service);
     let started = server.run_beside("housekeeping", move |is_over| {
         while !is_over.load(Ordering::Relaxed) {

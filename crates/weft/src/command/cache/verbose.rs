@@ -21,7 +21,7 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A conversation with optional printing.
 #[derive(Debug)]
-pub(crate) struct Overheard {
+pub(crate) struct VerboseSession {
     session: Session,
     service: Arc<Service>,
     /// Number of the connection, in place of memcached's descriptor.
@@ -36,21 +36,26 @@ struct Lines {
     value_left: u64,
 }
 
-impl Overheard {
-    pub(crate) fn new(service: &Arc<Service>, peer: Peer, listener: usize, now: Now) -> Overheard {
-        let new = Overheard {
+impl VerboseSession {
+    pub(crate) fn new(
+        service: &Arc<Service>,
+        peer: Peer,
+        listener: usize,
+        now: Now,
+    ) -> VerboseSession {
+        let new = VerboseSession {
             session: Session::accepted(Arc::clone(service), peer, listener, now),
             service: Arc::clone(service),
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             asked: Lines::default(),
         };
-        if new.is_heard() {
+        if new.is_verbose() {
             new.say("<", "new auto-negotiating client connection");
         }
         new
     }
 
-    fn is_heard(&self) -> bool {
+    fn is_verbose(&self) -> bool {
         self.service.verbosity() >= COMMANDS
     }
 
@@ -60,7 +65,7 @@ impl Overheard {
     }
 
     #[cold]
-    fn tell(&mut self, input: &[u8], out: &Outbox) {
+    fn print(&mut self, input: &[u8], out: &Outbox) {
         let mut asked = std::mem::take(&mut self.asked);
         asked.each(input, value_len_of_command, |line| self.say("<", line));
         self.asked = asked;
@@ -77,14 +82,14 @@ impl Overheard {
     }
 }
 
-impl session::Session for Overheard {
+impl session::Session for VerboseSession {
     type Work = Work;
 
     #[inline]
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Outbox) -> Received {
         let received = self.session.receive(input, now, out);
-        if self.is_heard() {
-            self.tell(&input[..received.used], out);
+        if self.is_verbose() {
+            self.print(&input[..received.used], out);
         }
         received
     }
@@ -107,9 +112,9 @@ impl session::Session for Overheard {
 
     fn body_filled(&mut self, len: usize, now: Now, out: &mut Outbox) -> Next {
         let next = self.session.body_filled(len, now, out);
-        if self.is_heard() {
+        if self.is_verbose() {
             self.asked.pass(len as u64);
-            self.tell(&[], out);
+            self.print(&[], out);
         }
         next
     }
@@ -131,9 +136,9 @@ impl session::Session for Overheard {
     }
 }
 
-impl Drop for Overheard {
+impl Drop for VerboseSession {
     fn drop(&mut self) {
-        if self.is_heard() {
+        if self.is_verbose() {
             self.say("<", "connection closed.");
         }
     }

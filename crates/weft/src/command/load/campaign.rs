@@ -93,7 +93,7 @@ pub(super) fn carry_out(
         leader,
         progress,
         live,
-        stop: Arc::clone(&stop.wish),
+        stop: Arc::clone(&stop.requested),
         has_rows: run_kind != RunKind::Run && output.has_screen(),
         last: None,
         output,

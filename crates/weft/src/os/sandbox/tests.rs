@@ -172,7 +172,7 @@ fn called(returned: libc::c_long) -> io::Result<()> {
 }
 
 /// Answers input with two reports: from where blocking is allowed, and from where it is received.
-struct Prisoner(World, String);
+struct SandboxedSession(World, String);
 
 struct Report(World, String);
 
@@ -182,7 +182,7 @@ impl Work for Report {
     }
 }
 
-impl Session for Prisoner {
+impl Session for SandboxedSession {
     type Work = Report;
 
     fn receive(&mut self, input: &[u8], _: Now, out: &mut Outbox) -> Received {
@@ -251,7 +251,7 @@ fn the_child() {
         assert!(is_denied(&secret) && is_denied(&removed), "{secret:?} {removed:?}");
     }
     let settings = Settings { engine, listeners, ..Settings::default() };
-    let open = move |_: session::Opening<'_>| Prisoner(world.clone(), String::new());
+    let open = move |_: session::Opening<'_>| SandboxedSession(world.clone(), String::new());
     let _server = Server::start(settings, open).unwrap();
     println!("at {address}");
     // Ends with the parent.

@@ -19,7 +19,7 @@ const FIBERS_PER_PROCESSOR: usize = 4;
 const THREADS: usize = 2;
 
 /// Interval between two checks for the end of the server.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Time that a reply waits for space in the socket's buffer; then it is dropped, as the network
 /// might drop it.
@@ -105,7 +105,7 @@ pub(crate) fn start_on_threads(
     is_over: Arc<AtomicBool>,
     answer: impl Answer,
 ) -> io::Result<Arc<DatagramCounters>> {
-    socket.set_read_timeout(Some(LOOK_EVERY))?;
+    socket.set_read_timeout(Some(CHECK_EVERY))?;
     socket.set_write_timeout(Some(SEND_PATIENCE))?;
     let receiver = Receiver::new(socket, is_over, answer);
     for _ in 0..THREADS {
@@ -124,7 +124,7 @@ pub(crate) fn start_on_fibers(
     answer: impl Answer,
 ) -> io::Result<Arc<DatagramCounters>> {
     let socket = fiber::net::UdpSocket::from(socket);
-    socket.set_read_timeout(Some(LOOK_EVERY))?;
+    socket.set_read_timeout(Some(CHECK_EVERY))?;
     socket.set_write_timeout(Some(SEND_PATIENCE))?;
     let receiver = Receiver::new(socket, is_over, answer);
     for index in 0..runtime.processor_count() * FIBERS_PER_PROCESSOR {

@@ -30,7 +30,7 @@ use session::{HostIndex, HostName, name_and_port};
 
 use crate::metrics::MetricsWriter;
 use files::{Authorities, Loaded};
-use followed::{Followed, Look, Which};
+use followed::{FileCheck, Followed, Which};
 pub use kind::subject;
 pub use managed::Managed;
 use provider::provider;
@@ -160,9 +160,9 @@ pub struct TlsPlan {
 
 /// Result of a check of the files.
 #[derive(Debug, Default)]
-pub struct Looked {
+pub struct ChangedFiles {
     /// Messages about reloaded files, and about those that could not be: the old state then stays.
-    pub news: Vec<Result<String, String>>,
+    pub messages: Vec<Result<String, String>>,
     /// True if changed files were not read yet: they may change again.
     pub is_unsettled: bool,
 }
@@ -171,9 +171,9 @@ pub struct Looked {
 const SESSIONS_KEPT_MAX: usize = 16 * 1024;
 
 /// Interval between two checks of files.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// The same while files change.
-const LOOK_SOON: Duration = Duration::from_secs(1);
+const CHECK_SOON: Duration = Duration::from_secs(1);
 
 /// Most names in a warning.
 const NAMES_SHOWN_MAX: usize = 5;
@@ -216,10 +216,10 @@ impl Tls {
     /// One line for each certificate that cannot be read.
     pub fn reload(&self) -> Result<(), String> {
         let mut files = self.files();
-        let looks = files.update(Which::All);
+        let checks = files.update(Which::All);
         self.show(&files)?;
-        let wrong = looks.into_iter().filter_map(|(_, look)| match look {
-            Look::Read(Err(why)) => Some(why),
+        let wrong = checks.into_iter().filter_map(|(_, check)| match check {
+            FileCheck::Read(Err(why)) => Some(why),
             _ => None,
         });
         let wrong: Vec<_> = wrong.collect();
@@ -227,24 +227,24 @@ impl Tls {
     }
 
     /// Reads changed files again, if they were the same at two checks.
-    pub fn look(&self) -> Looked {
+    pub fn check_files(&self) -> ChangedFiles {
         let mut files = self.files();
-        let mut looked = Looked::default();
-        for (file, look) in files.update(Which::Changed) {
-            looked.news.push(match look {
-                Look::Same => continue,
-                Look::Unsettled => {
-                    looked.is_unsettled = true;
+        let mut changed = ChangedFiles::default();
+        for (file, check) in files.update(Which::Changed) {
+            changed.messages.push(match check {
+                FileCheck::Same => continue,
+                FileCheck::Unsettled => {
+                    changed.is_unsettled = true;
                     continue;
                 }
-                Look::Read(Ok(())) => Ok(format!("reloaded: {}", file.display())),
-                Look::Read(Err(why)) => Err(format!("not reloaded: {why}; the old one stays")),
+                FileCheck::Read(Ok(())) => Ok(format!("reloaded: {}", file.display())),
+                FileCheck::Read(Err(why)) => Err(format!("not reloaded: {why}; the old one stays")),
             });
         }
-        if !looked.news.is_empty() {
-            looked.news.extend(self.show(&files).err().map(Err));
+        if !changed.messages.is_empty() {
+            changed.messages.extend(self.show(&files).err().map(Err));
         }
-        looked
+        changed
     }
 
     /// Checks the files every few seconds on a thread of its own, as long as `self` exists, and
@@ -257,24 +257,24 @@ impl Tls {
         tell: impl Fn(Result<&str, &str>) + Send + 'static,
     ) -> io::Result<()> {
         let tls = Arc::downgrade(self);
-        let mut every = LOOK_EVERY;
-        let look = move || {
+        let mut every = CHECK_EVERY;
+        let check = move || {
             loop {
                 thread::sleep(every);
                 let Some(tls) = tls.upgrade() else { return };
-                let looked = tls.look();
-                every = if looked.is_unsettled { LOOK_SOON } else { LOOK_EVERY };
-                for news in &looked.news {
-                    tell(news.as_deref().map_err(String::as_str));
+                let changed = tls.check_files();
+                every = if changed.is_unsettled { CHECK_SOON } else { CHECK_EVERY };
+                for message in &changed.messages {
+                    tell(message.as_deref().map_err(String::as_str));
                 }
-                if looked.news.iter().any(Result::is_ok) {
+                if changed.messages.iter().any(Result::is_ok) {
                     let warnings = tls.warnings(SystemTime::now());
                     warnings.iter().for_each(|text| tell(Err(text)));
                 }
             }
         };
         let thread = thread::Builder::new().name("tls-files".to_owned());
-        thread.spawn(look).map(drop)
+        thread.spawn(check).map(drop)
     }
 
     /// Reads the files of new options. Files that were already read are not read again, and managed
@@ -484,27 +484,27 @@ impl Files {
     }
 
     /// Reads files again; returns the results for certificates, authorities and keys.
-    fn update(&mut self, which: Which) -> Vec<(PathBuf, Look)> {
+    fn update(&mut self, which: Which) -> Vec<(PathBuf, FileCheck)> {
         let trusted = self.trusted();
         let options = &self.options;
         let provider = &self.provider;
-        let mut looks = Vec::new();
+        let mut checks = Vec::new();
         for (certificate, followed) in options.certificates.iter().zip(&mut self.certificates) {
             let read = || Loaded::open(certificate, options, provider);
-            let look = followed.update(which, read);
-            looks.push((certificate.chain.clone(), look));
+            let check = followed.update(which, read);
+            checks.push((certificate.chain.clone(), check));
         }
         if let Some(followed) = &mut self.authorities {
             let read = || Authorities::open(&options.clients, provider);
-            let look = followed.update(which, read);
-            looks.push((followed.files[0].clone(), look));
+            let check = followed.update(which, read);
+            checks.push((followed.files[0].clone(), check));
         }
         if let Some(followed) = &mut self.ticket_keys {
-            let look = followed.update(which, || read_keys(&options.ticket_keys));
-            looks.push((followed.files[0].clone(), look));
+            let check = followed.update(which, || read_keys(&options.ticket_keys));
+            checks.push((followed.files[0].clone(), check));
         }
         self.forget_sessions_after(trusted);
-        looks
+        checks
     }
 
     fn use_ticket_keys(&self) {

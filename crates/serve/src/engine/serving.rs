@@ -37,11 +37,11 @@ impl<S: Session, T: Stream> Serving<S, T> {
     /// only this connection: the hook has reported it.
     pub(crate) fn guard(
         &mut self,
-        go_on: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>,
+        drive: impl FnOnce(&mut Driver<S, T>) -> Result<(), Closed>,
     ) -> bool {
         let (driver, _) = self.driver.as_mut().expect("the driver exists until the end");
-        let gone_on = catch_unwind(AssertUnwindSafe(|| go_on(driver)));
-        match gone_on.unwrap_or(Err(Closed::Error)) {
+        let driven = catch_unwind(AssertUnwindSafe(|| drive(driver)));
+        match driven.unwrap_or(Err(Closed::Error)) {
             Ok(()) => true,
             Err(closed) => {
                 // Drop the descriptor first, then count: tests may count both.

@@ -26,7 +26,7 @@ pub(super) enum Which {
 }
 
 /// Result of a check of files.
-pub(super) enum Look {
+pub(super) enum FileCheck {
     Same,
     /// The files have changed, and may change again: keys and certificates are written one after
     /// the other.
@@ -65,21 +65,21 @@ impl<T> Followed<T> {
         &mut self,
         which: Which,
         read: impl FnOnce() -> Result<T, String>,
-    ) -> Look {
+    ) -> FileCheck {
         let states = states(&self.files);
         if which == Which::Changed {
             if states == self.tried {
-                return Look::Same;
+                return FileCheck::Same;
             }
             if states != self.seen {
                 self.seen = states;
-                return Look::Unsettled;
+                return FileCheck::Unsettled;
             }
         }
         self.tried = states;
         let value = read();
         self.is_refused = value.is_err();
-        Look::Read(value.map(|value| self.value = value))
+        FileCheck::Read(value.map(|value| self.value = value))
     }
 }
 

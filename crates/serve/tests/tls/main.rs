@@ -220,15 +220,15 @@ fn new_connections_get_the_new_certificate() {
 }
 
 /// Messages of a second check; the first one reports nothing, as files may change again.
-fn looks(tls: &Tls) -> Vec<Result<String, String>> {
-    let first = tls.look();
-    assert!(first.is_unsettled && first.news.is_empty(), "{first:?}");
-    tls.look().news
+fn second_check(tls: &Tls) -> Vec<Result<String, String>> {
+    let first = tls.check_files();
+    assert!(first.is_unsettled && first.messages.is_empty(), "{first:?}");
+    tls.check_files().messages
 }
 
-fn is_at_rest(tls: &Tls) -> bool {
-    let looked = tls.look();
-    looked.news.is_empty() && !looked.is_unsettled
+fn is_settled(tls: &Tls) -> bool {
+    let changed = tls.check_files();
+    changed.messages.is_empty() && !changed.is_unsettled
 }
 
 fn shown(running: &Running, authority: &Authority, name: &'static str) -> Vec<u8> {
@@ -250,7 +250,7 @@ fn changed_files_are_followed() {
     let options = authority.options();
     let running = start(fibers(BackendChoice::Auto), options, Limits::default());
     let tls = &running.tls;
-    assert!(is_at_rest(tls));
+    assert!(is_settled(tls));
     let replace = |from: &str, file: &str| {
         fs::rename(authority.file(from), authority.file(file)).unwrap();
     };
@@ -258,24 +258,24 @@ fn changed_files_are_followed() {
     let older = shown(&running, &authority, "localhost");
     // The certificate is replaced before its key: this is reported once, and nothing changes.
     replace("newer.pem", "server.pem");
-    let [Err(why)] = &looks(tls)[..] else { panic!("it is not used") };
+    let [Err(why)] = &second_check(tls)[..] else { panic!("it is not used") };
     assert!(why.starts_with("not reloaded: the certificate "), "{why}");
     assert!(why.ends_with("server.key do not belong together; the old one stays"));
-    assert!(is_at_rest(tls));
+    assert!(is_settled(tls));
     assert_eq!(shown(&running, &authority, "localhost"), older);
     assert!(metrics(tls).contains("\nweft_tls_certificates_refused 1\n"));
     replace("newer.key", "server.key");
-    assert!(matches!(&looks(tls)[..], [Ok(text)] if text.ends_with("server.pem")));
+    assert!(matches!(&second_check(tls)[..], [Ok(text)] if text.ends_with("server.pem")));
     assert_eq!(shown(&running, &authority, "localhost"), newer);
     assert!(metrics(tls).contains("\nweft_tls_certificates_refused 0\n"));
     // Missing for a moment.
     let pem = fs::read(authority.file("server.pem")).unwrap();
     fs::remove_file(authority.file("server.pem")).unwrap();
-    assert!(tls.look().is_unsettled);
+    assert!(tls.check_files().is_unsettled);
     fs::write(authority.file("server.pem"), pem).unwrap();
-    assert!(tls.look().is_unsettled);
-    assert!(tls.look().news[0].is_ok());
-    assert!(is_at_rest(tls));
+    assert!(tls.check_files().is_unsettled);
+    assert!(tls.check_files().messages[0].is_ok());
+    assert!(is_settled(tls));
 }
 
 fn metrics(tls: &Tls) -> String {
@@ -302,7 +302,7 @@ fn switched_links_are_followed() {
     let running = start(fibers(BackendChoice::Auto), options, Limits::default());
     assert_eq!(shown(&running, &authority, "localhost"), der(&authority, "server1"));
     link(2);
-    assert!(looks(&running.tls)[0].is_ok());
+    assert!(second_check(&running.tls)[0].is_ok());
     assert_eq!(shown(&running, &authority, "localhost"), der(&authority, "server2"));
 }
 
@@ -323,7 +323,7 @@ fn a_broken_certificate_holds_back_no_other() {
     assert!(why.ends_with("one.pem has no certificate in PEM: it is empty"), "{why}");
     assert_eq!(shown(&running, &authority, "one.test"), one);
     assert_eq!(shown(&running, &authority, "two.test"), der(&authority, "two"));
-    assert!(is_at_rest(&running.tls), "told once");
+    assert!(is_settled(&running.tls), "told once");
 }
 
 #[test]
@@ -435,11 +435,11 @@ fn servers_with_a_key_file_resume_sessions() {
     }
     let a = begin(only(&one));
     fs::write(&one, [3; 79]).unwrap();
-    let [Err(why)] = &looks(&a.tls)[..] else { panic!("it is no key") };
+    let [Err(why)] = &second_check(&a.tls)[..] else { panic!("it is no key") };
     assert!(why.contains("one has 79 bytes, not 80 or 48: openssl rand -out"), "{why}");
-    assert!(is_at_rest(&a.tls));
+    assert!(is_settled(&a.tls));
     fs::write(&one, [3; 48]).unwrap();
-    assert!(looks(&a.tls)[0].is_ok());
+    assert!(second_check(&a.tls)[0].is_ok());
     let many = vec![two; 17];
     assert!(Tls::open(options(&many)).unwrap_err().contains("17 keys for tickets, and 16 at most"));
 }

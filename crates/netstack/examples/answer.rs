@@ -101,14 +101,14 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
 
 /// Echoes received bytes as far as they fit, and the end of the stream.
 fn send_back(shard: &mut Shard, now: Instant, flow: FlowId) {
-    let mut room = [0; 1 << 14];
+    let mut buffer = [0; 1 << 14];
     loop {
-        let len = shard.write_room(flow).min(room.len());
-        let read = shard.read(flow, &mut room[..len]);
+        let len = shard.writable_len(flow).min(buffer.len());
+        let read = shard.read(flow, &mut buffer[..len]);
         if read == 0 {
             break;
         }
-        shard.write(flow, &room[..read]);
+        shard.write(flow, &buffer[..read]);
     }
     let connection = shard.connection(flow);
     if connection.is_some_and(|it| it.is_peer_closed() && it.readable_len() == 0) {

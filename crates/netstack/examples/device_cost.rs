@@ -88,11 +88,11 @@ fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
         ecn: Ecn::NotCapable,
         len: TCP_LEN + payload.len(),
     };
-    let mut room = [0; HEADERS_LEN_MAX + TCP_LEN];
-    let written = interface.write_headers(Instant::START, &fields, &mut room);
+    let mut buffer = [0; HEADERS_LEN_MAX + TCP_LEN];
+    let written = interface.write_headers(Instant::START, &fields, &mut buffer);
     let written = written.expect("a route");
-    let len = written.len + SEGMENT.emit(&mut room[written.len..]);
-    let header = &mut room[written.len..len];
+    let len = written.len + SEGMENT.emit(&mut buffer[written.len..]);
+    let header = &mut buffer[written.len..len];
     let offload = if payload.len() > mss {
         tcp::write_partial_checksum(header, written.pseudo_header);
         let checksum = PartialChecksum { start: written.len as u16, offset: tcp::CHECKSUM_OFFSET };
@@ -106,5 +106,5 @@ fn headers(mss: usize, payload: &[u8]) -> (Vec<u8>, Offload) {
         tcp::write_checksum(header, written.pseudo_header, Sum::of(payload));
         Offload::None
     };
-    (room[..len].to_vec(), offload)
+    (buffer[..len].to_vec(), offload)
 }

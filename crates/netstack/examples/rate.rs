@@ -115,10 +115,10 @@ impl Pair {
         self.carry(0);
         answer(&mut self.shards[1], self.now);
         self.carry(1);
-        let mut room = [0; 64];
+        let mut buffer = [0; 64];
         let mut answered = 0;
         while let Some((id, _)) = self.shards[0].next_event() {
-            answered += u64::from(self.shards[0].read(id, &mut room) > 0);
+            answered += u64::from(self.shards[0].read(id, &mut buffer) > 0);
         }
         self.later();
         answered
@@ -133,9 +133,9 @@ impl Pair {
             self.carry(0);
             answer(&mut self.shards[1], self.now);
             self.carry(1);
-            let mut room = [0; 64];
+            let mut buffer = [0; 64];
             while let Some((id, _)) = self.shards[0].next_event() {
-                if self.shards[0].read(id, &mut room) > 0 {
+                if self.shards[0].read(id, &mut buffer) > 0 {
                     self.shards[0].close(self.now, id);
                     answered += 1;
                 }
@@ -154,12 +154,12 @@ impl Pair {
 }
 
 fn answer(shard: &mut Shard, now: Instant) {
-    let mut room = [0; 64];
+    let mut buffer = [0; 64];
     while shard.accept(PORT).is_some() {}
     while let Some((id, _)) = shard.next_event() {
-        let len = shard.read(id, &mut room);
+        let len = shard.read(id, &mut buffer);
         if len > 0 {
-            shard.write(id, &room[..len]);
+            shard.write(id, &buffer[..len]);
         } else if shard.connection(id).is_some_and(|machine| machine.is_peer_closed()) {
             shard.close(now, id);
         }

@@ -279,22 +279,22 @@ impl ReceiveBurst {
         (0..self.len()).map(|index| self.frame(index))
     }
 
-    /// Memory for a device to receive the next frame, as long as the longest; `None` if full.
-    pub fn room(&mut self) -> Option<&mut [u8]> {
-        let has_room = self.slots.len() < self.frames_max;
+    /// Buffer into which a device receives the next frame, as long as the longest; `None` if full.
+    pub fn spare_buffer(&mut self) -> Option<&mut [u8]> {
+        let has_space = self.slots.len() < self.frames_max;
         let end = self.used + self.frame_len_max;
-        if has_room { self.memory.get_mut(self.used..end) } else { None }
+        if has_space { self.memory.get_mut(self.used..end) } else { None }
     }
 
     /// Adds the frame of `len` bytes that the device has written to the start of that memory.
     ///
     /// # Panics
     ///
-    /// If it is longer than the room, or there was none.
+    /// If it is longer than that buffer, or there was none.
     pub fn push(&mut self, len: usize, verified: Verified, segment_len: Option<u16>) {
         assert!(
             len <= self.frame_len_max && self.slots.len() < self.frames_max,
-            "a frame of {len} bytes in room for {}, after {} of {}",
+            "a frame of {len} bytes in a buffer of {}, after {} of {}",
             self.frame_len_max,
             self.slots.len(),
             self.frames_max
@@ -333,11 +333,11 @@ impl OutgoingFrame<'_> {
     ///
     /// # Panics
     ///
-    /// If `room` is shorter.
-    pub fn gather(&self, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter.
+    pub fn gather(&self, buffer: &mut [u8]) -> usize {
         let mut at = 0;
         for piece in [self.headers].iter().chain(self.payload) {
-            room[at..at + piece.len()].copy_from_slice(piece);
+            buffer[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
         at

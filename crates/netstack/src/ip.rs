@@ -327,7 +327,7 @@ impl Interface {
 
     // ---- Departures
 
-    /// Writes the Ethernet and IP headers of a segment to the beginning of `room`, which has
+    /// Writes the Ethernet and IP headers of a segment to the beginning of `buffer`, which has
     /// [`HEADERS_LEN_MAX`] bytes.
     ///
     /// # Errors
@@ -341,9 +341,9 @@ impl Interface {
         &mut self,
         now: Instant,
         to: &IpFields,
-        room: &mut [u8],
+        buffer: &mut [u8],
     ) -> Result<Written, NoRoute> {
-        self.write_ip(now, to, Protocol::TCP, self.hop_limit, room)
+        self.write_ip(now, to, Protocol::TCP, self.hop_limit, buffer)
     }
 
     fn write_ip(
@@ -352,11 +352,11 @@ impl Interface {
         to: &IpFields,
         protocol: Protocol,
         hop_limit: u8,
-        room: &mut [u8],
+        buffer: &mut [u8],
     ) -> Result<Written, NoRoute> {
         let (link, is_resolved) = self.link_to(now, to.dst)?;
         let (ethertype, pseudo_header, network_len);
-        let network = &mut room[ethernet::HEADER_LEN..];
+        let network = &mut buffer[ethernet::HEADER_LEN..];
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let may_cut = self.paths.may_cut(now, to.dst);
@@ -395,7 +395,7 @@ impl Interface {
             (src, dst) => panic!("a packet from {src} to {dst}"),
         }
         let header = EthernetHeader { dst: link, src: self.mac, ethertype };
-        Ok(Written { len: header.emit(room) + network_len, pseudo_header, is_resolved })
+        Ok(Written { len: header.emit(buffer) + network_len, pseudo_header, is_resolved })
     }
 
     /// Next hop of a packet to `dst` on the link, and whether its address is known.
@@ -450,8 +450,8 @@ impl Interface {
     pub fn transmit(&mut self, now: Instant, device: &mut impl Device) {
         while let Some(frame) = self.neighbors.released() {
             match transmit_one(now, device, &frame) {
-                Err(TransmitError::Full) => self.queue(|room| {
-                    room[..frame.len()].copy_from_slice(&frame);
+                Err(TransmitError::Full) => self.queue(|buffer| {
+                    buffer[..frame.len()].copy_from_slice(&frame);
                     frame.len()
                 }),
                 Err(_) => self.counters.own_dropped += 1,
@@ -471,12 +471,12 @@ impl Interface {
 
     fn transmit_own(&mut self, now: Instant, device: &mut impl Device) {
         while let Some(frame) = self.own.pop() {
-            match transmit_one(now, device, &frame.room[..frame.len]) {
+            match transmit_one(now, device, &frame.buffer[..frame.len]) {
                 Err(TransmitError::Full) => return self.own.push_front(frame),
                 Err(_) => self.counters.own_dropped += 1,
                 Ok(()) => {}
             }
-            self.own.reuse(frame.room);
+            self.own.reuse(frame.buffer);
         }
     }
 
@@ -539,20 +539,20 @@ impl Interface {
 
     fn send_arp_to(&mut self, link: EthernetAddress, packet: ArpPacket) {
         let header = EthernetHeader { dst: link, src: self.mac, ethertype: EtherType::ARP };
-        self.queue(|room| {
-            let at = header.emit(room);
-            at + packet.emit(&mut room[at..])
+        self.queue(|buffer| {
+            let at = header.emit(buffer);
+            at + packet.emit(&mut buffer[at..])
         });
     }
 
     /// Queues an own frame; `write` fills it and returns its length.
     fn queue(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
-        let Some(mut room) = self.own.room() else {
+        let Some(mut buffer) = self.own.take_buffer() else {
             self.counters.own_dropped += 1;
             return;
         };
-        let len = write(&mut room);
-        self.own.push(OwnFrame { room, len });
+        let len = write(&mut buffer);
+        self.own.push(OwnFrame { buffer, len });
     }
 
     /// Sends a message of neighbour discovery to a group.
@@ -579,10 +579,10 @@ impl Interface {
             ecn: Ecn::NotCapable,
             flow_label: 0,
         };
-        self.queue(|room| {
-            let at = ethernet.emit(room);
-            let message_len = message.emit(src, dst, &mut room[at + ipv6::HEADER_LEN..]);
-            at + header.emit(message_len, &mut room[at..]) + message_len
+        self.queue(|buffer| {
+            let at = ethernet.emit(buffer);
+            let message_len = message.emit(src, dst, &mut buffer[at + ipv6::HEADER_LEN..]);
+            at + header.emit(message_len, &mut buffer[at..]) + message_len
         });
     }
 

@@ -432,8 +432,8 @@ impl Shard {
     }
 
     /// Number of bytes that [`Shard::write`] would take.
-    pub fn write_room(&self, id: FlowId) -> usize {
-        self.flow(id).map_or(0, |flow| flow.send.room(&self.send_rings))
+    pub fn writable_len(&self, id: FlowId) -> usize {
+        self.flow(id).map_or(0, |flow| flow.send.writable_len(&self.send_rings))
     }
 
     /// Queues `len` more bytes, which the [`Writer`] of [`Shard::transmit`] will supply. A
@@ -471,14 +471,14 @@ impl Shard {
         self.wake(id.index);
     }
 
-    /// Copies received bytes to `room` and returns how many. Zero does not mean the end:
+    /// Copies received bytes to `buffer` and returns how many. Zero does not mean the end:
     /// [`Connection::is_peer_closed`].
-    pub fn read(&mut self, id: FlowId, room: &mut [u8]) -> usize {
+    pub fn read(&mut self, id: FlowId, buffer: &mut [u8]) -> usize {
         let (front, back) = self.peek(id);
-        let front_len = front.len().min(room.len());
-        room[..front_len].copy_from_slice(&front[..front_len]);
-        let back_len = back.len().min(room.len() - front_len);
-        room[front_len..front_len + back_len].copy_from_slice(&back[..back_len]);
+        let front_len = front.len().min(buffer.len());
+        buffer[..front_len].copy_from_slice(&front[..front_len]);
+        let back_len = back.len().min(buffer.len() - front_len);
+        buffer[front_len..front_len + back_len].copy_from_slice(&back[..back_len]);
         let len = front_len + back_len;
         if len > 0 {
             self.consume(id, len);

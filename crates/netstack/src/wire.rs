@@ -121,16 +121,16 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-fn put16(room: &mut [u8], at: usize, value: u16) {
-    put(room, at, &value.to_be_bytes());
+fn put16(buffer: &mut [u8], at: usize, value: u16) {
+    put(buffer, at, &value.to_be_bytes());
 }
 
-fn put32(room: &mut [u8], at: usize, value: u32) {
-    put(room, at, &value.to_be_bytes());
+fn put32(buffer: &mut [u8], at: usize, value: u32) {
+    put(buffer, at, &value.to_be_bytes());
 }
 
-fn put(room: &mut [u8], at: usize, bytes: &[u8]) {
-    room[at..at + bytes.len()].copy_from_slice(bytes);
+fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
+    buffer[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 /// The first `len` bytes and the rest.

@@ -412,9 +412,9 @@ fn link_answers_reach_every_queue() {
             target_mac: EthernetAddress([2, 0, 0, 0, 0, 2]),
             target_ip: "192.0.2.2".parse().unwrap(),
         };
-        let mut room = [0; arp::PACKET_LEN];
-        packet.emit(&mut room);
-        frame(EtherType::ARP, &room)
+        let mut buffer = [0; arp::PACKET_LEN];
+        packet.emit(&mut buffer);
+        frame(EtherType::ARP, &buffer)
     };
     // Seen: a gateway announced its new Ethernet address (RFC 5227 2.3), and only one shard got the
     // frame; the others sent to the old address until their probes had failed.
@@ -427,9 +427,9 @@ fn link_answers_reach_every_queue() {
             target_mac: EthernetAddress::ZERO,
             target_ip: address,
         };
-        let mut room = [0; arp::PACKET_LEN];
-        packet.emit(&mut room);
-        frame(EtherType::ARP, &room)
+        let mut buffer = [0; arp::PACKET_LEN];
+        packet.emit(&mut buffer);
+        frame(EtherType::ARP, &buffer)
     };
     let icmpv6 = |kind: u8| {
         let mut packet = [0; 48];

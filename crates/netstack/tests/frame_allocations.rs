@@ -97,7 +97,7 @@ impl<D: Device> End<D> {
             options: TcpOptions { timestamps: Some((6, 7)), ..TcpOptions::NONE },
             payload: &[],
         };
-        let mut room = [0; HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
+        let mut buffer = [0; HEADERS_LEN_MAX + tcp::HEADER_LEN_MAX];
         let fields = IpFields {
             src: self.address,
             dst,
@@ -105,12 +105,12 @@ impl<D: Device> End<D> {
             ecn: Ecn::NotCapable,
             len: segment.header_len() + payload.len(),
         };
-        let written = self.interface.write_headers(now, &fields, &mut room).unwrap();
-        let end = written.len + segment.emit(&mut room[written.len..]);
-        let header = &mut room[written.len..end];
+        let written = self.interface.write_headers(now, &fields, &mut buffer).unwrap();
+        let end = written.len + segment.emit(&mut buffer[written.len..]);
+        let header = &mut buffer[written.len..end];
         tcp::write_checksum(header, written.pseudo_header, Sum::of(payload));
         let frame =
-            OutgoingFrame { headers: &room[..end], payload: &[payload], offload: Offload::None };
+            OutgoingFrame { headers: &buffer[..end], payload: &[payload], offload: Offload::None };
         if written.is_resolved {
             self.device.transmit(now, &frame).unwrap()
         } else {
@@ -123,18 +123,21 @@ impl<D: Device> End<D> {
 fn ping(from: &mut End<impl Device>, now: Instant, dst: IpAddr) {
     let echo = IcmpEcho { identifier: 1, sequence: 2, data: &[3; 56] };
     // The headers are those of a segment; protocol and header checksum are changed to ICMP's.
-    let mut room = [0; 200];
+    let mut buffer = [0; 200];
     let fields = IpFields { src: from.address, dst, dscp: 0, ecn: Ecn::NotCapable, len: 64 };
-    let written = from.interface.write_headers(now, &fields, &mut room).unwrap();
-    Icmpv4Message::EchoRequest(echo).emit(&mut room[written.len..]);
-    let old = Sum::of_word(u16::from(room[23]));
+    let written = from.interface.write_headers(now, &fields, &mut buffer).unwrap();
+    Icmpv4Message::EchoRequest(echo).emit(&mut buffer[written.len..]);
+    let old = Sum::of_word(u16::from(buffer[23]));
     let new = Sum::of_word(1);
-    room[23] = 1;
-    let before = u16::from_be_bytes([room[24], room[25]]);
+    buffer[23] = 1;
+    let before = u16::from_be_bytes([buffer[24], buffer[25]]);
     let after = netstack::wire::checksum::update(before, old, new);
-    room[24..26].copy_from_slice(&after.to_be_bytes());
-    let frame =
-        OutgoingFrame { headers: &room[..written.len + 64], payload: &[], offload: Offload::None };
+    buffer[24..26].copy_from_slice(&after.to_be_bytes());
+    let frame = OutgoingFrame {
+        headers: &buffer[..written.len + 64],
+        payload: &[],
+        offload: Offload::None,
+    };
     from.device.transmit(now, &frame).unwrap();
 }
 

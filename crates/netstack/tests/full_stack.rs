@@ -159,15 +159,15 @@ fn client(
     written: &mut usize,
     read: &mut usize,
 ) {
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     let end = host.shard().end(id);
     assert_eq!(end, None, "{now:?}, wrote {written}, read {read} of {len}");
     loop {
-        let got = host.shard().read(id, &mut room);
+        let got = host.shard().read(id, &mut buffer);
         if got == 0 {
             break;
         }
-        for (at, &byte) in room[..got].iter().enumerate() {
+        for (at, &byte) in buffer[..got].iter().enumerate() {
             assert_eq!(byte, pattern(*read + at), "byte {}", *read + at);
         }
         *read += got;
@@ -183,15 +183,15 @@ fn client(
 }
 
 fn echo(host: &mut Host, now: Instant, id: FlowId) {
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     loop {
         let shard = host.shard();
-        let fits = shard.write_room(id).min(room.len());
-        let got = shard.read(id, &mut room[..fits]);
+        let fits = shard.writable_len(id).min(buffer.len());
+        let got = shard.read(id, &mut buffer[..fits]);
         if got == 0 {
             break;
         }
-        assert_eq!(shard.write(id, &room[..got]), got);
+        assert_eq!(shard.write(id, &buffer[..got]), got);
     }
     let is_done = host.shard().connection(id).is_some_and(|machine| machine.is_peer_closed());
     if is_done {

@@ -303,11 +303,11 @@ fn run(
 }
 
 fn our_turn(ours: &mut Netstack<Impair<Mem>>, id: FlowId, stream: &mut Stream, len: usize) {
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     loop {
-        match ours.shard().read(id, &mut room) {
+        match ours.shard().read(id, &mut buffer) {
             0 => break,
-            got => stream.take(&room[..got]),
+            got => stream.take(&buffer[..got]),
         }
     }
     while stream.written < len {
@@ -320,13 +320,13 @@ fn our_turn(ours: &mut Netstack<Impair<Mem>>, id: FlowId, stream: &mut Stream, l
 }
 
 fn our_echo(ours: &mut Netstack<Impair<Mem>>, id: FlowId, now: Instant) {
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     let shard = ours.shard();
     loop {
-        let fits = shard.write_room(id).min(room.len());
-        match shard.read(id, &mut room[..fits]) {
+        let fits = shard.writable_len(id).min(buffer.len());
+        match shard.read(id, &mut buffer[..fits]) {
             0 => break,
-            got => assert_eq!(shard.write(id, &room[..got]), got),
+            got => assert_eq!(shard.write(id, &buffer[..got]), got),
         }
     }
     if shard.connection(id).is_some_and(|machine| machine.is_peer_closed()) {
@@ -336,9 +336,9 @@ fn our_echo(ours: &mut Netstack<Impair<Mem>>, id: FlowId, now: Instant) {
 
 fn their_echo(socket: &mut Socket<'_>) {
     while socket.can_recv() && socket.can_send() {
-        let room = socket.send_capacity() - socket.send_queue();
+        let free_len = socket.send_capacity() - socket.send_queue();
         let bytes = socket.recv(|bytes| {
-            let len = bytes.len().min(room);
+            let len = bytes.len().min(free_len);
             (len, bytes[..len].to_vec())
         });
         let bytes = bytes.expect("the socket can receive");

@@ -88,9 +88,9 @@ fn a_lowered_device_mtu_shortens_segments() {
         written += near.shard().write(client, &sent[written..]);
         server = server.or_else(|| far.shard().accept(PORT));
         if let Some(server) = server {
-            let mut room = [0; 10_000];
-            let len = far.shard().read(server, &mut room);
-            came.extend_from_slice(&room[..len]);
+            let mut buffer = [0; 10_000];
+            let len = far.shard().read(server, &mut buffer);
+            came.extend_from_slice(&buffer[..len]);
         }
         for netstack in [&mut near, &mut far] {
             netstack.transmit(now, &()).unwrap();

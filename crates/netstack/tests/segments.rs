@@ -195,9 +195,9 @@ proptest! {
         let options = TcpOptions { has_illegal_length: false, ..first.options };
         // A sender would not put so much into one header.
         prop_assume!(options.len() <= 40);
-        let mut room = [0; tcp::HEADER_LEN_MAX];
-        let len = Segment { options, ..first }.emit(&mut room);
-        prop_assert_eq!(Segment::parse(&room[..len]).unwrap().options, options);
+        let mut buffer = [0; tcp::HEADER_LEN_MAX];
+        let len = Segment { options, ..first }.emit(&mut buffer);
+        prop_assert_eq!(Segment::parse(&buffer[..len]).unwrap().options, options);
     }
 
     #[test]

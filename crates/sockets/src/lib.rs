@@ -26,9 +26,9 @@
 //!     loop {
 //!         let mut stream = listener.accept()?;
 //!         fiber::spawn(move || {
-//!             let mut room = [0; 4096];
-//!             while let Ok(len @ 1..) = stream.read(&mut room) {
-//!                 stream.write_all(&room[..len]).unwrap();
+//!             let mut buffer = [0; 4096];
+//!             while let Ok(len @ 1..) = stream.read(&mut buffer) {
+//!                 stream.write_all(&buffer[..len]).unwrap();
 //!             }
 //!         });
 //!     }

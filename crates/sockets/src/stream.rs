@@ -96,16 +96,16 @@ impl<D: Device + Send + 'static> TcpStream<D> {
         })
     }
 
-    /// Receives into `room`, and waits until there is something; 0 is the end of the stream.
+    /// Receives into `buffer`, and waits until there is something; 0 is the end of the stream.
     ///
     /// # Errors
     /// `TimedOut` past the deadline; `ConnectionReset` and others of the connection's end.
-    pub fn receive_into(&self, room: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
-        if room.is_empty() {
+    pub fn receive_into(&self, buffer: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
+        if buffer.is_empty() {
             return Ok(0);
         }
         let mut state = self.until_readable(deadline)?;
-        let len = state.shard()?.read(self.id, room);
+        let len = state.shard()?.read(self.id, buffer);
         if len > 0 {
             // The peer may be waiting for the window to open.
             state.call();
@@ -176,8 +176,8 @@ impl<D: Device + Send + 'static> TcpStream<D> {
     /// # Errors
     /// Like [`send`](TcpStream::send).
     pub fn wait_writable(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let has_room = |shard: &mut Shard| shard.write_room(self.id) > 0;
-        self.until_writable(deadline, has_room).map(drop)
+        let is_writable = |shard: &mut Shard| shard.writable_len(self.id) > 0;
+        self.until_writable(deadline, is_writable).map(drop)
     }
 
     /// Waits until `is_enough` holds for the connection, which must allow writes.
@@ -324,8 +324,8 @@ impl<D: Device + Send + 'static> Drop for TcpStream<D> {
 }
 
 impl<D: Device + Send + 'static> Read for &TcpStream<D> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.receive_into(room, deadline_of(&self.read_timeout))
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.receive_into(buffer, deadline_of(&self.read_timeout))
     }
 }
 
@@ -344,8 +344,8 @@ impl<D: Device + Send + 'static> Write for &TcpStream<D> {
 }
 
 impl<D: Device + Send + 'static> Read for TcpStream<D> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(room)
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
     }
 }
 

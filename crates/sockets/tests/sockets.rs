@@ -31,11 +31,11 @@ fn pair(
 
 /// Echoes its input until the end, and then ends.
 fn echo(mut stream: TcpStream<impl AnyDevice>) -> io::Result<()> {
-    let mut room = [0; 10_000];
+    let mut buffer = [0; 10_000];
     loop {
-        match stream.read(&mut room)? {
+        match stream.read(&mut buffer)? {
             0 => return stream.shutdown(Shutdown::Write),
-            len => stream.write_all(&room[..len])?,
+            len => stream.write_all(&buffer[..len])?,
         }
     }
 }

@@ -178,12 +178,12 @@ impl<D: Device> Device for Impair<D> {
         for frame in self.came.frames() {
             self.receive.take(now, &frame);
         }
-        while let Some(room) = burst.room() {
+        while let Some(buffer) = burst.spare_buffer() {
             let Some(held) = self.receive.due(now) else {
                 break;
             };
             let len = held.bytes.len();
-            room[..len].copy_from_slice(&held.bytes);
+            buffer[..len].copy_from_slice(&held.bytes);
             burst.push(len, held.verified, held.segment_len);
             self.receive.counters.left += 1;
             self.receive.spare.push(held.bytes);

@@ -55,12 +55,12 @@ impl Device for Mem {
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
         let mut pipe = self.incoming.borrow_mut();
-        while let Some(room) = burst.room() {
+        while let Some(buffer) = burst.spare_buffer() {
             let Some(frame) = pipe.frames.pop_front() else {
                 break;
             };
             let len = frame.bytes.len();
-            room[..len].copy_from_slice(&frame.bytes);
+            buffer[..len].copy_from_slice(&frame.bytes);
             burst.push(len, frame.verified, frame.segment_len);
             pipe.spare.push(frame.bytes);
         }

@@ -102,12 +102,12 @@ impl Device for Packet {
         let mut others_left = usize::MAX;
         let mut is_drained = false;
         let first = burst.len();
-        while burst.room().is_some() && !is_drained {
+        while burst.spare_buffer().is_some() && !is_drained {
             let taken = self.ring.take(|slot| match slot {
                 RingSlot::Frame { header, bytes } => {
-                    match burst.room().and_then(|it| it.get_mut(..bytes.len())) {
-                        Some(room) => {
-                            room.copy_from_slice(bytes);
+                    match burst.spare_buffer().and_then(|it| it.get_mut(..bytes.len())) {
+                        Some(buffer) => {
+                            buffer.copy_from_slice(bytes);
                             vnet::take(header, bytes.len(), burst, losses);
                         }
                         None => losses.overflowed += 1,

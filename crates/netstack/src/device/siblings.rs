@@ -149,7 +149,7 @@ impl Inbox {
         }
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..frames_max {
-            let Some(room) = burst.room() else {
+            let Some(buffer) = burst.spare_buffer() else {
                 return;
             };
             let Some(Held { bytes, verified, segment_len }) = frames.pop_front() else {
@@ -157,7 +157,7 @@ impl Inbox {
                 let _ = rustix::io::read(&self.waker, &mut [0; 8]);
                 return;
             };
-            room[..bytes.len()].copy_from_slice(&bytes);
+            buffer[..bytes.len()].copy_from_slice(&bytes);
             burst.push(bytes.len(), verified, segment_len);
         }
     }

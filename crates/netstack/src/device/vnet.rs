@@ -28,7 +28,7 @@ pub(super) fn receive(
 ) -> io::Result<bool> {
     let refused_max = losses.refused + REFUSED_MAX;
     let mut others_left = others_max;
-    while burst.room().is_some() && losses.refused < refused_max {
+    while burst.spare_buffer().is_some() && losses.refused < refused_max {
         if !receive_one(&fd, burst, &mut others_left, losses)? {
             return Ok(true);
         }
@@ -43,11 +43,11 @@ pub(super) fn receive_one(
     others_left: &mut usize,
     losses: &mut Losses,
 ) -> io::Result<bool> {
-    let Some(room) = burst.room() else {
+    let Some(buffer) = burst.spare_buffer() else {
         return Ok(false);
     };
     let mut header = [0; HEADER_LEN];
-    let mut slices = [IoSliceMut::new(&mut header), IoSliceMut::new(room)];
+    let mut slices = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
     let read = loop {
         match readv(&fd, &mut slices) {
             Ok(read) => break read,
@@ -60,7 +60,7 @@ pub(super) fn receive_one(
         losses.malformed += 1;
         return Ok(true);
     };
-    if !is_tcp(&room[..len]) {
+    if !is_tcp(&buffer[..len]) {
         let Some(left) = others_left.checked_sub(1) else {
             losses.refused += 1;
             return Ok(true);

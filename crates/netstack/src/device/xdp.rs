@@ -171,14 +171,14 @@ impl Xdp {
         (0..queues as u32).map(open).collect()
     }
 
-    /// Copies the next frame to the beginning of `room`, and returns its length. The kernel shows
+    /// Copies the next frame to the beginning of `buffer`, and returns its length. The kernel shows
     /// all chunks of a frame at once.
-    fn take(&mut self, room: &mut [u8]) -> Option<usize> {
+    fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let mut len = 0;
         loop {
             let piece = self.rings.receive.pop()?;
-            let part = (room.len() - len).min(piece.len as usize);
-            self.umem.read(piece.address, &mut room[len..len + part]);
+            let part = (buffer.len() - len).min(piece.len as usize);
+            self.umem.read(piece.address, &mut buffer[len..len + part]);
             len += part;
             // The frame begins behind the headroom; its whole chunk is given back. The fill ring
             // has space for all chunks of this direction.
@@ -221,8 +221,8 @@ impl Device for Xdp {
 
     fn receive(&mut self, _now: Instant, burst: &mut ReceiveBurst) -> io::Result<()> {
         let mut is_drained = false;
-        while let Some(room) = burst.room() {
-            let Some(len) = self.take(room) else {
+        while let Some(buffer) = burst.spare_buffer() {
+            let Some(len) = self.take(buffer) else {
                 is_drained = true;
                 break;
             };

@@ -89,19 +89,19 @@ impl Interface {
         if header_len + len > self.mtu_to(now, back.dst) {
             return None;
         }
-        let mut room = self.own.room()?;
-        let written = self.write_ip(now, &fields, back.protocol, self.hop_limit, &mut room);
+        let mut buffer = self.own.take_buffer()?;
+        let written = self.write_ip(now, &fields, back.protocol, self.hop_limit, &mut buffer);
         let Ok(written) = written else {
-            self.own.reuse(room);
+            self.own.reuse(buffer);
             return None;
         };
         let end = written.len + len;
-        write(&mut room[written.len..end]);
+        write(&mut buffer[written.len..end]);
         if written.is_resolved {
-            self.own.push(OwnFrame { room, len: end });
+            self.own.push(OwnFrame { buffer, len: end });
         } else {
-            self.hold(now, back.dst, &room[..end], &[]);
-            self.own.reuse(room);
+            self.hold(now, back.dst, &buffer[..end], &[]);
+            self.own.reuse(buffer);
         }
         Some(())
     }
@@ -123,8 +123,8 @@ impl Interface {
                     dst: header.src.into(),
                     protocol: Protocol::ICMP,
                 };
-                self.answer(now, back, bytes.len(), |room| {
-                    Icmpv4Message::EchoReply(echo).emit(room);
+                self.answer(now, back, bytes.len(), |buffer| {
+                    Icmpv4Message::EchoReply(echo).emit(buffer);
                 });
                 Delivery::Nothing
             }
@@ -190,8 +190,8 @@ impl Interface {
         let back =
             Back { src: header.dst.into(), dst: header.src.into(), protocol: Protocol::ICMP };
         let message = Icmpv4Message::Unreachable { code, mtu: 0, quoted };
-        self.answer(now, back, icmpv4::HEADER_LEN + quoted.len(), |room| {
-            message.emit(room);
+        self.answer(now, back, icmpv4::HEADER_LEN + quoted.len(), |buffer| {
+            message.emit(buffer);
         });
     }
 
@@ -254,8 +254,8 @@ impl Interface {
         let dst = header.src;
         let back = Back { src: src.into(), dst: dst.into(), protocol: Protocol::ICMPV6 };
         let len = icmpv6::HEADER_LEN + echo.data.len();
-        self.answer(now, back, len, |room| {
-            Icmpv6Message::EchoReply(echo).emit(src, dst, room);
+        self.answer(now, back, len, |buffer| {
+            Icmpv6Message::EchoReply(echo).emit(src, dst, buffer);
         });
     }
 
@@ -389,8 +389,8 @@ impl Interface {
         let back = Back { src: src.into(), dst: header.src.into(), protocol: Protocol::ICMPV6 };
         let message = message(quoted);
         let dst = header.src;
-        self.answer(now, back, icmpv6::HEADER_LEN + quoted.len(), |room| {
-            message.emit(src, dst, room);
+        self.answer(now, back, icmpv6::HEADER_LEN + quoted.len(), |buffer| {
+            message.emit(src, dst, buffer);
         });
     }
 }

@@ -101,7 +101,7 @@ impl Interface {
         let some = &groups[..groups.len().min(count_max)];
         let left =
             (from + some.len() < self.routes.groups().len()).then_some((form, from + some.len()));
-        let Some(mut room) = self.own.room() else {
+        let Some(mut buffer) = self.own.take_buffer() else {
             self.counters.own_dropped += 1;
             return left;
         };
@@ -124,10 +124,10 @@ impl Interface {
             ecn: Ecn::NotCapable,
             flow_label: 0,
         };
-        let at = ethernet.emit(&mut room);
-        let payload_len = report.emit(header.src, &mut room[at + ipv6::HEADER_LEN..]);
-        let len = at + header.emit(payload_len, &mut room[at..]) + payload_len;
-        self.own.push(OwnFrame { room, len });
+        let at = ethernet.emit(&mut buffer);
+        let payload_len = report.emit(header.src, &mut buffer[at + ipv6::HEADER_LEN..]);
+        let len = at + header.emit(payload_len, &mut buffer[at..]) + payload_len;
+        self.own.push(OwnFrame { buffer, len });
         left
     }
 

@@ -15,7 +15,7 @@ pub(super) struct OwnFrames {
 
 /// A buffer with a frame at its beginning.
 pub(super) struct OwnFrame {
-    pub(super) room: Box<[u8]>,
+    pub(super) buffer: Box<[u8]>,
     pub(super) len: usize,
 }
 
@@ -30,7 +30,7 @@ impl OwnFrames {
     }
 
     /// A buffer for a frame that will be pushed; `None` if the queue is full.
-    pub(super) fn room(&mut self) -> Option<Box<[u8]>> {
+    pub(super) fn take_buffer(&mut self) -> Option<Box<[u8]>> {
         if self.queue.len() == OWN_FRAMES_MAX {
             return None;
         }
@@ -62,7 +62,7 @@ impl OwnFrames {
         OWN_FRAMES_MAX - self.queue.len()
     }
 
-    pub(super) fn reuse(&mut self, room: Box<[u8]>) {
-        self.spare.push(room);
+    pub(super) fn reuse(&mut self, buffer: Box<[u8]>) {
+        self.spare.push(buffer);
     }
 }

@@ -105,7 +105,7 @@ impl Shard {
     fn finds_memory(&mut self, index: u32, segment: &Segment<'_>) -> bool {
         let flow = &self.flows[index as usize];
         let text_end = flow.connection.text_end(segment);
-        flow.receive.has_room_to(text_end)
+        flow.receive.has_space_to(text_end)
             || (flow.connection.is_in_order(segment) && self.reclaim(index))
     }
 

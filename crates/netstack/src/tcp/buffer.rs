@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   stream offset   ···  start ──────────── end          start + length
-//!   ring            [ ···│ held             │ room             │ ··· ]       length: 2^n
+//!   ring            [ ···│ held             │ free             │ ··· ]       length: 2^n
 //!   index                start modulo length
 //! ```
 //!
@@ -104,7 +104,7 @@ pub struct SendBuffer {
 impl SendBuffer {
     /// Copies as many of `bytes` as fit; returns the number. Always used with the same pool.
     pub fn write(&mut self, pool: &mut RingPool, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.room(pool));
+        let taken = bytes.len().min(self.writable_len(pool));
         let end = self.ring.start + self.len as u64;
         self.ring.put(pool, end, &bytes[..taken]);
         self.len += taken;
@@ -113,14 +113,14 @@ impl SendBuffer {
 
     /// Number of bytes that fit: fewer while others hold much. A ring that is already long stays
     /// usable.
-    pub fn room(&self, pool: &RingPool) -> usize {
+    pub fn writable_len(&self, pool: &RingPool) -> usize {
         let len_max = pool.share().max(self.ring.bytes.len());
         len_max.min(pool.capacity).saturating_sub(self.len)
     }
 
     /// True if the use of memory by others makes its limit smaller.
     pub fn is_cut_short(&self, pool: &RingPool) -> bool {
-        self.room(pool) < pool.capacity.saturating_sub(self.len)
+        self.writable_len(pool) < pool.capacity.saturating_sub(self.len)
     }
 
     /// `len` bytes from stream offset `offset` on, in two pieces if they lie around the end of the
@@ -162,7 +162,7 @@ pub struct ReceiveBuffer {
 impl ReceiveBuffer {
     /// True if bytes up to stream offset `end` fit into the memory that each buffer may always
     /// have: its present ring, or the shortest one. A peer cannot take that from others.
-    pub fn has_room_to(&self, end: u64) -> bool {
+    pub fn has_space_to(&self, end: u64) -> bool {
         end <= self.ring.start + self.ring.bytes.len().max(RING_LEN_MIN) as u64
     }
 

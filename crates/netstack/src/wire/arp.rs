@@ -65,24 +65,24 @@ impl ArpPacket {
         })
     }
 
-    /// Writes the packet to the beginning of `room` and returns its length.
+    /// Writes the packet to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter.
-    pub fn emit(&self, room: &mut [u8]) -> usize {
-        put16(room, 0, ETHERNET);
-        put16(room, 2, EtherType::IPV4.0);
-        put(room, 4, &[6, 4]);
+    /// If `buffer` is shorter.
+    pub fn emit(&self, buffer: &mut [u8]) -> usize {
+        put16(buffer, 0, ETHERNET);
+        put16(buffer, 2, EtherType::IPV4.0);
+        put(buffer, 4, &[6, 4]);
         let operation = match self.operation {
             ArpOperation::Request => 1,
             ArpOperation::Reply => 2,
         };
-        put16(room, 6, operation);
-        put(room, 8, &self.sender_mac.0);
-        put(room, 14, &self.sender_ip.octets());
-        put(room, 18, &self.target_mac.0);
-        put(room, 24, &self.target_ip.octets());
+        put16(buffer, 6, operation);
+        put(buffer, 8, &self.sender_mac.0);
+        put(buffer, 14, &self.sender_ip.octets());
+        put(buffer, 18, &self.target_mac.0);
+        put(buffer, 24, &self.target_ip.octets());
         PACKET_LEN
     }
 }

@@ -85,15 +85,15 @@ impl EthernetHeader {
         Ok((header, payload))
     }
 
-    /// Writes the header to the beginning of `room` and returns its length.
+    /// Writes the header to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter.
-    pub fn emit(&self, room: &mut [u8]) -> usize {
-        put(room, 0, &self.dst.0);
-        put(room, 6, &self.src.0);
-        put16(room, 12, self.ethertype.0);
+    /// If `buffer` is shorter.
+    pub fn emit(&self, buffer: &mut [u8]) -> usize {
+        put(buffer, 0, &self.dst.0);
+        put(buffer, 6, &self.src.0);
+        put16(buffer, 12, self.ethertype.0);
         HEADER_LEN
     }
 }

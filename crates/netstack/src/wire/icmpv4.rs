@@ -115,19 +115,19 @@ impl<'a> Icmpv4Message<'a> {
         })
     }
 
-    /// Writes the whole message to the beginning of `room` and returns its length.
+    /// Writes the whole message to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter.
-    pub fn emit(&self, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter.
+    pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let (kind, code, word, data) = self.parts();
-        put(room, 0, &[kind, code, 0, 0]);
-        put32(room, 4, word);
-        put(room, HEADER_LEN, data);
+        put(buffer, 0, &[kind, code, 0, 0]);
+        put32(buffer, 4, word);
+        put(buffer, HEADER_LEN, data);
         let len = HEADER_LEN + data.len();
-        let checksum = Sum::of(&room[..len]).checksum();
-        put16(room, 2, checksum);
+        let checksum = Sum::of(&buffer[..len]).checksum();
+        put16(buffer, 2, checksum);
         len
     }
 

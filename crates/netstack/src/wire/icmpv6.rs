@@ -126,51 +126,47 @@ impl<'a> Icmpv6Message<'a> {
         }
     }
 
-    /// Writes the whole message to the beginning of `room` and returns its length.
+    /// Writes the whole message to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter.
-    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, room: &mut [u8]) -> usize {
-        let data_room = &mut room[HEADER_LEN..];
+    /// If `buffer` is shorter.
+    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, buffer: &mut [u8]) -> usize {
+        let body = &mut buffer[HEADER_LEN..];
         let (kind, code, word, data_len) = match *self {
             Icmpv6Message::Unreachable { code, quoted } => {
-                (UNREACHABLE, code, 0, copy(quoted, data_room))
+                (UNREACHABLE, code, 0, copy(quoted, body))
             }
             Icmpv6Message::PacketTooBig { mtu, quoted } => {
-                (PACKET_TOO_BIG, 0, mtu, copy(quoted, data_room))
+                (PACKET_TOO_BIG, 0, mtu, copy(quoted, body))
             }
             Icmpv6Message::TimeExceeded { code, quoted } => {
-                (TIME_EXCEEDED, code, 0, copy(quoted, data_room))
+                (TIME_EXCEEDED, code, 0, copy(quoted, body))
             }
             Icmpv6Message::ParameterProblem { code, pointer, quoted } => {
-                (PARAMETER_PROBLEM, code, pointer, copy(quoted, data_room))
+                (PARAMETER_PROBLEM, code, pointer, copy(quoted, body))
             }
             Icmpv6Message::EchoRequest(echo) => {
-                (ECHO_REQUEST, 0, echo.word(), copy(echo.data, data_room))
+                (ECHO_REQUEST, 0, echo.word(), copy(echo.data, body))
             }
-            Icmpv6Message::EchoReply(echo) => {
-                (ECHO_REPLY, 0, echo.word(), copy(echo.data, data_room))
-            }
+            Icmpv6Message::EchoReply(echo) => (ECHO_REPLY, 0, echo.word(), copy(echo.data, body)),
             Icmpv6Message::Ndp(message) => {
-                let (word, len) = message.emit(data_room);
+                let (word, len) = message.emit(body);
                 (message.kind(), 0, word, len)
             }
-            Icmpv6Message::Other { kind, code, word, data } => {
-                (kind, code, word, copy(data, data_room))
-            }
+            Icmpv6Message::Other { kind, code, word, data } => (kind, code, word, copy(data, body)),
         };
-        put(room, 0, &[kind, code, 0, 0]);
-        put32(room, 4, word);
+        put(buffer, 0, &[kind, code, 0, 0]);
+        put32(buffer, 4, word);
         let len = HEADER_LEN + data_len;
-        let sum = pseudo_header(src, dst, len) + Sum::of(&room[..len]);
-        put16(room, 2, sum.checksum());
+        let sum = pseudo_header(src, dst, len) + Sum::of(&buffer[..len]);
+        put16(buffer, 2, sum.checksum());
         len
     }
 }
 
-fn copy(data: &[u8], room: &mut [u8]) -> usize {
-    put(room, 0, data);
+fn copy(data: &[u8], buffer: &mut [u8]) -> usize {
+    put(buffer, 0, data);
     data.len()
 }
 

@@ -139,16 +139,16 @@ impl Ipv4Header {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Writes the header, without options, to the beginning of `room`, and returns its length.
+    /// Writes the header, without options, to the beginning of `buffer`, and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter, or the packet would be longer than [`BIG_PACKET_LEN_MAX`].
-    pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter, or the packet would be longer than [`BIG_PACKET_LEN_MAX`].
+    pub fn emit(&self, payload_len: usize, buffer: &mut [u8]) -> usize {
         let len = HEADER_LEN + payload_len;
         assert!(len <= BIG_PACKET_LEN_MAX, "a packet of {len} bytes, above {BIG_PACKET_LEN_MAX}");
         let total_len = u16::try_from(len).unwrap_or(0);
-        let header = &mut room[..HEADER_LEN];
+        let header = &mut buffer[..HEADER_LEN];
         header[0] = 4 << 4 | (HEADER_LEN / 4) as u8;
         header[1] = self.dscp << 2 | self.ecn.bits();
         put16(header, 2, total_len);

@@ -79,20 +79,20 @@ impl Ipv6Header {
         Ok((header, rest))
     }
 
-    /// Writes the header to the beginning of `room` and returns its length.
+    /// Writes the header to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter, or the payload longer than [`PAYLOAD_LEN_MAX`].
-    pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter, or the payload longer than [`PAYLOAD_LEN_MAX`].
+    pub fn emit(&self, payload_len: usize, buffer: &mut [u8]) -> usize {
         let payload_len = u16::try_from(payload_len).expect("the payload fits into a packet");
         let class = u32::from(self.dscp << 2 | self.ecn.bits());
-        put32(room, 0, 6 << 28 | class << 20 | (self.flow_label & FLOW_LABEL_MAX));
-        put16(room, 4, payload_len);
-        room[6] = self.next_header.0;
-        room[7] = self.hop_limit;
-        put(room, 8, &self.src.octets());
-        put(room, 24, &self.dst.octets());
+        put32(buffer, 0, 6 << 28 | class << 20 | (self.flow_label & FLOW_LABEL_MAX));
+        put16(buffer, 4, payload_len);
+        buffer[6] = self.next_header.0;
+        buffer[7] = self.hop_limit;
+        put(buffer, 8, &self.src.octets());
+        put(buffer, 24, &self.dst.octets());
         HEADER_LEN
     }
 }

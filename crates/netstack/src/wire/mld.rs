@@ -107,10 +107,10 @@ impl MldReport<'_> {
     ///
     /// # Panics
     ///
-    /// If `room` is shorter, or if there are too many groups.
-    pub fn emit(&self, src: Ipv6Addr, room: &mut [u8]) -> usize {
-        put(room, 0, &ROUTER_ALERT);
-        let message = &mut room[ROUTER_ALERT.len()..];
+    /// If `buffer` is shorter, or if there are too many groups.
+    pub fn emit(&self, src: Ipv6Addr, buffer: &mut [u8]) -> usize {
+        put(buffer, 0, &ROUTER_ALERT);
+        let message = &mut buffer[ROUTER_ALERT.len()..];
         // A record lists the sources that are not listened to: none. RFC 3810 5.2.12
         let len = match *self {
             MldReport::V1(group) => {

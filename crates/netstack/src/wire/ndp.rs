@@ -177,15 +177,15 @@ impl NdpMessage {
 
     /// Writes what follows ICMPv6's first eight bytes; returns the last four of these, and how much
     /// was written.
-    pub(super) fn emit(&self, room: &mut [u8]) -> (u32, usize) {
+    pub(super) fn emit(&self, buffer: &mut [u8]) -> (u32, usize) {
         match *self {
             NdpMessage::RouterSolicitation { source } => {
-                (0, put_link(room, 0, OPTION_SOURCE, source))
+                (0, put_link(buffer, 0, OPTION_SOURCE, source))
             }
-            NdpMessage::RouterAdvertisement(router) => router.emit(room),
+            NdpMessage::RouterAdvertisement(router) => router.emit(buffer),
             NdpMessage::NeighborSolicitation { target, source } => {
-                put(room, 0, &target.octets());
-                (0, put_link(room, 16, OPTION_SOURCE, source))
+                put(buffer, 0, &target.octets());
+                (0, put_link(buffer, 16, OPTION_SOURCE, source))
             }
             NdpMessage::NeighborAdvertisement {
                 target,
@@ -194,35 +194,35 @@ impl NdpMessage {
                 is_solicited,
                 is_override,
             } => {
-                put(room, 0, &target.octets());
+                put(buffer, 0, &target.octets());
                 let flag = |is_set, bit| if is_set { bit } else { 0 };
                 let word = flag(is_router, IS_ROUTER)
                     | flag(is_solicited, IS_SOLICITED)
                     | flag(is_override, IS_OVERRIDE);
-                (word, put_link(room, 16, OPTION_TARGET, link))
+                (word, put_link(buffer, 16, OPTION_TARGET, link))
             }
         }
     }
 }
 
 impl RouterAdvertisement {
-    fn emit(&self, room: &mut [u8]) -> (u32, usize) {
+    fn emit(&self, buffer: &mut [u8]) -> (u32, usize) {
         let word = u32::from(self.hop_limit) << 24 | self.lifetime.as_secs() as u32 & 0xffff;
-        put32(room, 0, self.reachable.as_millis() as u32);
-        put32(room, 4, self.retransmit.as_millis() as u32);
-        let mut at = put_link(room, 8, OPTION_SOURCE, self.source);
+        put32(buffer, 0, self.reachable.as_millis() as u32);
+        put32(buffer, 4, self.retransmit.as_millis() as u32);
+        let mut at = put_link(buffer, 8, OPTION_SOURCE, self.source);
         if let Some(mtu) = self.mtu {
-            put(room, at, &[OPTION_MTU, 1, 0, 0]);
-            put32(room, at + 4, mtu);
+            put(buffer, at, &[OPTION_MTU, 1, 0, 0]);
+            put32(buffer, at + 4, mtu);
             at += 8;
         }
         for prefix in self.prefixes.iter().flatten() {
             let flags = u8::from(prefix.is_on_link) << 7 | u8::from(prefix.is_autonomous) << 6;
-            put(room, at, &[OPTION_PREFIX, 4, prefix.len, flags]);
-            put32(room, at + 4, prefix.valid_s);
-            put32(room, at + 8, prefix.preferred_s);
-            put32(room, at + 12, 0);
-            put(room, at + 16, &prefix.prefix.octets());
+            put(buffer, at, &[OPTION_PREFIX, 4, prefix.len, flags]);
+            put32(buffer, at + 4, prefix.valid_s);
+            put32(buffer, at + 8, prefix.preferred_s);
+            put32(buffer, at + 12, 0);
+            put(buffer, at + 16, &prefix.prefix.octets());
             at += 32;
         }
         (word, at)
@@ -230,12 +230,12 @@ impl RouterAdvertisement {
 }
 
 /// Writes a link address at `at`, if there is one, and returns what has been written in all.
-fn put_link(room: &mut [u8], at: usize, kind: u8, link: Option<EthernetAddress>) -> usize {
+fn put_link(buffer: &mut [u8], at: usize, kind: u8, link: Option<EthernetAddress>) -> usize {
     let Some(link) = link else {
         return at;
     };
-    put(room, at, &[kind, 1]);
-    put(room, at + 2, &link.0);
+    put(buffer, at, &[kind, 1]);
+    put(buffer, at + 2, &link.0);
     at + 8
 }
 

@@ -316,10 +316,10 @@ impl TcpOptions {
     }
 
     /// Writes the options, aligned as the RFCs advise.
-    fn emit(&self, room: &mut [u8]) {
+    fn emit(&self, buffer: &mut [u8]) {
         let mut at = 0;
         let mut put = |word: u32| {
-            put32(room, at, word);
+            put32(buffer, at, word);
             at += 4;
         };
         let word = |a, b, c, d| u32::from_be_bytes([a, b, c, d]);
@@ -423,16 +423,16 @@ impl<'a> Segment<'a> {
         self.payload.len() as u32 + controls
     }
 
-    /// Writes the header to the beginning of `room` and returns its length. The payload is not
+    /// Writes the header to the beginning of `buffer` and returns its length. The payload is not
     /// written. The checksum is left zero: see [`write_checksum`] and [`write_partial_checksum`].
     ///
     /// # Panics
     ///
-    /// If `room` is shorter than [`Segment::header_len`], or the options take more than 40 bytes.
-    pub fn emit(&self, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter than [`Segment::header_len`], or the options take more than 40 bytes.
+    pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let len = self.header_len();
         assert!(len <= HEADER_LEN_MAX, "options of {} bytes", len - 20);
-        let header = &mut room[..len];
+        let header = &mut buffer[..len];
         put16(header, 0, self.src_port);
         put16(header, 2, self.dst_port);
         put32(header, 4, self.seq.0);

@@ -41,17 +41,17 @@ impl UdpHeader {
         Ok((parsed, &datagram[HEADER_LEN..]))
     }
 
-    /// Writes the header to the beginning of `room` and returns its length.
+    /// Writes the header to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter, or the payload longer than a datagram's.
-    pub fn emit(&self, payload_len: usize, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter, or the payload longer than a datagram's.
+    pub fn emit(&self, payload_len: usize, buffer: &mut [u8]) -> usize {
         let len = u16::try_from(HEADER_LEN + payload_len);
-        put16(room, 0, self.src_port);
-        put16(room, 2, self.dst_port);
-        put16(room, 4, len.expect("the payload fits into a datagram"));
-        put16(room, 6, self.checksum);
+        put16(buffer, 0, self.src_port);
+        put16(buffer, 2, self.dst_port);
+        put16(buffer, 4, len.expect("the payload fits into a datagram"));
+        put16(buffer, 6, self.checksum);
         HEADER_LEN
     }
 }

@@ -89,12 +89,12 @@ impl VnetHeader {
         Ok((VnetHeader { checksum, gso }, frame))
     }
 
-    /// Writes the header to the beginning of `room` and returns its length.
+    /// Writes the header to the beginning of `buffer` and returns its length.
     ///
     /// # Panics
     ///
-    /// If `room` is shorter.
-    pub fn emit(&self, room: &mut [u8]) -> usize {
+    /// If `buffer` is shorter.
+    pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let (flags, start, offset) = match self.checksum {
             VnetChecksum::Unknown => (0, 0, 0),
             VnetChecksum::Valid => (CHECKSUM_VALID, 0, 0),
@@ -108,11 +108,11 @@ impl VnetHeader {
                 (kind | ecn, gso.headers_len, gso.segment_len)
             }
         };
-        put(room, 0, &[flags, kind]);
-        put(room, 2, &headers_len.to_ne_bytes());
-        put(room, 4, &segment_len.to_ne_bytes());
-        put(room, 6, &start.to_ne_bytes());
-        put(room, 8, &offset.to_ne_bytes());
+        put(buffer, 0, &[flags, kind]);
+        put(buffer, 2, &headers_len.to_ne_bytes());
+        put(buffer, 4, &segment_len.to_ne_bytes());
+        put(buffer, 6, &start.to_ne_bytes());
+        put(buffer, 8, &offset.to_ne_bytes());
         HEADER_LEN
     }
 }

@@ -169,8 +169,8 @@ impl World<'_> {
             }
             (10, Some(id)) => self.write(id),
             (11, Some(id)) => {
-                let mut room = vec![0; usize::from(self.bytes.word())];
-                self.shard.read(id, &mut room);
+                let mut buffer = vec![0; usize::from(self.bytes.word())];
+                self.shard.read(id, &mut buffer);
             }
             (12, Some(id)) => match self.bytes.byte() % 8 {
                 0 => self.shard.abort(id),

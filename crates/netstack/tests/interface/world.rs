@@ -240,11 +240,11 @@ pub(crate) fn parsed_arp(frame: &[u8]) -> (EthernetHeader, ArpPacket) {
 /// Writes the headers of a segment, and says whether the frame could leave at once.
 pub(crate) fn send_to(world: &mut World, dst: IpAddr) -> Result<bool, NoRoute> {
     let src = world.interface.source_for(dst).unwrap();
-    let mut room = [0; HEADERS_LEN_MAX + 20];
+    let mut buffer = [0; HEADERS_LEN_MAX + 20];
     let fields = IpFields { src, dst, dscp: 0, ecn: Ecn::Capable0, len: 20 };
-    let written = world.interface.write_headers(world.now, &fields, &mut room)?;
+    let written = world.interface.write_headers(world.now, &fields, &mut buffer)?;
     let (_, segment) = segment();
-    let frame = &mut room[..written.len + 20];
+    let frame = &mut buffer[..written.len + 20];
     frame[written.len..].copy_from_slice(&segment);
     tcp::write_checksum(&mut frame[written.len..], written.pseudo_header, Sum::ZERO);
     if written.is_resolved {

@@ -502,14 +502,14 @@ impl World {
             Some("all") => readable,
             value => number(value, "read")?,
         };
-        let mut room = vec![0; len];
-        let got = self.shard_mut().read(id, &mut room);
+        let mut buffer = vec![0; len];
+        let got = self.shard_mut().read(id, &mut buffer);
         let from = self.peer().read;
         self.peer().read += got as u64;
         if got != len {
             return Err(format!("{got} of {len} bytes were there"));
         }
-        if room == bytes(from, len) {
+        if buffer == bytes(from, len) {
             Ok(())
         } else {
             Err("other bytes than the peer sent".to_owned())

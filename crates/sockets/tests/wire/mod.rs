@@ -73,12 +73,12 @@ impl Device for Wire {
     fn receive(&mut self, _now: NetInstant, burst: &mut ReceiveBurst) -> io::Result<()> {
         fails(&mut self.receives_to_fail)?;
         let mut frames = self.incoming.frames.lock().unwrap();
-        while let Some(room) = burst.room() {
+        while let Some(buffer) = burst.spare_buffer() {
             let Some(frame) = frames.pop_front() else {
                 let _ = rustix::io::read(&self.incoming.waker, &mut [0; 8]);
                 break;
             };
-            room[..frame.len()].copy_from_slice(&frame);
+            buffer[..frame.len()].copy_from_slice(&frame);
             burst.push(frame.len(), Verified::No, None);
         }
         Ok(())

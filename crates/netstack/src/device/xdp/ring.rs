@@ -104,12 +104,12 @@ pub(super) struct Umem {
 
 impl Umem {
     /// Copies the bytes at `address`, which the kernel has handed over.
-    pub(super) fn read(&self, address: u64, room: &mut [u8]) {
-        let from = self.memory.at(address as usize, room.len());
+    pub(super) fn read(&self, address: u64, buffer: &mut [u8]) {
+        let from = self.memory.at(address as usize, buffer.len());
         // SAFETY: `at` has checked that so many bytes lie there; the kernel does not write a chunk
-        // between its frame's arrival and its return by the fill ring; and `room` is memory of this
-        // process alone.
-        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *room).cast(), room.len()) };
+        // between its frame's arrival and its return by the fill ring; and `buffer` is memory of
+        // this process alone.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *buffer).cast(), buffer.len()) };
     }
 
     /// Writes to `address`, in a chunk that the kernel does not have.

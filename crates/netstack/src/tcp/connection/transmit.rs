@@ -281,13 +281,13 @@ impl Connection {
     fn fit_into_cwnd(&mut self, len: u64) -> Option<u64> {
         let pipe = self.pipe();
         let cwnd = self.congestion.cwnd();
-        let room = cwnd.saturating_sub(pipe);
-        if len <= room {
+        let usable_cwnd = cwnd.saturating_sub(pipe);
+        if len <= usable_cwnd {
             return Some(len);
         }
         self.limited_until = self.scoreboard.end();
         let mss = self.payload_max();
-        let whole = room / mss * mss;
+        let whole = usable_cwnd / mss * mss;
         match (whole, pipe) {
             (0, 0) => Some(len.min(mss)),
             (0, _) => None,
@@ -304,8 +304,8 @@ impl Connection {
         if !self.scoreboard.is_empty() && rate.waits_until(self.spread_until) > now {
             self.is_paced = true;
             // RFC 9002 7.8: the window may grow if it would be full without pacing.
-            let room = self.congestion.cwnd().saturating_sub(self.pipe());
-            if self.usable_len() > room {
+            let usable_cwnd = self.congestion.cwnd().saturating_sub(self.pipe());
+            if self.usable_len() > usable_cwnd {
                 self.limited_until = self.scoreboard.end();
             }
             return None;

@@ -31,7 +31,7 @@ use netstack::device::xdp::Xdp;
 use netstack::device::{Capabilities, Device, Offload, OutgoingFrame, ReceiveBurst, TransmitError};
 use netstack::ip::{IpConfig, Prefix};
 use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
-use netstack::tcp::{Happened, TcpConfig};
+use netstack::tcp::{TcpConfig, TcpEvents};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -84,8 +84,8 @@ fn serve(queues: Vec<impl Device>, addresses: Vec<Prefix>) -> Result<(), Box<dyn
         while let Some(flow) = shard.accept(PORT) {
             send_back(shard, now, flow);
         }
-        while let Some((flow, happened)) = shard.next_event() {
-            if !happened.contains(Happened::ENDED) {
+        while let Some((flow, events)) = shard.next_event() {
+            if !events.contains(TcpEvents::ENDED) {
                 send_back(shard, now, flow);
             }
         }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant as Clock};
 
 use netstack::interface_config::InterfaceConfig;
 use netstack::stack::ShardLimits;
-use netstack::tcp::{Happened, TcpConfig};
+use netstack::tcp::{TcpConfig, TcpEvents};
 use netstack::time::Instant;
 
 /// Longer than the repair of a lost SYN takes.
@@ -51,9 +51,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         for shard in &mut shards {
             let now = Instant::START + began.elapsed();
             shard.receive(now)?;
-            while let Some((_, happened)) = shard.shard().next_event() {
-                opened += usize::from(happened.contains(Happened::CONNECTED));
-                ended += usize::from(happened.contains(Happened::ENDED));
+            while let Some((_, events)) = shard.shard().next_event() {
+                opened += usize::from(events.contains(TcpEvents::CONNECTED));
+                ended += usize::from(events.contains(TcpEvents::ENDED));
             }
             shard.transmit(now, &())?;
         }

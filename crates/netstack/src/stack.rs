@@ -50,8 +50,8 @@ use slab::Slab;
 
 use crate::tcp::secret::FourTuple;
 use crate::tcp::{
-    Connection, End, Happened, Outgoing, ReceiveBuffer, RingPool, Secret, SendBuffer, TcpConfig,
-    TcpCounters, TcpState,
+    Connection, End, Outgoing, ReceiveBuffer, RingPool, Secret, SendBuffer, TcpConfig, TcpCounters,
+    TcpEvents, TcpState,
 };
 use crate::time::Instant;
 use crate::wire::DSCP_MAX;
@@ -234,7 +234,7 @@ struct Flow {
     serial: u32,
     /// Port of the listener at which it is half open or waits for accept.
     waits_at: Option<u16>,
-    events: Happened,
+    events: TcpEvents,
     /// Class of service. RFC 2474
     dscp: u8,
     /// True if the device cuts longer payloads for it: [`Shard::long_len_max`].
@@ -330,8 +330,8 @@ impl Shard {
         let flow = &mut self.flows[index as usize];
         flow.waits_at = None;
         let id = FlowId { index, serial: flow.serial };
-        if flow.events != Happened::NOTHING {
-            self.announce(index, Happened::NOTHING);
+        if flow.events != TcpEvents::NOTHING {
+            self.announce(index, TcpEvents::NOTHING);
         }
         Some(id)
     }
@@ -579,15 +579,15 @@ impl Shard {
     // ---- the loop
 
     /// The next connection with events, and the events.
-    pub fn next_event(&mut self) -> Option<(FlowId, Happened)> {
+    pub fn next_event(&mut self) -> Option<(FlowId, TcpEvents)> {
         while let Some(index) = self.event_queue.pop_front() {
             let Some(flow) = self.flows.get_mut(index as usize) else {
                 continue;
             };
             flow.is_in_event_queue = false;
-            let happened = std::mem::take(&mut flow.events);
-            if happened != Happened::NOTHING && flow.is_owned {
-                return Some((self.id_of(index), happened));
+            let events = std::mem::take(&mut flow.events);
+            if events != TcpEvents::NOTHING && flow.is_owned {
+                return Some((self.id_of(index), events));
             }
         }
         None
@@ -604,16 +604,16 @@ impl Shard {
         while let Some(index) = self.wheel.expired(now) {
             let flow = &mut self.flows[index as usize];
             if flow.connection.deadline() <= now {
-                let happened = flow.connection.expire(self.configs.of(&flow.tuple), now);
-                if happened.contains(Happened::TROUBLED) && self.silent.len() < SILENT_MAX {
+                let events = flow.connection.expire(self.configs.of(&flow.tuple), now);
+                if events.contains(TcpEvents::TROUBLED) && self.silent.len() < SILENT_MAX {
                     self.silent.push_back(flow.tuple.remote);
                 }
                 // Of all deadlines, only FIN-WAIT-2 without an owner ends a connection as closed.
                 let is_closed = flow.connection.end() == Some(End::Closed);
-                if happened.contains(Happened::ENDED) && is_closed {
+                if events.contains(TcpEvents::ENDED) && is_closed {
                     self.counters.fin_wait_2_timeouts += 1;
                 }
-                self.announce(index, happened);
+                self.announce(index, events);
                 self.wake(index);
             } else {
                 // The deadline was put off.
@@ -695,7 +695,7 @@ impl Shard {
             send: SendBuffer::default(),
             serial: self.serial,
             waits_at: None,
-            events: Happened::NOTHING,
+            events: TcpEvents::NOTHING,
             dscp: 0,
             is_long: false,
             is_owned: false,
@@ -718,11 +718,11 @@ impl Shard {
         }
     }
 
-    fn announce(&mut self, index: u32, happened: Happened) {
+    fn announce(&mut self, index: u32, events: TcpEvents) {
         let flow = &mut self.flows[index as usize];
-        flow.events |= happened;
+        flow.events |= events;
         let is_wanted = flow.is_owned && flow.waits_at.is_none();
-        if is_wanted && flow.events != Happened::NOTHING && !flow.is_in_event_queue {
+        if is_wanted && flow.events != TcpEvents::NOTHING && !flow.is_in_event_queue {
             flow.is_in_event_queue = true;
             self.event_queue.push_back(index);
         }

@@ -57,6 +57,6 @@ pub mod state;
 
 pub use buffer::{ReceiveBuffer, RingPool, SendBuffer};
 pub use config::{CongestionControl, KeepAlive, TcpConfig};
-pub use connection::{Connection, Happened, Outgoing, Placed, Receipt, TcpCounters, Trouble};
+pub use connection::{Connection, Outgoing, Placed, Receipt, TcpCounters, TcpEvents, Trouble};
 pub use secret::Secret;
 pub use state::{End, TcpState};

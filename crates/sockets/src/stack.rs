@@ -30,7 +30,7 @@ use netstack::device::Device;
 use netstack::interface_config::DeviceQueue;
 use netstack::stack::frames::BURST_FRAMES_MAX;
 use netstack::stack::{FlowId, Shard};
-use netstack::tcp::Happened;
+use netstack::tcp::TcpEvents;
 use netstack::time::Instant as NetInstant;
 
 /// Delay before a frame is retried that the device had no space for, and least time between two
@@ -175,9 +175,9 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    fn tell(&self, happened: Happened) {
-        let is_any = |of: [Happened; 4]| of.iter().any(|&it| happened.contains(it));
-        use Happened as It;
+    fn tell(&self, events: TcpEvents) {
+        let is_any = |of: [TcpEvents; 4]| of.iter().any(|&it| events.contains(it));
+        use TcpEvents as It;
         if is_any([It::READABLE, It::PEER_CLOSED, It::TIME_WAIT, It::ENDED]) {
             self.readable.notify_all();
         }
@@ -405,9 +405,9 @@ impl<D: Device> State<D> {
     /// Notifies the fibers that wait for the netstack's events.
     fn tell(&mut self) {
         let shard = self.netstack.shard();
-        while let Some((id, happened)) = shard.next_event() {
+        while let Some((id, events)) = shard.next_event() {
             if let Some(Some(waits)) = self.waits.get(id.index()) {
-                waits.tell(happened);
+                waits.tell(events);
             }
         }
         for (&port, waiting) in &self.ports {

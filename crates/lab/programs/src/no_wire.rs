@@ -25,7 +25,7 @@ use netstack::device::{Capabilities, mem};
 use netstack::ip::{IpConfig, Prefix};
 use netstack::stack::frames::BURST_FRAMES_MAX;
 use netstack::stack::{Backlog, FlowId, Pieces, ShardLimits, Writer};
-use netstack::tcp::{Connection, Happened, TcpConfig};
+use netstack::tcp::{Connection, TcpConfig, TcpEvents};
 use netstack::time::Instant;
 use netstack::wire::checksum::{Sum, table_of};
 use netstack::wire::ethernet::EthernetAddress;
@@ -159,8 +159,8 @@ impl Hosts {
             }
             let mut opened = 0;
             while self.turn()? > 0 {
-                while let Some((_, happened)) = self.near.shard().next_event() {
-                    opened += usize::from(happened.contains(Happened::CONNECTED));
+                while let Some((_, events)) = self.near.shard().next_event() {
+                    opened += usize::from(events.contains(TcpEvents::CONNECTED));
                 }
             }
             expect_all("connections opened", opened, batch)?;

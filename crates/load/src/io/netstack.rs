@@ -25,7 +25,7 @@ use netstack::Netstack;
 use netstack::device::Device;
 use netstack::interface_config::{DeviceQueue, InterfaceConfig};
 use netstack::stack::{self, ConnectError, FlowId, ShardLimits};
-use netstack::tcp::{End, Happened, TcpConfig};
+use netstack::tcp::{End, TcpConfig, TcpEvents};
 use netstack::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -212,10 +212,10 @@ impl<D: Device> UserTcp<D> {
     }
 
     fn note_events(&mut self) {
-        while let Some((flow, happened)) = self.netstack.shard().next_event() {
+        while let Some((flow, events)) = self.netstack.shard().next_event() {
             let slot = self.owners[flow.index()];
-            let is_open = happened.contains(Happened::CONNECTED);
-            let has_begun = is_open || happened.contains(Happened::ENDED);
+            let is_open = events.contains(TcpEvents::CONNECTED);
+            let has_begun = is_open || events.contains(TcpEvents::ENDED);
             if has_begun && std::mem::take(&mut self.slots[slot].is_connecting) {
                 let end = self.netstack.shard().end(flow).filter(|_| !is_open);
                 let result = end.map_or(0, result_of_end);

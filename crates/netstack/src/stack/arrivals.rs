@@ -6,7 +6,7 @@ use super::listener::{Backlog, Listening};
 use super::time_wait::{self, Answer};
 use super::{FlowId, IN_TIME_WAIT, Shard};
 use crate::tcp::secret::{CookieOptions, FourTuple};
-use crate::tcp::{Connection, Happened, Outgoing, TcpState};
+use crate::tcp::{Connection, Outgoing, TcpEvents, TcpState};
 use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment, SeqNumber, TcpOptions};
@@ -26,7 +26,7 @@ impl Shard {
         remote: IpAddr,
         segment: &Segment<'_>,
         ecn: Ecn,
-    ) -> Happened {
+    ) -> TcpEvents {
         let local_port = segment.dst_port;
         let remote_port = segment.src_port;
         let tuple = FourTuple { local, local_port, remote, remote_port };
@@ -34,7 +34,7 @@ impl Shard {
         match self.find(hash, &tuple) {
             Some(what) if what & IN_TIME_WAIT != 0 => {
                 self.receive_in_time_wait(now, what & !IN_TIME_WAIT, hash, segment);
-                Happened::NOTHING
+                TcpEvents::NOTHING
             }
             Some(index) if self.may_follow(index, segment) => {
                 self.unname(index);
@@ -59,21 +59,21 @@ impl Shard {
         index: u32,
         segment: &Segment<'_>,
         ecn: Ecn,
-    ) -> Happened {
+    ) -> TcpEvents {
         let at = index as usize;
         let is_half_open = self.flows[at].connection.state() == TcpState::SynReceived;
         let completes = segment.ack.is_some() && !segment.flags.contains(Flags::RST);
         if is_half_open && completes && self.is_accept_queue_full(index) {
             // The peer assumes an open connection; its data and this end's SYN are sent again.
             self.counters.accept_overflows += 1;
-            return Happened::NOTHING;
+            return TcpEvents::NOTHING;
         }
         if !segment.payload.is_empty()
             && self.receive_rings.is_full()
             && !self.finds_memory(index, segment)
         {
             self.counters.receive_memory_refused += 1;
-            return Happened::NOTHING; // The peer sends it again, as if it had been lost.
+            return TcpEvents::NOTHING; // The peer sends it again, as if it had been lost.
         }
         let flow = &mut self.flows[at];
         let receipt = flow.connection.receive(self.configs.of(&flow.tuple), now, segment, ecn);
@@ -82,22 +82,22 @@ impl Shard {
             flow.receive.put(&mut self.receive_rings, placed.offset, bytes);
         }
         let is_holed = !flow.is_holed && flow.connection.has_hole();
-        let happened = receipt.happened;
-        if happened.contains(Happened::RELEASED) {
+        let events = receipt.events;
+        if events.contains(TcpEvents::RELEASED) {
             flow.send.release(&mut self.send_rings, flow.connection.released());
         }
-        if happened.contains(Happened::CONNECTED) {
+        if events.contains(TcpEvents::CONNECTED) {
             self.opened(index);
         }
-        if happened.contains(Happened::TIME_WAIT) {
+        if events.contains(TcpEvents::TIME_WAIT) {
             self.linger(now, index);
         }
         if is_holed {
             self.line_up_holed(index);
         }
-        self.announce(index, happened);
+        self.announce(index, events);
         self.wake(index);
-        happened
+        events
     }
 
     /// Returns true if a segment finds memory although the limit is reached.
@@ -162,9 +162,9 @@ impl Shard {
             return;
         };
         let flow = &mut self.flows[index as usize];
-        let happened = flow.connection.unreachable(quoted, is_hard);
-        self.announce(index, happened);
-        if happened.contains(Happened::ENDED) {
+        let events = flow.connection.unreachable(quoted, is_hard);
+        self.announce(index, events);
+        if events.contains(TcpEvents::ENDED) {
             self.wake(index);
         }
     }
@@ -265,9 +265,9 @@ impl Shard {
         segment: &Segment<'_>,
         ecn: Ecn,
         iss_min: Option<SeqNumber>,
-    ) -> Happened {
+    ) -> TcpEvents {
         if segment.flags.contains(Flags::RST) {
-            return Happened::NOTHING;
+            return TcpEvents::NOTHING;
         }
         let is_syn = segment.flags.contains(Flags::SYN);
         let listening = self.listeners.get_mut(tuple.local_port);
@@ -275,14 +275,14 @@ impl Shard {
         match (segment.ack, is_syn) {
             _ if !is_listening => self.reset(tuple, segment),
             (Some(ack), false) => match self.take_cookie(now, tuple, hash, segment, ecn, ack) {
-                Some(happened) => return happened,
+                Some(events) => return events,
                 None => self.reset(tuple, segment),
             },
             (Some(_), true) => self.reset(tuple, segment),
             (None, true) => self.receive_syn(now, tuple, hash, segment, iss_min),
             (None, false) => {}
         }
-        Happened::NOTHING
+        TcpEvents::NOTHING
     }
 
     fn receive_syn(
@@ -363,7 +363,7 @@ impl Shard {
         segment: &Segment<'_>,
         ecn: Ecn,
         ack: SeqNumber,
-    ) -> Option<Happened> {
+    ) -> Option<TcpEvents> {
         let listening = self.listeners.get_mut(tuple.local_port)?;
         if !listening.believes_cookies(now) {
             return None;
@@ -372,7 +372,7 @@ impl Shard {
         let irs = segment.seq - 1;
         let mss = self.secret.0.cookie_mss(now, &tuple, irs, cookie)?;
         if !self.admit_or_count(tuple.local_port) {
-            return Some(Happened::NOTHING);
+            return Some(TcpEvents::NOTHING);
         }
         if let Some(listening) = self.listeners.get_mut(tuple.local_port) {
             listening.half_open += 1;

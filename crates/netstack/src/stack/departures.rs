@@ -12,7 +12,7 @@ use crate::wire::tcp::Segment;
 /// Producer of a stream's bytes, at the first transmission and at each later one.
 pub trait Writer {
     /// Adds the bytes `offset..offset + len` of the stream of `id` to `pieces`: slices of memory
-    /// that stays as it is until they are acknowledged ([`super::Happened::RELEASED`]), so that
+    /// that stays as it is until they are acknowledged ([`super::TcpEvents::RELEASED`]), so that
     /// nothing is copied. They are the same bytes each time.
     fn gather<'a>(&'a self, id: FlowId, offset: u64, len: usize, pieces: &mut Pieces<'a>);
 }

@@ -33,7 +33,7 @@ use crate::ip::{
     Delivery, HEADERS_LEN_MAX, Interface, IpConfig, IpFields, PathError, PathErrorKind,
 };
 use crate::tcp::secret::FourTuple;
-use crate::tcp::{Happened, TcpConfig};
+use crate::tcp::{TcpConfig, TcpEvents};
 use crate::time::Instant;
 use crate::wire::ipv4::{self, PACKET_LEN_MAX};
 use crate::wire::tcp::{self, Flags, HEADER_LEN_MAX, Segment};
@@ -204,14 +204,13 @@ impl<D: Device> Netstack<D> {
                 Delivery::Segment(arrived) => {
                     let ours = arrived.dst;
                     let peer = arrived.src;
-                    let happened =
-                        self.shard.receive(now, ours, peer, &arrived.segment, arrived.ecn);
-                    if happened.contains(Happened::RELEASED) && confirmed != Some(peer) {
+                    let events = self.shard.receive(now, ours, peer, &arrived.segment, arrived.ecn);
+                    if events.contains(TcpEvents::RELEASED) && confirmed != Some(peer) {
                         // Own segments arrive, so the route works. RFC 4861 7.3.1
                         self.interface.confirm(now, peer);
                         confirmed = Some(peer);
                     }
-                    if happened.contains(Happened::CONNECTED) {
+                    if events.contains(TcpEvents::CONNECTED) {
                         let tuple = FourTuple {
                             local: ours,
                             local_port: arrived.segment.dst_port,

@@ -253,42 +253,42 @@ enum WindowProbe {
 
 /// Set of events of a connection: see the constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Happened(u8);
+pub struct TcpEvents(u8);
 
-impl Happened {
+impl TcpEvents {
     /// No event that concerns the owner.
-    pub const NOTHING: Happened = Happened(0);
+    pub const NOTHING: TcpEvents = TcpEvents(0);
     /// The handshake is complete.
-    pub const CONNECTED: Happened = Happened(0x01);
+    pub const CONNECTED: TcpEvents = TcpEvents(0x01);
     /// There is more to read: [`Connection::readable_len`].
-    pub const READABLE: Happened = Happened(0x02);
+    pub const READABLE: TcpEvents = TcpEvents(0x02);
     /// The peer has closed, and all that it sent has come.
-    pub const PEER_CLOSED: Happened = Happened(0x04);
+    pub const PEER_CLOSED: TcpEvents = TcpEvents(0x04);
     /// More was acknowledged: [`Connection::released`].
-    pub const RELEASED: Happened = Happened(0x08);
+    pub const RELEASED: TcpEvents = TcpEvents(0x08);
     /// Both have closed, this end first: the connection's name lives on in TIME-WAIT.
-    pub const TIME_WAIT: Happened = Happened(0x10);
+    pub const TIME_WAIT: TcpEvents = TcpEvents(0x10);
     /// The connection is over: [`Connection::end`].
-    pub const ENDED: Happened = Happened(0x20);
+    pub const ENDED: TcpEvents = TcpEvents(0x20);
     /// The connection is in trouble and continues: [`Connection::trouble`].
-    pub const TROUBLED: Happened = Happened(0x40);
+    pub const TROUBLED: TcpEvents = TcpEvents(0x40);
 
     /// True if all of `other` happened.
-    pub const fn contains(self, other: Happened) -> bool {
+    pub const fn contains(self, other: TcpEvents) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-impl BitOr for Happened {
-    type Output = Happened;
+impl BitOr for TcpEvents {
+    type Output = TcpEvents;
 
-    fn bitor(self, other: Happened) -> Happened {
-        Happened(self.0 | other.0)
+    fn bitor(self, other: TcpEvents) -> TcpEvents {
+        TcpEvents(self.0 | other.0)
     }
 }
 
-impl BitOrAssign for Happened {
-    fn bitor_assign(&mut self, other: Happened) {
+impl BitOrAssign for TcpEvents {
+    fn bitor_assign(&mut self, other: TcpEvents) {
         *self = *self | other;
     }
 }
@@ -305,8 +305,8 @@ pub enum Trouble {
 /// Outcome of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// Events.
-    pub happened: Happened,
+    /// Events for the owner.
+    pub events: TcpEvents,
     /// The part of the payload to keep.
     pub placed: Option<Placed>,
 }
@@ -671,24 +671,24 @@ impl Connection {
     /// Handles a report that the network cannot deliver to the peer. RFC 9293 3.9.2.2: a soft error
     /// is reported to the owner; a hard one ends only a connection that is not yet open, since
     /// anyone can forge it (RFC 5927 5.2).
-    pub fn unreachable(&mut self, quoted: SeqNumber, is_hard: bool) -> Happened {
+    pub fn unreachable(&mut self, quoted: SeqNumber, is_hard: bool) -> TcpEvents {
         if !self.is_under_way(quoted) {
-            return Happened::NOTHING;
+            return TcpEvents::NOTHING;
         }
         let is_opening = matches!(self.state, TcpState::SynSent | TcpState::SynReceived);
         if is_hard && is_opening {
             self.finish_with(End::Unreachable);
-            return Happened::ENDED;
+            return TcpEvents::ENDED;
         }
         self.meet(Trouble::Unreachable)
     }
 
     /// Reports a trouble once until there is progress.
-    fn meet(&mut self, trouble: Trouble) -> Happened {
+    fn meet(&mut self, trouble: Trouble) -> TcpEvents {
         if self.trouble.replace(trouble) == Some(trouble) {
-            Happened::NOTHING
+            TcpEvents::NOTHING
         } else {
-            Happened::TROUBLED
+            TcpEvents::TROUBLED
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netstack::stack::{Backlog, FlowId, Shard, ShardLimits};
 use netstack::tcp::secret::FourTuple;
-use netstack::tcp::{CongestionControl, Connection, Happened, KeepAlive, TcpConfig};
+use netstack::tcp::{CongestionControl, Connection, KeepAlive, TcpConfig, TcpEvents};
 use netstack::time::Instant;
 use netstack::wire::Ecn;
 use netstack::wire::tcp::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, TcpOptions};
@@ -38,7 +38,7 @@ pub(crate) struct World {
     /// The port that the current peer sends to.
     to: u16,
     peer_iss: u32,
-    happened: Happened,
+    events: TcpEvents,
     trace: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl World {
             peer: PEER_PORT,
             to: PORT,
             peer_iss: 1_000_000,
-            happened: Happened::NOTHING,
+            events: TcpEvents::NOTHING,
             trace: Vec::new(),
         }
     }
@@ -281,10 +281,10 @@ impl World {
             self.trace.push(line);
             self.sent.push_back(sent);
         }
-        while let Some((id, happened)) = self.shard_mut().next_event() {
+        while let Some((id, events)) = self.shard_mut().next_event() {
             let peer = self.shard().tuple(id).expect("a flow").remote_port;
             self.peers.entry(peer).or_default().flow = Some(id);
-            self.happened |= happened;
+            self.events |= events;
         }
         Ok(())
     }
@@ -615,17 +615,17 @@ impl World {
                 self.flow()?;
                 self.transmit()?;
                 let expected = match value.unwrap_or_default() {
-                    "connected" => Happened::CONNECTED,
-                    "readable" => Happened::READABLE,
-                    "peer_closed" => Happened::PEER_CLOSED,
-                    "released" => Happened::RELEASED,
-                    "ended" => Happened::ENDED,
-                    "troubled" => Happened::TROUBLED,
+                    "connected" => TcpEvents::CONNECTED,
+                    "readable" => TcpEvents::READABLE,
+                    "peer_closed" => TcpEvents::PEER_CLOSED,
+                    "released" => TcpEvents::RELEASED,
+                    "ended" => TcpEvents::ENDED,
+                    "troubled" => TcpEvents::TROUBLED,
                     other => return Err(format!("there is no event {other}")),
                 };
-                let did = self.happened.contains(expected);
-                self.happened = Happened::NOTHING;
-                same("happened", did, true)
+                let did = self.events.contains(expected);
+                self.events = TcpEvents::NOTHING;
+                same("event", did, true)
             }
             "counter" => {
                 let name = value.unwrap_or_default();

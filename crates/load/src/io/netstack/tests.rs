@@ -15,7 +15,7 @@ use netstack::device::mem::{self, Mem};
 use netstack::device::{Capabilities, Device, OutgoingFrame, ReceiveBurst, TransmitError};
 use netstack::ip::{IpConfig, Prefix};
 use netstack::stack::{Backlog, FlowId, ShardLimits};
-use netstack::tcp::{Happened, TcpConfig};
+use netstack::tcp::{TcpConfig, TcpEvents};
 use netstack::time::Instant;
 use netstack::wire::ethernet::EthernetAddress;
 use rustix::io::Errno;
@@ -463,7 +463,7 @@ impl Server {
                 shard.unlisten(PORT);
             }
         }
-        while let Some((flow, happened)) = shard.next_event() {
+        while let Some((flow, events)) = shard.next_event() {
             let Some(it) = self.conversations.get_mut(&flow) else {
                 continue;
             };
@@ -481,7 +481,7 @@ impl Server {
                     self.due.push_back((now + self.link.takes, flow));
                 }
             }
-            if happened.contains(Happened::PEER_CLOSED) || happened.contains(Happened::ENDED) {
+            if events.contains(TcpEvents::PEER_CLOSED) || events.contains(TcpEvents::ENDED) {
                 self.conversations.remove(&flow);
                 shard.close(now, flow);
             } else {

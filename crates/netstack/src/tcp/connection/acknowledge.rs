@@ -16,7 +16,7 @@ use super::super::congestion::RateReduction;
 use super::super::scoreboard::{Arrival, DUP_THRESH, Detection, Echoed};
 use super::super::state::{End, TcpState};
 use super::receive::Arriving;
-use super::{Connection, Happened, Phase, Probe, Receipt, Trial, Undo, WindowProbe};
+use super::{Connection, Phase, Probe, Receipt, TcpEvents, Trial, Undo, WindowProbe};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, SackBlocks, SeqNumber};
 
@@ -39,7 +39,7 @@ impl Connection {
         let is_window_changed = self.take_window(now, ack, arriving);
         self.take_delivery(config, now, ack, is_window_changed, arriving);
         if ack > una {
-            receipt.happened |= Happened::RELEASED;
+            receipt.events |= TcpEvents::RELEASED;
             self.after_progress(config, now);
         }
         true

@@ -16,7 +16,7 @@ use super::super::congestion::Congestion;
 use super::super::position::{DATA_AT, Numbering, SYN_AT};
 use super::super::reassembly::Inserted;
 use super::super::state::{End, TcpState};
-use super::{Clock, Connection, Happened, Placed, Probe, Receipt, SND_MSS_MIN};
+use super::{Clock, Connection, Placed, Probe, Receipt, SND_MSS_MIN, TcpEvents};
 use crate::time::Instant;
 use crate::wire::Ecn;
 use crate::wire::tcp::{Flags, Segment};
@@ -58,10 +58,10 @@ impl Connection {
             self.receive_synchronized(config, now, segment, ecn, &mut receipt);
         }
         if self.state != state_before {
-            receipt.happened |= match self.state {
-                TcpState::Closed => Happened::ENDED,
-                TcpState::TimeWait => Happened::TIME_WAIT,
-                _ => Happened::NOTHING,
+            receipt.events |= match self.state {
+                TcpState::Closed => TcpEvents::ENDED,
+                TcpState::TimeWait => TcpEvents::TIME_WAIT,
+                _ => TcpEvents::NOTHING,
             };
         }
         receipt
@@ -101,7 +101,7 @@ impl Connection {
         if let Some(ack) = ack {
             self.complete_handshake(config, now, ack);
             (self.snd_wl1, self.snd_wl2) = (SYN_AT, ack);
-            receipt.happened |= Happened::CONNECTED;
+            receipt.events |= TcpEvents::CONNECTED;
             self.is_ack_due = true;
             // Text and FIN of a SYN are taken as those of a segment behind it.
             let mut arriving = Arriving {
@@ -254,7 +254,7 @@ impl Connection {
             self.snd_wnd = u64::from(segment.window) << self.snd_shift;
             self.snd_wnd_max = self.snd_wnd;
             (self.snd_wl1, self.snd_wl2) = (seq, ack);
-            receipt.happened |= Happened::CONNECTED;
+            receipt.events |= TcpEvents::CONNECTED;
         } else if !self.take_ack(config, now, ack, &arriving, receipt) {
             return;
         }
@@ -291,7 +291,7 @@ impl Connection {
         self.snd_wnd = u64::from(segment.window);
         self.snd_wnd_max = self.snd_wnd;
         (self.snd_wl1, self.snd_wl2) = (SYN_AT, ack);
-        receipt.happened |= Happened::CONNECTED;
+        receipt.events |= TcpEvents::CONNECTED;
         self.is_ack_due = true;
     }
 
@@ -475,7 +475,7 @@ impl Connection {
             // A filled hole is acknowledged at once: RFC 5681 4.2.
             self.is_ack_due |= !self.reassembly.is_empty();
             self.rcv_nxt = self.reassembly.advance(end).min(fin);
-            receipt.happened |= Happened::READABLE;
+            receipt.events |= TcpEvents::READABLE;
         } else {
             // A new hole is acknowledged at once, too.
             self.is_ack_due = true;
@@ -544,7 +544,7 @@ impl Connection {
         self.rcv_nxt += 1;
         self.rcv_adv = self.rcv_adv.max(self.rcv_nxt);
         self.is_ack_due = true;
-        receipt.happened |= Happened::PEER_CLOSED;
+        receipt.events |= TcpEvents::PEER_CLOSED;
         match self.state {
             TcpState::Established => self.state = TcpState::CloseWait,
             TcpState::FinWait1 if self.is_fin_acknowledged() => self.enter_time_wait(),
@@ -554,7 +554,7 @@ impl Connection {
         }
     }
 
-    /// The owner keeps the name for a while: [`Happened::TIME_WAIT`].
+    /// The owner keeps the name for a while: [`TcpEvents::TIME_WAIT`].
     pub(super) fn enter_time_wait(&mut self) {
         self.state = TcpState::TimeWait;
         self.end = Some(End::Closed);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::config::{KeepAlive, TcpConfig};
 use super::super::state::{End, TcpState};
-use super::{Connection, Happened, Phase, Probe, Trial, Trouble, WindowProbe};
+use super::{Connection, Phase, Probe, TcpEvents, Trial, Trouble, WindowProbe};
 use crate::time::Instant;
 
 /// Two ticks of a shard's clock: a probe must not leave in the very tick in which the
@@ -38,9 +38,9 @@ impl Connection {
     }
 
     /// Handles due deadlines. Due segments leave with the next [`Connection::transmit`].
-    pub fn expire(&mut self, config: &TcpConfig, now: Instant) -> Happened {
+    pub fn expire(&mut self, config: &TcpConfig, now: Instant) -> TcpEvents {
         let state_before = self.state;
-        let mut happened = Happened::NOTHING;
+        let mut events = TcpEvents::NOTHING;
         if self.ack_at <= now {
             self.ack_at = Instant::NEVER;
             self.is_ack_due = true;
@@ -52,7 +52,7 @@ impl Connection {
             self.on_probe_timeout(config, now);
         }
         if self.rto_at <= now {
-            happened |= self.on_retransmission_timeout(config, now);
+            events |= self.on_retransmission_timeout(config, now);
         }
         if self.persist_at <= now {
             self.on_persist_timeout(config, now);
@@ -64,9 +64,9 @@ impl Connection {
             self.finish_with(End::Closed);
         }
         if self.state == TcpState::Closed && state_before != TcpState::Closed {
-            happened |= Happened::ENDED;
+            events |= TcpEvents::ENDED;
         }
-        happened
+        events
     }
 
     pub(super) fn disarm(&mut self) {
@@ -82,19 +82,19 @@ impl Connection {
 
     // ---- retransmission: RFC 6298 5
 
-    fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) -> Happened {
+    fn on_retransmission_timeout(&mut self, config: &TcpConfig, now: Instant) -> TcpEvents {
         self.rto_at = Instant::NEVER;
         if self.scoreboard.is_empty() {
-            return Happened::NOTHING;
+            return TcpEvents::NOTHING;
         }
         if self.snd_wnd == 0 && self.state.is_synchronized() {
             // The peer has closed its window below the data in flight, which is an answer. The
             // window is probed as if nothing were in flight: RFC 9293 3.8.6, MUST-35.
             self.wait_for_window(config, now);
-            return Happened::NOTHING;
+            return TcpEvents::NOTHING;
         }
         if self.give_up_if_due(config, now) {
-            return Happened::NOTHING;
+            return TcpEvents::NOTHING;
         }
         self.counters.timeouts += 1;
         let is_first = !matches!(self.phase, Phase::Loss { .. });
@@ -136,7 +136,7 @@ impl Connection {
         if self.round_trip.back_offs() == TROUBLE_BACK_OFFS {
             self.meet(Trouble::Silence)
         } else {
-            Happened::NOTHING
+            TcpEvents::NOTHING
         }
     }
 

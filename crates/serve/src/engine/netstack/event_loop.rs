@@ -21,7 +21,7 @@ use netstack::device::Device;
 use netstack::stack::frames::BURST_FRAMES_MAX;
 use netstack::stack::wheel::TimerWheel;
 use netstack::stack::{Backlog, FlowId, Pieces, Writer};
-use netstack::tcp::{End, Happened};
+use netstack::tcp::{End, TcpEvents};
 use netstack::time::Instant as NetInstant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::{Now, Session};
@@ -344,11 +344,11 @@ impl<S: Session + 'static, O: Opens<S>, D: Device> EventLoop<S, O, D> {
 
     /// Handles the shard's events.
     fn handle_events(&mut self) {
-        while let Some((id, happened)) = self.netstack.shard().next_event() {
+        while let Some((id, events)) = self.netstack.shard().next_event() {
             let Some(connection) = self.connections.get_mut(id) else {
                 continue; // It waits for space.
             };
-            if happened.contains(Happened::RELEASED)
+            if events.contains(TcpEvents::RELEASED)
                 && let Some(tcp) = self.netstack.shard().connection(id)
             {
                 connection.retransmit.release(&mut self.buffer_pool, tcp.released());

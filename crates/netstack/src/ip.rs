@@ -184,7 +184,7 @@ pub struct IpCounters {
     /// Errors that were handed up.
     pub path_errors: u64,
     /// Dropped: to another host.
-    pub not_ours: u64,
+    pub to_other_hosts: u64,
     /// Dropped: an invalid header.
     pub malformed: u64,
     /// Dropped: a wrong checksum.
@@ -439,9 +439,9 @@ impl Interface {
 
     /// Probes the neighbour on the way to `dst`, because nothing comes back from there. RFC 1122
     /// 3.3.1.4
-    pub fn doubt(&mut self, now: Instant, dst: IpAddr) {
+    pub fn probe(&mut self, now: Instant, dst: IpAddr) {
         if let Some(hop) = self.routes.next_hop(now, dst) {
-            self.neighbors.doubt(now, hop);
+            self.neighbors.probe(now, hop);
         }
     }
 

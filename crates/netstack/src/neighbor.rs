@@ -9,8 +9,8 @@
 //!      (none) ───────────────▶ Incomplete ──────────────▶ Reachable ◀───┐ answer, or `confirm`
 //!                                │ 3 questions, 1 s each      │ 30 s    │
 //!                                ▼                            ▼         │
-//!                             (removed)      hint ────────▶ Stale       │
-//!                                ▲                            │ resolve │   `doubt`: at once
+//!                             (removed)      request ─────▶ Stale       │
+//!                                ▲                            │ resolve │   `probe`: at once
 //!                                │                            ▼    5 s  │
 //!                                └─── 3 questions, 1 s ── Probe ◀──── Delay
 //! ```
@@ -215,7 +215,7 @@ impl NeighborCache {
     }
 
     fn ask_for(&mut self, now: Instant, address: IpAddr, incomplete_max: usize) -> Resolution {
-        if self.incomplete >= incomplete_max || !self.make_room() {
+        if self.incomplete >= incomplete_max || !self.evict_if_full() {
             self.counters.refused += 1;
             return Resolution::Refused;
         }
@@ -264,7 +264,7 @@ impl NeighborCache {
 
     /// Probes a neighbour at once, because TCP hears nothing from behind `address`. Its entry is
     /// used meanwhile.
-    pub fn doubt(&mut self, now: Instant, address: IpAddr) {
+    pub fn probe(&mut self, now: Instant, address: IpAddr) {
         let Some(entry) = self.entries.get_mut(&address) else {
             return;
         };
@@ -318,9 +318,15 @@ impl NeighborCache {
     }
 
     /// Takes the address from a neighbour's own question; `may_add` if that was for this host.
-    pub fn hinted(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, may_add: bool) {
+    pub fn solicited(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        mac: EthernetAddress,
+        may_add: bool,
+    ) {
         let Some(entry) = self.entries.get_mut(&address) else {
-            if may_add && self.make_room_for_stranger(now) {
+            if may_add && self.evict_for_stranger(now) {
                 self.know(now, address, mac, State::Stale);
             }
             return;
@@ -435,7 +441,7 @@ impl NeighborCache {
         self.questions.push_back(Question { target, unicast_to });
     }
 
-    fn make_room_for_stranger(&mut self, now: Instant) -> bool {
+    fn evict_for_stranger(&mut self, now: Instant) -> bool {
         if self.entries.len() < NEIGHBORS_MAX {
             return true;
         }
@@ -444,13 +450,13 @@ impl NeighborCache {
             return false;
         }
         self.stranger_at = now + STRANGER_EVERY;
-        self.make_room()
+        self.evict_if_full()
     }
 
     /// Evicts the neighbour unused for longest, but none that is being resolved or was set by the
     /// user. One in use stays as long as another is not in use: a single frame makes a stranger
     /// known and must not evict others.
-    fn make_room(&mut self) -> bool {
+    fn evict_if_full(&mut self) -> bool {
         if self.entries.len() < NEIGHBORS_MAX {
             return true;
         }

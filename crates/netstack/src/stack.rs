@@ -187,7 +187,7 @@ pub struct Shard {
     /// Flows with events that were not taken, once each.
     event_queue: VecDeque<u32>,
     /// Flows that hold data out of order, once each, the oldest first; and some that did.
-    holed: VecDeque<FlowId>,
+    hole_queue: VecDeque<FlowId>,
     replies: VecDeque<(FourTuple, Outgoing)>,
     /// Peers that recently stopped answering: [`Shard::next_silent`].
     silent: VecDeque<IpAddr>,
@@ -242,11 +242,11 @@ struct Flow {
     /// True if the application owns it, or will.
     is_owned: bool,
     /// True if its four-tuple belongs to another flow by now, or to TIME-WAIT.
-    is_nameless: bool,
+    is_unhashed: bool,
     is_in_send_queue: bool,
     is_in_event_queue: bool,
     /// The flow is in the queue of those with bytes out of order.
-    is_holed: bool,
+    is_in_hole_queue: bool,
 }
 
 /// Limit of silent peers not yet taken; more are left out.
@@ -279,7 +279,7 @@ impl Shard {
             listeners: Listeners::default(),
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
-            holed: VecDeque::new(),
+            hole_queue: VecDeque::new(),
             replies: VecDeque::with_capacity(limits.replies_max),
             silent: VecDeque::with_capacity(SILENT_MAX),
             send_rings: RingPool::new(limits.send_capacity, limits.send_memory_max),
@@ -466,7 +466,7 @@ impl Shard {
         flow.connection.read(len);
         flow.receive.consume(len);
         if flow.connection.holds_nothing() {
-            flow.receive.rest(&mut self.receive_rings);
+            flow.receive.release_ring(&mut self.receive_rings);
         }
         self.wake(id.index);
     }
@@ -504,7 +504,7 @@ impl Shard {
             flow.connection.finish();
             flow.connection.shut_read(now, now + fin_wait_2_timeout);
             // The network may need the connection for minutes; received bytes are of no use.
-            flow.receive.rest(&mut self.receive_rings);
+            flow.receive.release_ring(&mut self.receive_rings);
             self.wake(id.index);
         }
     }
@@ -699,10 +699,10 @@ impl Shard {
             dscp: 0,
             is_long: false,
             is_owned: false,
-            is_nameless: false,
+            is_unhashed: false,
             is_in_send_queue: false,
             is_in_event_queue: false,
-            is_holed: false,
+            is_in_hole_queue: false,
         }) as u32;
         self.table.insert(hash, index);
         self.wake(index);
@@ -729,10 +729,10 @@ impl Shard {
     }
 
     /// Frees the flow's four-tuple for others.
-    fn unname(&mut self, index: u32) {
+    fn unhash(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
-        if !flow.is_nameless {
-            flow.is_nameless = true;
+        if !flow.is_unhashed {
+            flow.is_unhashed = true;
             let hash = self.secret.0.table_hash(&flow.tuple);
             self.table.remove(hash, index);
         }
@@ -745,14 +745,14 @@ impl Shard {
         if !is_over {
             return;
         }
-        self.unname(index);
+        self.unhash(index);
         self.leave_listener(index);
         if self.flows[index as usize].is_owned {
             return;
         }
         self.wheel.disarm(index);
         let mut flow = self.flows.remove(index as usize);
-        flow.receive.rest(&mut self.receive_rings);
+        flow.receive.release_ring(&mut self.receive_rings);
         flow.send.release(&mut self.send_rings, u64::MAX);
         self.counters.tcp.add(flow.connection.counters());
     }

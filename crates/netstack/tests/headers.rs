@@ -583,7 +583,7 @@ fn extension_headers_are_passed_over() {
     .concat();
     let upper = walk(HOP_BY_HOP, &payload).unwrap();
     assert_eq!((upper.protocol, upper.payload), (Protocol::TCP, &b"segment"[..]));
-    assert_eq!((upper.is_fragment, upper.said_at), (false, 40 + 24));
+    assert_eq!((upper.is_fragment, upper.next_header_at), (false, 40 + 24));
     // Each cut leaves too little.
     for cut in 0..payload.len() - 7 {
         let cut = walk(HOP_BY_HOP, &payload[..cut]);

@@ -74,7 +74,7 @@ impl World {
         let now = Instant::START;
         for peer in peers() {
             let neighbors = host.interface().neighbors();
-            neighbors.hinted(now, peer, PEER_MAC, true);
+            neighbors.solicited(now, peer, PEER_MAC, true);
             neighbors.confirm(now, peer);
         }
         World { host, link, now }
@@ -326,7 +326,7 @@ fn the_first_segment_waits_for_the_neighbour() {
     world.tell(own, peer, &segment(2, Some(iss + 1)));
     let id = world.host.shard().accept(80).expect("a connection");
     // The peer does not answer.
-    world.host.interface().doubt(world.now, peer);
+    world.host.interface().probe(world.now, peer);
     world.sent_by(Duration::from_secs(10));
     world.host.shard().write(id, &[7; 8 * 536]);
     let sent = world.sent_by(Duration::ZERO);

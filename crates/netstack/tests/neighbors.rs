@@ -122,14 +122,14 @@ fn tcp_progress_stops_probes() {
 fn doubted_neighbours_are_probed_at_once() {
     let mut cache = knows_one(START);
     let now = START + Duration::from_secs(1);
-    cache.doubt(now, host(1));
-    cache.doubt(now, host(2)); // Nothing is known of it.
+    cache.probe(now, host(1));
+    cache.probe(now, host(2)); // Nothing is known of it.
     cache.on_timer(now);
     let to_one = Question { target: host(1), unicast_to: Some(A) };
     assert_eq!(questions(&mut cache), [to_one]);
     assert_eq!(cache.resolve(now, host(1)), Resolution::Known(A));
     // Asked already: no second question before its time.
-    cache.doubt(now, host(1));
+    cache.probe(now, host(1));
     cache.on_timer(now);
     assert_eq!(questions(&mut cache), []);
 }
@@ -152,7 +152,7 @@ fn unasked_answers_make_no_entry() {
     let mut cache = NeighborCache::default();
     cache.advertised(START, host(1), Some(A), false, true);
     cache.advertised(START, host(1), Some(A), true, true);
-    cache.hinted(START, host(1), A, false);
+    cache.solicited(START, host(1), A, false);
     cache.confirm(START, host(1));
     assert!(cache.is_empty());
 }
@@ -160,7 +160,7 @@ fn unasked_answers_make_no_entry() {
 #[test]
 fn questions_to_this_host_make_an_entry() {
     let mut cache = NeighborCache::default();
-    cache.hinted(START, host(1), A, true);
+    cache.solicited(START, host(1), A, true);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
     assert_eq!(questions(&mut cache), []);
     // The entry is stale: its use causes a question.
@@ -173,7 +173,7 @@ fn a_neighbours_question_answers_ours() {
     let mut cache = NeighborCache::default();
     cache.resolve(START, host(1));
     cache.hold(host(1), b"to____from__", &[]);
-    cache.hinted(START, host(1), A, false);
+    cache.solicited(START, host(1), A, false);
     assert_eq!(cache.resolve(START, host(1)), Resolution::Known(A));
     assert!(cache.released().is_some());
 }
@@ -187,7 +187,7 @@ fn gratuitous_changes_have_a_rate() {
     let later = START + LOCK;
     cache.advertised(later, host(1), Some(B), false, true);
     assert_eq!(cache.resolve(later, host(1)), Resolution::Known(B));
-    cache.hinted(later, host(1), A, true);
+    cache.solicited(later, host(1), A, true);
     assert_eq!(cache.resolve(later, host(1)), Resolution::Known(B));
     assert_eq!(cache.counters().not_believed, 2);
 }
@@ -235,7 +235,7 @@ fn a_fixed_neighbour_stays() {
     cache.fix(START, host(1), A);
     let later = START + REACHABLE_FOR + DELAY;
     cache.advertised(later, host(1), Some(B), true, true);
-    cache.hinted(later, host(1), B, true);
+    cache.solicited(later, host(1), B, true);
     assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
     assert_eq!(cache.wakes_at(), None);
 }
@@ -266,11 +266,11 @@ fn least_recently_used_is_evicted() {
     let mut cache = NeighborCache::default();
     for number in 0..NEIGHBORS_MAX as u32 {
         let at = START + Duration::from_millis(number.into());
-        cache.hinted(at, host(number), A, true);
+        cache.solicited(at, host(number), A, true);
     }
     let now = START + Duration::from_secs(10);
     cache.resolve(now, host(0));
-    cache.hinted(now, host(5000), A, true);
+    cache.solicited(now, host(5000), A, true);
     assert_eq!((cache.len(), cache.counters().evicted), (NEIGHBORS_MAX, 1));
     assert_eq!(cache.resolve(now, host(0)), Resolution::Known(A));
     assert_eq!(cache.resolve(now, host(1)), Resolution::Asked);
@@ -283,14 +283,14 @@ fn least_recently_used_is_evicted() {
 fn hints_evict_no_neighbour_in_use() {
     let mut cache = knows_one(START);
     for number in 2..3 * NEIGHBORS_MAX as u32 {
-        cache.hinted(START + QUESTION_EVERY, host(number), B, true);
+        cache.solicited(START + QUESTION_EVERY, host(number), B, true);
     }
     assert_eq!(cache.len(), NEIGHBORS_MAX);
     let later = START + REACHABLE_FOR + QUESTION_EVERY;
     assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
     // Host 1 is being probed now, and its entry is still in use.
     for number in 0..NEIGHBORS_MAX as u32 {
-        cache.hinted(later + QUESTION_EVERY, host(10_000 + number), B, true);
+        cache.solicited(later + QUESTION_EVERY, host(10_000 + number), B, true);
     }
     assert_eq!(cache.resolve(later, host(1)), Resolution::Known(A));
 }
@@ -303,10 +303,10 @@ fn hints_evict_no_neighbour_in_use() {
 fn a_full_cache_takes_few_strangers() {
     let mut cache = NeighborCache::default();
     for number in 0..10 * NEIGHBORS_MAX as u32 {
-        cache.hinted(START, host(number), A, true);
+        cache.solicited(START, host(number), A, true);
     }
     assert_eq!((cache.len(), cache.counters().evicted), (NEIGHBORS_MAX, 1));
-    cache.hinted(START + STRANGER_EVERY, host(50_000), A, true);
+    cache.solicited(START + STRANGER_EVERY, host(50_000), A, true);
     assert_eq!(cache.counters().evicted, 2);
     assert_eq!(cache.resolve(START + STRANGER_EVERY, host(50_000)), Resolution::Known(A));
     // A neighbour to send to need not wait.
@@ -357,7 +357,7 @@ proptest! {
                     cache.advertised(now, host(number), mac, was_asked, is_override);
                 }
                 Operation::Hint(number, is_a, may_add) => {
-                    cache.hinted(now, host(number), if is_a { A } else { B }, may_add);
+                    cache.solicited(now, host(number), if is_a { A } else { B }, may_add);
                 }
                 Operation::Confirm(number) => cache.confirm(now, host(number)),
                 Operation::Wait(millis) => {

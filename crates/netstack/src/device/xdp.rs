@@ -78,7 +78,7 @@ pub struct Xdp {
     /// Chunks that can take a frame to transmit.
     free: Vec<u64>,
     /// True if the ring has frames for which the kernel was not called.
-    has_untold: bool,
+    needs_kick: bool,
     /// Time of the call for them, unless other frames leave before.
     kick_at: Option<Instant>,
     capabilities: Capabilities,
@@ -154,7 +154,7 @@ impl Xdp {
                 umem,
                 rings,
                 free: (CHUNKS / 2..CHUNKS).map(address_of).collect(),
-                has_untold: false,
+                needs_kick: false,
                 kick_at: None,
                 capabilities,
                 interface: name.to_owned(),
@@ -261,18 +261,18 @@ impl Device for Xdp {
             }
         }
         self.put(address, used, 0);
-        self.has_untold = true;
+        self.needs_kick = true;
         Ok(())
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<()> {
         self.kick_at = None;
         for _ in 0..KICKS_MAX {
-            if !self.has_untold {
+            if !self.needs_kick {
                 break;
             }
             match sys::kick(self.fd.as_fd()) {
-                Ok(()) => self.has_untold = !self.rings.transmit.is_taken(),
+                Ok(()) => self.needs_kick = !self.rings.transmit.is_taken(),
                 // The kernel does not take all frames with one call.
                 Err(Errno::AGAIN) => {}
                 // The device is full now.
@@ -282,7 +282,7 @@ impl Device for Xdp {
             self.reclaim();
         }
         self.reclaim();
-        self.kick_at = self.has_untold.then(|| now + KICK_PAUSE);
+        self.kick_at = self.needs_kick.then(|| now + KICK_PAUSE);
         Ok(())
     }
 

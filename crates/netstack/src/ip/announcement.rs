@@ -83,13 +83,13 @@ impl Interface {
     pub fn announce(&mut self, now: Instant) {
         self.announcement.address = Some(0);
         self.join_groups(now);
-        self.go_on_announcing(now);
+        self.continue_announcement(now);
     }
 
     /// Queues the next part.
-    pub(super) fn go_on_announcing(&mut self, now: Instant) {
+    pub(super) fn continue_announcement(&mut self, now: Instant) {
         let mut left = AT_ONCE.min(self.own.free());
-        while left >= FRAMES_OF_ADDRESS && self.announcement.is_going_on() {
+        while left >= FRAMES_OF_ADDRESS && self.announcement.is_in_progress() {
             let before = self.own.free();
             match self.announcement.report {
                 Some((form, from)) => self.announcement.report = self.send_report(form, from),
@@ -97,13 +97,13 @@ impl Interface {
             }
             left -= before - self.own.free();
         }
-        self.announcement.at = self.announcement.is_going_on().then(|| now + EVERY);
+        self.announcement.at = self.announcement.is_in_progress().then(|| now + EVERY);
     }
 
     /// Sends the frames that are due.
     pub(super) fn on_announcement_timer(&mut self, now: Instant) {
         if self.announcement.at.is_some_and(|at| at <= now) {
-            self.go_on_announcing(now);
+            self.continue_announcement(now);
         }
         if self.announcement.router.at.is_some_and(|at| at <= now) {
             self.ask_for_router(now);
@@ -158,7 +158,7 @@ impl Interface {
 }
 
 impl Announcement {
-    fn is_going_on(&self) -> bool {
+    fn is_in_progress(&self) -> bool {
         self.report.is_some() || self.address.is_some()
     }
 }

@@ -283,7 +283,7 @@ impl Interface {
                     self.advertise(target);
                 } else {
                     if let Some(mac) = source.filter(|mac| self.may_be_neighbor(src, *mac)) {
-                        self.neighbors.hinted(now, src, mac, true);
+                        self.neighbors.solicited(now, src, mac, true);
                     }
                     self.advertise_to(now, target, header.src, source);
                 }
@@ -307,7 +307,7 @@ impl Interface {
             // RFC 4861 6.1.2: from its link-local address.
             NdpMessage::RouterAdvertisement(router) if header.src.is_unicast_link_local() => {
                 if let Some(mac) = router.source.filter(|mac| self.may_be_neighbor(src, *mac)) {
-                    self.neighbors.hinted(now, src, mac, true);
+                    self.neighbors.solicited(now, src, mac, true);
                 }
                 let until = now + router.lifetime;
                 self.routes.router_advertised(now, header.src, until);
@@ -329,7 +329,7 @@ impl Interface {
         mac.is_unicast() && mac != self.mac && self.routes.is_on_link(address)
     }
 
-    /// Rejects a packet of a protocol other than TCP and ICMP, which is named at `said_at`.
+    /// Rejects a packet of a protocol other than TCP and ICMP, which is named at `next_header_at`.
     pub(super) fn refuse_v6(
         &mut self,
         now: Instant,
@@ -349,22 +349,22 @@ impl Interface {
             }
             Protocol::UDP => {
                 let code = icmpv6::PORT_UNREACHABLE;
-                self.complain_v6(now, header, packet, |quoted| Icmpv6Message::Unreachable {
+                self.send_error_v6(now, header, packet, |quoted| Icmpv6Message::Unreachable {
                     code,
                     quoted,
                 });
             }
             _ => {
                 let code = icmpv6::UNKNOWN_NEXT_HEADER;
-                let pointer = upper.said_at as u32;
+                let pointer = upper.next_header_at as u32;
                 let problem = |quoted| Icmpv6Message::ParameterProblem { code, pointer, quoted };
-                self.complain_v6(now, header, packet, problem);
+                self.send_error_v6(now, header, packet, problem);
             }
         }
     }
 
     /// Sends an ICMPv6 error to the sender of `packet`.
-    pub(super) fn complain_v6<'p>(
+    pub(super) fn send_error_v6<'p>(
         &mut self,
         now: Instant,
         header: &Ipv6Header,

@@ -88,7 +88,7 @@ impl Interface {
         let goes_on = self.reports.changes_left > 0;
         self.reports.at = goes_on.then(|| now + self.spread(CHANGE_INTERVAL));
         self.announcement.report = Some((form, 0));
-        self.go_on_announcing(now);
+        self.continue_announcement(now);
     }
 
     /// Sends one report of groups from index `from` on; returns the rest.

@@ -24,7 +24,7 @@ impl Interface {
         };
         let is_ours = header.dst == self.mac;
         if !is_ours && header.dst.is_unicast() {
-            self.counters.not_ours += 1;
+            self.counters.to_other_hosts += 1;
             return Delivery::Nothing;
         }
         if !header.src.is_unicast() || header.src == self.mac {
@@ -65,7 +65,7 @@ impl Interface {
         if self.routes.is_on_link(sender) {
             match packet.operation {
                 ArpOperation::Request => {
-                    self.neighbors.hinted(now, sender, packet.sender_mac, is_for_us);
+                    self.neighbors.solicited(now, sender, packet.sender_mac, is_for_us);
                 }
                 ArpOperation::Reply => {
                     let mac = Some(packet.sender_mac);
@@ -105,7 +105,7 @@ impl Interface {
         let dst = IpAddr::V4(header.dst);
         // Packets for a group or a broadcast address: nothing here listens. RFC 1122 3.2.1.3, 3.3.6
         if !is_to_one || !self.is_own(dst) {
-            self.counters.not_ours += 1;
+            self.counters.to_other_hosts += 1;
             return Delivery::Nothing;
         }
         if !route::is_one_host_v4(header.src) || self.is_own(src) || self.routes.is_broadcast(src) {
@@ -154,7 +154,7 @@ impl Interface {
             is_to_one && self.is_own(dst)
         };
         if !is_ours {
-            self.counters.not_ours += 1;
+            self.counters.to_other_hosts += 1;
             return Delivery::Nothing;
         }
         if self.is_own(src) {
@@ -181,7 +181,7 @@ impl Interface {
                 {
                     let problem =
                         |quoted| Icmpv6Message::ParameterProblem { code, pointer, quoted };
-                    self.complain_v6(now, &header, whole, problem);
+                    self.send_error_v6(now, &header, whole, problem);
                 }
                 return Delivery::Nothing;
             }

@@ -37,7 +37,7 @@ impl Shard {
                 TcpEvents::NOTHING
             }
             Some(index) if self.may_follow(index, segment) => {
-                self.unname(index);
+                self.unhash(index);
                 self.receive_for_none(now, tuple, hash, segment, ecn, None)
             }
             Some(index) => self.receive_for(now, index, segment, ecn),
@@ -70,7 +70,7 @@ impl Shard {
         }
         if !segment.payload.is_empty()
             && self.receive_rings.is_full()
-            && !self.finds_memory(index, segment)
+            && !self.find_memory(index, segment)
         {
             self.counters.receive_memory_refused += 1;
             return TcpEvents::NOTHING; // The peer sends it again, as if it had been lost.
@@ -81,7 +81,7 @@ impl Shard {
             let bytes = &segment.payload[placed.range];
             flow.receive.put(&mut self.receive_rings, placed.offset, bytes);
         }
-        let is_holed = !flow.is_holed && flow.connection.has_hole();
+        let has_new_hole = !flow.is_in_hole_queue && flow.connection.has_hole();
         let events = receipt.events;
         if events.contains(TcpEvents::RELEASED) {
             flow.send.release(&mut self.send_rings, flow.connection.released());
@@ -92,8 +92,8 @@ impl Shard {
         if events.contains(TcpEvents::TIME_WAIT) {
             self.linger(now, index);
         }
-        if is_holed {
-            self.line_up_holed(index);
+        if has_new_hole {
+            self.queue_hole(index);
         }
         self.announce(index, events);
         self.wake(index);
@@ -102,7 +102,7 @@ impl Shard {
 
     /// Returns true if a segment finds memory although the limit is reached.
     #[cold]
-    fn finds_memory(&mut self, index: u32, segment: &Segment<'_>) -> bool {
+    fn find_memory(&mut self, index: u32, segment: &Segment<'_>) -> bool {
         let flow = &self.flows[index as usize];
         let text_end = flow.connection.text_end(segment);
         flow.receive.has_space_to(text_end)
@@ -112,8 +112,8 @@ impl Shard {
     /// Reclaims memory of connections that hold only data out of order, the oldest first: a peer
     /// may never fill its hole. Returns true if there is memory then.
     fn reclaim(&mut self, for_index: u32) -> bool {
-        for _ in 0..self.holed.len().min(RECLAIMS_MAX) {
-            let Some(id) = self.holed.pop_front() else {
+        for _ in 0..self.hole_queue.len().min(RECLAIMS_MAX) {
+            let Some(id) = self.hole_queue.pop_front() else {
                 break;
             };
             let Some(flow) = self.flows.get_mut(id.index as usize) else {
@@ -123,16 +123,16 @@ impl Shard {
                 continue; // The flow has ended, and another has its index.
             }
             if !flow.connection.has_hole() {
-                flow.is_holed = false;
+                flow.is_in_hole_queue = false;
                 continue;
             }
             if id.index == for_index || flow.connection.readable_len() > 0 {
-                self.holed.push_back(id);
+                self.hole_queue.push_back(id);
                 continue;
             }
-            flow.is_holed = false;
+            flow.is_in_hole_queue = false;
             flow.connection.give_up_out_of_order();
-            flow.receive.rest(&mut self.receive_rings);
+            flow.receive.release_ring(&mut self.receive_rings);
             self.counters.out_of_order_given_up += 1;
             if !self.receive_rings.is_full() {
                 return true;
@@ -141,18 +141,18 @@ impl Shard {
         false
     }
 
-    fn line_up_holed(&mut self, index: u32) {
-        self.flows[index as usize].is_holed = true;
+    fn queue_hole(&mut self, index: u32) {
+        self.flows[index as usize].is_in_hole_queue = true;
         // Ended flows stay in the queue until they are found.
-        if self.holed.len() > 2 * self.flows.len() + RECLAIMS_MAX {
+        if self.hole_queue.len() > 2 * self.flows.len() + RECLAIMS_MAX {
             let flows = &self.flows;
             let is_there = |id: &FlowId| {
                 let flow = flows.get(id.index as usize);
                 flow.is_some_and(|flow| flow.serial == id.serial)
             };
-            self.holed.retain(is_there);
+            self.hole_queue.retain(is_there);
         }
-        self.holed.push_back(self.id_of(index));
+        self.hole_queue.push_back(self.id_of(index));
     }
 
     /// Takes a report that the network could not deliver a segment. RFC 9293 3.9.2.2; the
@@ -406,7 +406,7 @@ impl Shard {
         let expires_at = now + self.configs.v4.time_wait;
         let entry = self.time_wait.add(tuple, numbers, timestamps, expires_at);
         self.table.replace(hash, index, entry | IN_TIME_WAIT);
-        self.flows[index as usize].is_nameless = true;
+        self.flows[index as usize].is_unhashed = true;
         // Acknowledges the FIN that led to TIME-WAIT.
         self.acknowledge_in_time_wait(now, entry);
     }

@@ -189,7 +189,7 @@ impl<D: Device> Netstack<D> {
     pub fn receive(&mut self, now: Instant) -> io::Result<usize> {
         self.shard.expire(now);
         while let Some(peer) = self.shard.next_silent() {
-            self.interface.doubt(now, peer);
+            self.interface.probe(now, peer);
         }
         self.interface.on_timer(now);
         if now >= self.losses_at {

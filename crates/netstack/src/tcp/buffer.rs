@@ -143,7 +143,7 @@ impl SendBuffer {
         self.ring.start += released as u64;
         self.len -= released;
         if self.len == 0 {
-            self.ring.rest(pool);
+            self.ring.release_ring(pool);
         }
     }
 
@@ -194,8 +194,8 @@ impl ReceiveBuffer {
     }
 
     /// Gives the ring back, because the connection holds no bytes, in order or out of it.
-    pub fn rest(&mut self, pool: &mut RingPool) {
-        self.ring.rest(pool);
+    pub fn release_ring(&mut self, pool: &mut RingPool) {
+        self.ring.release_ring(pool);
     }
 }
 
@@ -208,7 +208,7 @@ struct ByteRing {
 }
 
 impl ByteRing {
-    fn rest(&mut self, pool: &mut RingPool) {
+    fn release_ring(&mut self, pool: &mut RingPool) {
         pool.give(std::mem::take(&mut self.bytes));
     }
 
@@ -356,7 +356,7 @@ mod tests {
         let (front, back) = buffer.peek(37_000);
         assert!([front, back].concat() == stream[3000..]);
         assert_eq!(pool.used_len, 64 << 10);
-        buffer.rest(&mut pool);
+        buffer.release_ring(&mut pool);
         assert_eq!((pool.used_len, pool.free_len), (0, (64 + 4) << 10));
     }
 

@@ -111,7 +111,7 @@ pub struct UpperLayer<'a> {
     pub is_fragment: bool,
     /// Offset in the packet of the byte that names `protocol`: for
     /// [`ExtensionError::ParameterProblem`].
-    pub said_at: usize,
+    pub next_header_at: usize,
 }
 
 /// Reason to drop a packet because of its extension headers. RFC 8200 4
@@ -166,8 +166,12 @@ pub fn upper_layer(
     next_header: Protocol,
     payload: &[u8],
 ) -> Result<UpperLayer<'_>, ExtensionError> {
-    let mut here =
-        UpperLayer { protocol: next_header, payload, is_fragment: false, said_at: NEXT_HEADER_AT };
+    let mut here = UpperLayer {
+        protocol: next_header,
+        payload,
+        is_fragment: false,
+        next_header_at: NEXT_HEADER_AT,
+    };
     // The usual case.
     if matches!(next_header, Protocol::TCP | Protocol::ICMPV6) {
         return Ok(here);
@@ -181,7 +185,7 @@ pub fn upper_layer(
         }
         // Directly behind the fixed header, or nowhere. RFC 8200 4.1
         if kind == HOP_BY_HOP && index > 0 {
-            return Err(problem(UNKNOWN_NEXT_HEADER, here.said_at));
+            return Err(problem(UNKNOWN_NEXT_HEADER, here.next_header_at));
         }
         let (start, _) = split(here.payload, 8)?;
         let len = match kind {
@@ -198,7 +202,7 @@ pub fn upper_layer(
             _ => {}
         }
         here.protocol = Protocol(header[0]);
-        here.said_at = at;
+        here.next_header_at = at;
         here.payload = rest;
         // The rest of a fragment is read when the packet has been reassembled.
         if here.is_fragment {

@@ -467,7 +467,7 @@ fn impossible_packets_are_dropped_and_counted() {
         assert_eq!(world.tell(frame), [[0; 0]; 0], "{what}");
     }
     let counters = world.counters();
-    assert_eq!((counters.not_ours, counters.bad_sources), (3, 8));
+    assert_eq!((counters.to_other_hosts, counters.bad_sources), (3, 8));
     assert_eq!((counters.fragments, counters.checksums), (1, 1));
     assert_eq!((counters.unknown, counters.malformed), (1, 1));
     assert_eq!(counters.frames, cases.len() as u64);

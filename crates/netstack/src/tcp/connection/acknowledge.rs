@@ -164,7 +164,7 @@ impl Connection {
         }
         if is_needless {
             self.undo_reduction();
-        } else if !self.is_told_by_duplicates() {
+        } else if !self.relies_on_dsacks() {
             self.undo = None;
         }
     }
@@ -179,16 +179,16 @@ impl Connection {
     }
 
     /// True if only duplicates can judge a reduction: timestamps would have done so sooner.
-    fn is_told_by_duplicates(&self) -> bool {
+    fn relies_on_dsacks(&self) -> bool {
         self.has_sack && self.timestamps.is_none()
     }
 
     /// If all retransmitted bytes are reported as duplicates, the first tries were late, not lost.
     /// If others are, or the same again, the network duplicates packets: no proof. RFC 3708 3
     fn judge_duplicate(&mut self, now: Instant, left: SeqNumber, right: SeqNumber) {
-        let is_told = self.is_told_by_duplicates();
+        let uses_dsacks = self.relies_on_dsacks();
         let is_on_trial = self.is_on_trial();
-        let Some(undo) = self.undo.as_mut().filter(|_| is_told) else {
+        let Some(undo) = self.undo.as_mut().filter(|_| uses_dsacks) else {
             return;
         };
         // The last retransmission has arrived by then.

@@ -85,7 +85,7 @@ impl World {
         self.host.connect(self.now, remote).expect("a route to the host")
     }
 
-    fn tell(&mut self, own: IpAddr, peer: IpAddr, segment: &Segment<'_>) {
+    fn deliver(&mut self, own: IpAddr, peer: IpAddr, segment: &Segment<'_>) {
         let shard = self.host.shard();
         let ecn = Ecn::NotCapable;
         shard.receive(self.now, own, peer, segment, ecn);
@@ -306,7 +306,7 @@ fn replies_come_from_the_addressed_address() {
     world.host.shard().listen(80, Backlog::default());
     let peer = address("10.0.0.9");
     let asked = address("10.7.0.1");
-    world.tell(asked, peer, &segment(1, None));
+    world.deliver(asked, peer, &segment(1, None));
     let (src, ..) = syn_of(&world.sent_by(Duration::ZERO));
     assert_eq!(src, asked);
 }
@@ -320,10 +320,10 @@ fn the_first_segment_waits_for_the_neighbour() {
     world.host.shard().listen(80, Backlog::default());
     let own = address("10.0.0.1");
     let peer = address("10.0.0.9");
-    world.tell(own, peer, &segment(1, None));
+    world.deliver(own, peer, &segment(1, None));
     let answer = bytes_of(&world.sent_by(Duration::ZERO)[0]).to_vec();
     let iss = Segment::parse(&answer).expect("an answer").seq;
-    world.tell(own, peer, &segment(2, Some(iss + 1)));
+    world.deliver(own, peer, &segment(2, Some(iss + 1)));
     let id = world.host.shard().accept(80).expect("a connection");
     // The peer does not answer.
     world.host.interface().probe(world.now, peer);
@@ -347,10 +347,10 @@ fn peers_without_mss_get_the_default() {
         world.host.shard().listen(80, Backlog::default());
         let peer = address(peer);
         let own = address(own);
-        world.tell(own, peer, &segment(1, None));
+        world.deliver(own, peer, &segment(1, None));
         let answer = bytes_of(&world.sent_by(Duration::ZERO)[0]).to_vec();
         let iss = Segment::parse(&answer).expect("an answer").seq;
-        world.tell(own, peer, &segment(2, Some(iss + 1)));
+        world.deliver(own, peer, &segment(2, Some(iss + 1)));
         let id = world.host.shard().accept(80).expect("a connection");
         world.host.shard().write(id, &[7; 5000]);
         let sent = world.sent_by(Duration::ZERO);

@@ -50,7 +50,7 @@ fn addresses_are_announced_first() {
         message,
         Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
             target: OUR_V6,
-            link: Some(OURS),
+            link: Some(OUR_MAC),
             is_solicited: false,
             is_override: true,
             ..
@@ -130,12 +130,12 @@ fn a_router_is_solicited_three_times() {
             if let Some((_, lifetime_s)) = answer.filter(|(at, _)| *at == second) {
                 let advertisement = RouterAdvertisement {
                     lifetime: Duration::from_secs(lifetime_s.into()),
-                    source: Some(THEIRS),
+                    source: Some(PEER_MAC),
                     ..Default::default()
                 };
                 let all = "ff02::1".parse().unwrap();
                 let message = NdpMessage::RouterAdvertisement(advertisement);
-                assert_eq!(world.tell(&ndp(ROUTER, all, message)), [[0; 0]; 0]);
+                assert_eq!(world.deliver(&ndp(ROUTER, all, message)), [[0; 0]; 0]);
             }
         }
         assert_eq!(world.interface.wakes_at(), None);
@@ -161,7 +161,7 @@ fn is_router_solicitation(frame: &[u8]) -> bool {
         return false;
     }
     let (link, header, message) = parsed_v6(frame);
-    let source = Some(OURS);
+    let source = Some(OUR_MAC);
     let is_one = message == Icmpv6Message::Ndp(NdpMessage::RouterSolicitation { source });
     if is_one {
         assert_eq!(link.dst.to_string(), "33:33:00:00:00:02");
@@ -207,7 +207,7 @@ fn many_groups_take_several_reports() {
     let count = 2 * mld::REPORT_GROUPS_MAX as u16;
     // With the link-local one, which has the group of the first, as many as two reports have.
     let mut world = World::with(|config| config.addresses = addresses(count));
-    let sent = world.tell(&query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)));
+    let sent = world.deliver(&query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)));
     let groups: Vec<_> = sent.iter().flat_map(|frame| reported(frame).1).collect();
     let expected = (1..=count).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
     assert_eq!((sent.len(), groups), (2, expected.collect()));
@@ -218,7 +218,7 @@ fn queries_are_answered_once_and_soonest() {
     let mut world = World::new();
     for delay_ms in [10_000, 2_000, 5_000] {
         let query = query(ROUTER, 1, delay_ms, &asks(Ipv6Addr::UNSPECIFIED));
-        assert_eq!(world.tell(&query), [[0; 0]; 0]);
+        assert_eq!(world.deliver(&query), [[0; 0]; 0]);
     }
     world.now = world.interface.wakes_at().unwrap();
     assert!(world.now.since(START) <= Duration::from_secs(2));
@@ -228,14 +228,14 @@ fn queries_are_answered_once_and_soonest() {
     assert_eq!(reported(&sent[0]), expected);
     assert_eq!(world.interface.wakes_at(), None);
     // A query that allows no delay.
-    let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)));
+    let sent = world.deliver(&query(ROUTER, 1, 0, &asks(OUR_GROUP)));
     assert_eq!(reported(&sent[0]), expected);
 }
 
 #[test]
 fn mldv1_queries_get_mldv1_answers() {
     let mut world = World::new();
-    let sent = world.tell(&query(ROUTER, 1, 0, &asks(OUR_GROUP)[..16]));
+    let sent = world.deliver(&query(ROUTER, 1, 0, &asks(OUR_GROUP)[..16]));
     assert_eq!(sent.len(), 1);
     let (header, message) = message_to_routers(&sent[0]);
     assert_eq!(header.dst, OUR_GROUP);
@@ -249,9 +249,9 @@ fn mldv1_queries_get_mldv1_answers() {
 fn mldv1_answers_for_each_group() {
     let mut world = World::with(|config| config.addresses = addresses(100));
     let query = query(ROUTER, 1, 0, &asks(Ipv6Addr::UNSPECIFIED)[..16]);
-    let mut sent = world.tell(&query);
+    let mut sent = world.deliver(&query);
     // Asked again in the middle: the answer begins when this one is over.
-    sent.extend(world.tell(&query));
+    sent.extend(world.deliver(&query));
     sent.extend(world.sent_until(START + Duration::from_secs(1)));
     let groups: Vec<_> = sent.iter().map(|it| message_to_routers(it).0.dst).collect();
     let own = (1..=100).map(|host| Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, host));
@@ -271,7 +271,7 @@ fn bad_queries_are_not_answered() {
         query(ROUTER, 1, 0, &all[..19]),
         query(ROUTER, 1, 0, &other),
     ] {
-        assert_eq!(world.tell(&query), [[0; 0]; 0]);
+        assert_eq!(world.deliver(&query), [[0; 0]; 0]);
     }
     let counters = world.counters();
     assert_eq!((counters.bad_sources, counters.malformed), (2, 1));

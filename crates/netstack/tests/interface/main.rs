@@ -31,27 +31,27 @@ use world::*;
 #[test]
 fn arp_requests_are_answered() {
     let mut world = World::new();
-    let sent = world.tell(&arp(ArpOperation::Request, PEER_V4, OUR_V4));
+    let sent = world.deliver(&arp(ArpOperation::Request, PEER_V4, OUR_V4));
     assert_eq!(sent.len(), 1);
     let (link, reply) = parsed_arp(&sent[0]);
-    assert_eq!((link.dst, link.src), (THEIRS, OURS));
+    assert_eq!((link.dst, link.src), (PEER_MAC, OUR_MAC));
     let expected = ArpPacket {
         operation: ArpOperation::Reply,
-        sender_mac: OURS,
+        sender_mac: OUR_MAC,
         sender_ip: OUR_V4,
-        target_mac: THEIRS,
+        target_mac: PEER_MAC,
         target_ip: PEER_V4,
     };
     assert_eq!(reply, expected);
     // The host is known now, so an answer to its ping needs no question.
-    let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
-    assert_eq!(parsed_v4(&sent[0]).0.dst, THEIRS);
+    let sent = world.deliver(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
+    assert_eq!(parsed_v4(&sent[0]).0.dst, PEER_MAC);
 }
 
 #[test]
 fn arp_for_others_is_not_answered() {
     let mut world = World::new();
-    let sent = world.tell(&arp(ArpOperation::Request, PEER_V4, GATEWAY_V4));
+    let sent = world.deliver(&arp(ArpOperation::Request, PEER_V4, GATEWAY_V4));
     assert_eq!(sent, [[0; 0]; 0]);
     assert!(world.interface.neighbors().is_empty());
 }
@@ -60,7 +60,7 @@ fn arp_for_others_is_not_answered() {
 fn arp_probes_make_no_neighbour() {
     // RFC 5227 2.1.1: the sender has no address yet.
     let mut world = World::new();
-    let sent = world.tell(&arp(ArpOperation::Request, Ipv4Addr::UNSPECIFIED, OUR_V4));
+    let sent = world.deliver(&arp(ArpOperation::Request, Ipv4Addr::UNSPECIFIED, OUR_V4));
     assert_eq!(parsed_arp(&sent[0]).1.target_ip, Ipv4Addr::UNSPECIFIED);
     assert!(world.interface.neighbors().is_empty());
 }
@@ -68,14 +68,14 @@ fn arp_probes_make_no_neighbour() {
 #[test]
 fn off_link_arp_makes_no_neighbour() {
     let mut world = World::new();
-    world.tell(&arp(ArpOperation::Request, FAR_V4, OUR_V4));
+    world.deliver(&arp(ArpOperation::Request, FAR_V4, OUR_V4));
     assert!(world.interface.neighbors().is_empty());
 }
 
 #[test]
 fn address_conflicts_are_counted() {
     let mut world = World::new();
-    assert_eq!(world.tell(&arp(ArpOperation::Request, OUR_V4, OUR_V4)), [[0; 0]; 0]);
+    assert_eq!(world.deliver(&arp(ArpOperation::Request, OUR_V4, OUR_V4)), [[0; 0]; 0]);
     assert_eq!(world.counters().conflicts, 1);
 }
 
@@ -84,15 +84,15 @@ fn address_conflicts_are_counted() {
 #[test]
 fn solicitations_are_answered() {
     let mut world = World::new();
-    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: Some(THEIRS) };
-    let sent = world.tell(&ndp(PEER_V6, OUR_GROUP, question));
+    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: Some(PEER_MAC) };
+    let sent = world.deliver(&ndp(PEER_V6, OUR_GROUP, question));
     let (link, header, message) = parsed_v6(&sent[0]);
-    assert_eq!((link.dst, header.src, header.dst), (THEIRS, OUR_V6, PEER_V6));
+    assert_eq!((link.dst, header.src, header.dst), (PEER_MAC, OUR_V6, PEER_V6));
     assert!(matches!(
         message,
         Icmpv6Message::Ndp(NdpMessage::NeighborAdvertisement {
             target: OUR_V6,
-            link: Some(OURS),
+            link: Some(OUR_MAC),
             is_solicited: true,
             ..
         })
@@ -102,10 +102,10 @@ fn solicitations_are_answered() {
 #[test]
 fn routed_solicitations_are_dropped() {
     let mut world = World::new();
-    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: Some(THEIRS) };
+    let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: Some(PEER_MAC) };
     let mut frame = ndp(PEER_V6, OUR_V6, question);
     frame[14 + 7] = 254;
-    assert_eq!(world.tell(&frame), [[0; 0]; 0]);
+    assert_eq!(world.deliver(&frame), [[0; 0]; 0]);
     assert_eq!(world.counters().bad_sources, 1);
 }
 
@@ -114,7 +114,7 @@ fn duplicate_address_probes_are_answered() {
     // RFC 4862 5.4.3; the answer goes to all, because the asker has no address.
     let mut world = World::new();
     let question = NdpMessage::NeighborSolicitation { target: OUR_V6, source: None };
-    let sent = world.tell(&ndp(Ipv6Addr::UNSPECIFIED, OUR_GROUP, question));
+    let sent = world.deliver(&ndp(Ipv6Addr::UNSPECIFIED, OUR_GROUP, question));
     let (_, header, _) = parsed_v6(&sent[0]);
     assert_eq!(header.dst.to_string(), "ff02::1");
     assert_eq!(world.counters().conflicts, 1);
@@ -124,11 +124,11 @@ fn duplicate_address_probes_are_answered() {
 fn both_hosts_learn_of_a_conflict() {
     // RFC 4862 5.4.4
     let mut first = World::new();
-    let mut second = World::with(|config| config.mac = THEIRS);
+    let mut second = World::with(|config| config.mac = PEER_MAC);
     second.interface.announce(START);
     for question in second.sent() {
-        for answer in first.tell(&question) {
-            second.tell(&answer);
+        for answer in first.deliver(&question) {
+            second.deliver(&answer);
         }
     }
     // The first by the announcement of IPv4, and by question and advertisement of IPv6.
@@ -143,12 +143,12 @@ fn advertised_routers_are_used_until_they_end() {
     assert_eq!(send_to(&mut world, FAR_V6.into()), Err(NoRoute::NoGateway));
     let advertisement = RouterAdvertisement {
         lifetime: Duration::from_secs(100),
-        source: Some(THEIRS),
+        source: Some(PEER_MAC),
         mtu: Some(1400),
         ..Default::default()
     };
     let all = "ff02::1".parse().unwrap();
-    world.tell(&ndp(router, all, NdpMessage::RouterAdvertisement(advertisement)));
+    world.deliver(&ndp(router, all, NdpMessage::RouterAdvertisement(advertisement)));
     assert_eq!(send_to(&mut world, FAR_V6.into()), Ok(true));
     assert_eq!(world.interface.mtu_to(world.now, FAR_V6.into()), 1400);
     assert_eq!(world.interface.mtu_to(world.now, FAR_V4.into()), MTU);
@@ -162,7 +162,7 @@ fn advertised_mtus_below_1280_are_ignored() {
     let advertisement = RouterAdvertisement { mtu: Some(100), ..Default::default() };
     let router = "fe80::1".parse().unwrap();
     let all = "ff02::1".parse().unwrap();
-    world.tell(&ndp(router, all, NdpMessage::RouterAdvertisement(advertisement)));
+    world.deliver(&ndp(router, all, NdpMessage::RouterAdvertisement(advertisement)));
     assert_eq!(world.interface.mtu_to(START, PEER_V6.into()), 1280);
 }
 
@@ -177,7 +177,7 @@ fn off_link_solicitations_make_no_neighbour() {
         let target = OUR_V6;
         let source = None;
         let question = NdpMessage::NeighborSolicitation { target, source };
-        assert_eq!(world.tell(&ndp(far, OUR_V6, question)), [[0; 0]; 0]);
+        assert_eq!(world.deliver(&ndp(far, OUR_V6, question)), [[0; 0]; 0]);
     }
     assert!(world.interface.neighbors().is_empty());
     assert_eq!(send_to(&mut world, PEER_V6.into()), Ok(false));
@@ -191,13 +191,13 @@ fn a_full_cache_still_answers_strangers() {
     let address = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 1, 0, host);
     let solicited_by = |src| {
         let target = OUR_V6;
-        let source = Some(THEIRS);
+        let source = Some(PEER_MAC);
         ndp(src, OUR_V6, NdpMessage::NeighborSolicitation { target, source })
     };
     for host in 0..NEIGHBORS_MAX as u16 + 100 {
-        let sent = world.tell(&solicited_by(address(host)));
+        let sent = world.deliver(&solicited_by(address(host)));
         let (link, header, _) = parsed_v6(&sent[0]);
-        assert_eq!((sent.len(), link.dst, header.dst), (1, THEIRS, address(host)));
+        assert_eq!((sent.len(), link.dst, header.dst), (1, PEER_MAC, address(host)));
     }
     let counters = world.interface.counters().1;
     assert_eq!((counters.evicted, counters.asked), (1, 0));
@@ -208,10 +208,10 @@ fn unspecified_solicitations_are_checked() {
     // RFC 4861 7.1.1: to the group, and without an address on the link.
     let mut world = World::new();
     let none = Ipv6Addr::UNSPECIFIED;
-    for (dst, source) in [(OUR_V6, None), (OUR_GROUP, Some(THEIRS))] {
+    for (dst, source) in [(OUR_V6, None), (OUR_GROUP, Some(PEER_MAC))] {
         let target = OUR_V6;
         let question = NdpMessage::NeighborSolicitation { target, source };
-        assert_eq!(world.tell(&ndp(none, dst, question)), [[0; 0]; 0]);
+        assert_eq!(world.deliver(&ndp(none, dst, question)), [[0; 0]; 0]);
     }
     let counters = world.counters();
     assert_eq!((counters.conflicts, counters.malformed), (0, 2));
@@ -261,7 +261,7 @@ fn questions_wait_for_a_full_device() {
     // A packet that waited for a neighbour waits for the device as well.
     let filler = OutgoingFrame { headers: &[0; 60], payload: &[], offload: Offload::None };
     world.device.transmit(START, &filler).unwrap();
-    assert_eq!(world.tell(&arp(ArpOperation::Reply, [10, 0, 0, 10].into(), OUR_V4)).len(), 1);
+    assert_eq!(world.deliver(&arp(ArpOperation::Reply, [10, 0, 0, 10].into(), OUR_V4)).len(), 1);
     assert!(world.interface.is_held_up());
     let sent = world.sent();
     assert_eq!(parsed_v4(&sent[0]).1.dst, Ipv4Addr::new(10, 0, 0, 10));
@@ -288,7 +288,7 @@ fn the_gateway_is_always_resolved() {
             .map(|host| Ipv4Addr::new(10, 0, 0, host))
             .chain([GATEWAY_V4]))
     );
-    world.tell(&arp(ArpOperation::Reply, GATEWAY_V4, OUR_V4));
+    world.deliver(&arp(ArpOperation::Reply, GATEWAY_V4, OUR_V4));
     assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(true));
 }
 
@@ -300,9 +300,9 @@ fn segments_wait_for_arp() {
     let (link, question) = parsed_arp(&sent[0]);
     assert_eq!((link.dst, question.target_ip), (EthernetAddress::BROADCAST, PEER_V4));
     assert_eq!(sent.len(), 1);
-    let sent = world.tell(&arp(ArpOperation::Reply, PEER_V4, OUR_V4));
+    let sent = world.deliver(&arp(ArpOperation::Reply, PEER_V4, OUR_V4));
     let (link, header, payload) = parsed_v4(&sent[0]);
-    assert_eq!((link.dst, header.dst, header.src), (THEIRS, PEER_V4, OUR_V4));
+    assert_eq!((link.dst, header.dst, header.src), (PEER_MAC, PEER_V4, OUR_V4));
     assert_eq!((header.ecn, header.dont_fragment, header.identification), (Ecn::Capable0, true, 0));
     let pseudo = Sum::pseudo_header_v4(OUR_V4, PEER_V4, 6, 20);
     assert!(tcp::checksum_fits(pseudo, payload));
@@ -317,19 +317,19 @@ fn ipv6_segments_wait_for_an_advertisement() {
     let (link, header, question) = parsed_v6(&sent[0]);
     assert_eq!(link.dst.to_string(), "33:33:ff:00:00:02");
     assert_eq!(header.dst.to_string(), "ff02::1:ff00:2");
-    let expected = NdpMessage::NeighborSolicitation { target: PEER_V6, source: Some(OURS) };
+    let expected = NdpMessage::NeighborSolicitation { target: PEER_V6, source: Some(OUR_MAC) };
     assert_eq!(question, Icmpv6Message::Ndp(expected));
     let answer = NdpMessage::NeighborAdvertisement {
         target: PEER_V6,
-        link: Some(THEIRS),
+        link: Some(PEER_MAC),
         is_router: false,
         is_solicited: true,
         is_override: true,
     };
-    let sent = world.tell(&ndp(PEER_V6, OUR_V6, answer));
+    let sent = world.deliver(&ndp(PEER_V6, OUR_V6, answer));
     let (link, packet) = EthernetHeader::parse(&sent[0]).unwrap();
     let (header, payload) = Ipv6Header::parse(packet).unwrap();
-    assert_eq!((link.dst, header.dst, header.next_header), (THEIRS, PEER_V6, Protocol::TCP));
+    assert_eq!((link.dst, header.dst, header.next_header), (PEER_MAC, PEER_V6, Protocol::TCP));
     assert!(tcp::checksum_fits(Sum::pseudo_header_v6(OUR_V6, PEER_V6, 6, 20), payload));
 }
 
@@ -344,7 +344,7 @@ fn off_link_segments_go_by_the_gateway() {
 fn progress_confirms_the_gateway() {
     let mut world = World::new();
     send_to(&mut world, FAR_V4.into()).unwrap();
-    world.tell(&arp(ArpOperation::Reply, GATEWAY_V4, OUR_V4));
+    world.deliver(&arp(ArpOperation::Reply, GATEWAY_V4, OUR_V4));
     for _ in 0..20 {
         world.now += Duration::from_secs(20);
         assert_eq!(send_to(&mut world, FAR_V4.into()), Ok(true));
@@ -441,7 +441,7 @@ fn impossible_packets_are_dropped_and_counted() {
     let mut from_group = segment_v4(PEER_V4);
     from_group[6] |= 1;
     let mut loops = segment_v4(PEER_V4);
-    loops[6..12].copy_from_slice(&OURS.0);
+    loops[6..12].copy_from_slice(&OUR_MAC.0);
     let broadcast = Ipv4Header { dst: [10, 0, 0, 255].into(), ..v4_header(PEER_V4, Protocol::TCP) };
     let fragment = Ipv4Header { more_fragments: true, ..v4_header(PEER_V4, Protocol::TCP) };
     let mut bad_header = segment_v4(PEER_V4);
@@ -460,11 +460,11 @@ fn impossible_packets_are_dropped_and_counted() {
         ("from none", from([0, 0, 0, 0])),
         ("a fragment", v4(fragment, &[0; 8])),
         ("a bad header", bad_header),
-        ("nothing known", ethernet(OURS, EtherType(0x88cc), &[0; 40])),
+        ("nothing known", ethernet(OUR_MAC, EtherType(0x88cc), &[0; 40])),
         ("too short", vec![0; 13]),
     ];
     for (what, frame) in &cases {
-        assert_eq!(world.tell(frame), [[0; 0]; 0], "{what}");
+        assert_eq!(world.deliver(frame), [[0; 0]; 0], "{what}");
     }
     let counters = world.counters();
     assert_eq!((counters.to_other_hosts, counters.bad_sources), (3, 8));
@@ -477,11 +477,11 @@ fn impossible_packets_are_dropped_and_counted() {
 #[test]
 fn echo_requests_are_answered() {
     let mut world = World::acquainted();
-    let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
+    let sent = world.deliver(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO)));
     let (_, header, payload) = parsed_v4(&sent[0]);
     assert_eq!((header.src, header.dst), (OUR_V4, PEER_V4));
     assert_eq!(Icmpv4Message::parse(payload), Ok(Icmpv4Message::EchoReply(ECHO)));
-    let sent = world.tell(&icmp_v6(PEER_V6, OUR_V6, Icmpv6Message::EchoRequest(ECHO)));
+    let sent = world.deliver(&icmp_v6(PEER_V6, OUR_V6, Icmpv6Message::EchoRequest(ECHO)));
     assert_eq!(parsed_v6(&sent[0]).2, Icmpv6Message::EchoReply(ECHO));
 }
 
@@ -489,7 +489,7 @@ fn echo_requests_are_answered() {
 fn echo_requests_to_groups_are_not_answered() {
     let mut world = World::acquainted();
     let all = "ff02::1".parse().unwrap();
-    let sent = world.tell(&icmp_v6(PEER_V6, all, Icmpv6Message::EchoRequest(ECHO)));
+    let sent = world.deliver(&icmp_v6(PEER_V6, all, Icmpv6Message::EchoRequest(ECHO)));
     assert_eq!(sent, [[0; 0]; 0]);
 }
 
@@ -498,7 +498,7 @@ fn the_longest_echo_fills_the_frame() {
     let mut world = World::acquainted();
     let data = [9; MTU - 28];
     let echo = IcmpEcho { data: &data, ..ECHO };
-    let sent = world.tell(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(echo)));
+    let sent = world.deliver(&icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(echo)));
     assert_eq!(sent[0].len(), 14 + MTU);
 }
 
@@ -521,29 +521,29 @@ fn datagrams_get_port_unreachable() {
     };
     let bytes = datagram(PEER_V4.into(), OUR_V4.into(), true);
     let frame = v4(v4_header(PEER_V4, Protocol::UDP), &bytes);
-    let sent = world.tell(&frame);
+    let sent = world.deliver(&frame);
     let unreachable =
         Icmpv4Message::Unreachable { code: icmpv4::PORT_UNREACHABLE, mtu: 0, quoted: &frame[14..] };
     assert_eq!(Icmpv4Message::parse(parsed_v4(&sent[0]).2), Ok(unreachable));
 
     let bytes = datagram(PEER_V6.into(), OUR_V6.into(), true);
     let frame = v6(v6_header(PEER_V6, Protocol::UDP), &bytes);
-    let sent = world.tell(&frame);
+    let sent = world.deliver(&frame);
     let unreachable =
         Icmpv6Message::Unreachable { code: icmpv6::PORT_UNREACHABLE, quoted: &frame[14..] };
     assert_eq!(parsed_v6(&sent[0]).2, unreachable);
 
     // The ports of a datagram with a wrong checksum are not trusted.
     let bytes = datagram(PEER_V4.into(), OUR_V4.into(), false);
-    assert_eq!(world.tell(&v4(v4_header(PEER_V4, Protocol::UDP), &bytes)), [[0; 0]; 0]);
+    assert_eq!(world.deliver(&v4(v4_header(PEER_V4, Protocol::UDP), &bytes)), [[0; 0]; 0]);
 }
 
 #[test]
 fn icmp_errors_quote_within_the_limit() {
     let mut world = World::acquainted();
-    let sent = world.tell(&v4(v4_header(PEER_V4, Protocol(99)), &[1; 1400]));
+    let sent = world.deliver(&v4(v4_header(PEER_V4, Protocol(99)), &[1; 1400]));
     assert_eq!(sent[0].len(), 14 + 576);
-    let sent = world.tell(&v6(v6_header(PEER_V6, Protocol(99)), &[1; 1400]));
+    let sent = world.deliver(&v6(v6_header(PEER_V6, Protocol(99)), &[1; 1400]));
     assert_eq!(sent[0].len(), 14 + 1280);
     let message = parsed_v6(&sent[0]).2;
     let Icmpv6Message::ParameterProblem { code, pointer, .. } = message else {
@@ -559,7 +559,7 @@ fn unknown_options_get_parameter_problem() {
     let payload = [59, 0, 0x9e, 4, 0, 0, 0, 0];
     let to_group =
         Ipv6Header { dst: "ff02::1".parse().unwrap(), ..v6_header(PEER_V6, Protocol(60)) };
-    let sent = world.tell(&v6(to_group, &payload));
+    let sent = world.deliver(&v6(to_group, &payload));
     let (_, header, message) = parsed_v6(&sent[0]);
     assert_eq!((header.src, header.dst), (OUR_V6, PEER_V6));
     assert!(matches!(message, Icmpv6Message::ParameterProblem { code: 2, pointer: 42, .. }));
@@ -570,7 +570,7 @@ fn icmp_errors_are_not_answered() {
     let mut world = World::acquainted();
     let inner = [0; 28];
     let message = Icmpv4Message::Unreachable { code: 1, mtu: 0, quoted: &inner };
-    assert_eq!(world.tell(&icmp_v4(PEER_V4, message)), [[0; 0]; 0]);
+    assert_eq!(world.deliver(&icmp_v4(PEER_V4, message)), [[0; 0]; 0]);
 }
 
 #[test]
@@ -579,13 +579,13 @@ fn answers_have_a_rate() {
     let request = icmp_v4(PEER_V4, Icmpv4Message::EchoRequest(ECHO));
     let mut answered = 0;
     for _ in 0..1000 {
-        answered += world.tell(&request).len() as u64;
+        answered += world.deliver(&request).len() as u64;
     }
     assert_eq!(answered, ANSWERS_BURST);
     assert_eq!(world.counters().limited, 1000 - ANSWERS_BURST);
     world.now += Duration::from_millis(10);
     for _ in 0..1000 {
-        answered += world.tell(&request).len() as u64;
+        answered += world.deliver(&request).len() as u64;
     }
     assert_eq!(answered, ANSWERS_BURST + ANSWERS_PER_S / 100);
 }

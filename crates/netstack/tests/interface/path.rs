@@ -83,7 +83,7 @@ fn packet_too_big_counts_from_1280() {
     let mut quoted = vec![0; 48];
     let header = Ipv6Header { dst: FAR_V6, ..v6_header(OUR_V6, Protocol::TCP) };
     header.emit(1460, &mut quoted);
-    let tell = |world: &mut World, mtu| {
+    let report = |world: &mut World, mtu| {
         let message = Icmpv6Message::PacketTooBig { mtu, quoted: &quoted };
         let frame = icmp_v6(FAR_V6, OUR_V6, message);
         match world.interface.receive(START, complete(&frame)) {
@@ -91,9 +91,9 @@ fn packet_too_big_counts_from_1280() {
             _ => None,
         }
     };
-    assert_eq!(tell(&mut world, 1280), Some(PathErrorKind::TooBig { mtu: 1280 }));
+    assert_eq!(report(&mut world, 1280), Some(PathErrorKind::TooBig { mtu: 1280 }));
     for mtu in [0, 1279, 1500, u32::MAX] {
-        assert_eq!(tell(&mut world, mtu), None, "{mtu}");
+        assert_eq!(report(&mut world, mtu), None, "{mtu}");
     }
 }
 

@@ -21,8 +21,8 @@ use netstack::wire::{Ecn, Protocol};
 
 pub(crate) const MTU: usize = 1500;
 pub(crate) const START: Instant = Instant::START;
-pub(crate) const OURS: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
-pub(crate) const THEIRS: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
+pub(crate) const OUR_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+pub(crate) const PEER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
 pub(crate) const OUR_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(crate) const PEER_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub(crate) const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
@@ -48,7 +48,7 @@ impl World {
     pub(crate) fn with(change: impl FnOnce(&mut IpConfig)) -> World {
         let prefix = |address: IpAddr, len| Prefix { address, len };
         let mut config = IpConfig {
-            mac: OURS,
+            mac: OUR_MAC,
             mtu: MTU,
             addresses: vec![prefix(OUR_V4.into(), 24), prefix(OUR_V6.into(), 64)],
             gateway_v4: Some(GATEWAY_V4),
@@ -63,13 +63,13 @@ impl World {
     pub(crate) fn acquainted() -> World {
         let mut world = World::new();
         for peer in [IpAddr::from(PEER_V4), GATEWAY_V4.into(), PEER_V6.into()] {
-            world.interface.neighbors().fix(START, peer, THEIRS);
+            world.interface.neighbors().fix(START, peer, PEER_MAC);
         }
         world
     }
 
     /// Shows a frame to the interface and returns what it sends.
-    pub(crate) fn tell(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn deliver(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         let delivery = self.interface.receive(self.now, complete(frame));
         assert_eq!(delivery, Delivery::Nothing);
         self.sent()
@@ -105,7 +105,7 @@ pub(crate) fn complete(bytes: &[u8]) -> Frame<'_> {
 
 pub(crate) fn ethernet(dst: EthernetAddress, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 14];
-    let header = EthernetHeader { dst, src: THEIRS, ethertype };
+    let header = EthernetHeader { dst, src: PEER_MAC, ethertype };
     header.emit(&mut frame);
     frame.extend_from_slice(payload);
     frame
@@ -114,7 +114,7 @@ pub(crate) fn ethernet(dst: EthernetAddress, ethertype: EtherType, payload: &[u8
 pub(crate) fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Vec<u8> {
     let packet = ArpPacket {
         operation,
-        sender_mac: THEIRS,
+        sender_mac: PEER_MAC,
         sender_ip,
         target_mac: EthernetAddress::ZERO,
         target_ip,
@@ -123,7 +123,7 @@ pub(crate) fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4A
     packet.emit(&mut bytes);
     let dst = match operation {
         ArpOperation::Request => EthernetAddress::BROADCAST,
-        ArpOperation::Reply => OURS,
+        ArpOperation::Reply => OUR_MAC,
     };
     // Short frames are padded to 60 bytes.
     let mut frame = ethernet(dst, EtherType::ARP, &bytes);
@@ -150,7 +150,7 @@ pub(crate) fn v4(header: Ipv4Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 20];
     header.emit(payload.len(), &mut bytes);
     bytes.extend_from_slice(payload);
-    ethernet(OURS, EtherType::IPV4, &bytes)
+    ethernet(OUR_MAC, EtherType::IPV4, &bytes)
 }
 
 pub(crate) fn v6_header(src: Ipv6Addr, next_header: Protocol) -> Ipv6Header {
@@ -169,8 +169,11 @@ pub(crate) fn v6(header: Ipv6Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 40];
     header.emit(payload.len(), &mut bytes);
     bytes.extend_from_slice(payload);
-    let dst =
-        if header.dst.is_multicast() { EthernetAddress::of_multicast_v6(header.dst) } else { OURS };
+    let dst = if header.dst.is_multicast() {
+        EthernetAddress::of_multicast_v6(header.dst)
+    } else {
+        OUR_MAC
+    };
     ethernet(dst, EtherType::IPV6, &bytes)
 }
 

@@ -85,12 +85,12 @@ impl<D: Device + Send + 'static> SocketStack<D> {
         let own = Arc::clone(&stack.shared);
         let mut state = stack.shared.lock();
         let clock = builder.clone().name("netstack clock");
-        let clock = clock.spawn(move || own.keep_time())?;
+        let clock = clock.spawn(move || own.run_clock())?;
         state.clock = Some(clock.fiber().clone());
         drop(state);
         let own = Arc::clone(&stack.shared);
         let frames = builder.name("netstack frames");
-        let frames = frames.spawn(move || own.bring_frames(readable))?;
+        let frames = frames.spawn(move || own.receive_frames(readable))?;
         stack.shared.lock().frames = Some(frames.fiber().clone());
         Ok(stack)
     }
@@ -175,7 +175,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    fn tell(&self, events: TcpEvents) {
+    fn notify(&self, events: TcpEvents) {
         let is_any = |of: [TcpEvents; 4]| of.iter().any(|&it| events.contains(it));
         use TcpEvents as It;
         if is_any([It::READABLE, It::PEER_CLOSED, It::TIME_WAIT, It::ENDED]) {
@@ -198,7 +198,7 @@ enum Round {
 
 impl<D: Device> Shared<D> {
     pub(crate) fn lock(&self) -> Locked<'_, D> {
-        whole(self.state.lock().map_err(PoisonError::into_inner))
+        unpoisoned(self.state.lock().map_err(PoisonError::into_inner))
     }
 
     pub(crate) fn now(&self) -> NetInstant {
@@ -206,8 +206,8 @@ impl<D: Device> Shared<D> {
     }
 
     /// Body of the fiber that waits for the device.
-    fn bring_frames(&self, readable: OwnedFd) {
-        let _over = Over(self);
+    fn receive_frames(&self, readable: OwnedFd) {
+        let _end = EndOnDrop(self);
         let readable = Readable::from(readable);
         while !self.lock().is_over {
             let waited = match self.run_round() {
@@ -229,8 +229,8 @@ impl<D: Device> Shared<D> {
     }
 
     /// Body of the fiber that waits for timers.
-    fn keep_time(&self) {
-        let _over = Over(self);
+    fn run_clock(&self) {
+        let _end = EndOnDrop(self);
         while !fiber::is_cancelled() {
             let now = self.now();
             let mut state = self.lock();
@@ -258,7 +258,7 @@ impl<D: Device> Shared<D> {
         state.rounds += 1;
         state.counters.rounds += 1;
         let received = state.netstack.receive(self.now());
-        state.tell();
+        state.notify_waits();
         drop(state);
         fiber::yield_now();
         let mut state = self.lock();
@@ -267,7 +267,7 @@ impl<D: Device> Shared<D> {
             return Round::More;
         }
         let transmitted = state.netstack.transmit(self.now(), &());
-        let came_of_it = match (received, transmitted) {
+        let outcome = match (received, transmitted) {
             (Ok(count), Ok(())) => {
                 state.device_pause = Duration::ZERO;
                 if count < BURST_FRAMES_MAX { Round::Done } else { Round::More }
@@ -284,7 +284,7 @@ impl<D: Device> Shared<D> {
         if wakes_at < state.clock_at {
             state.call_clock(wakes_at);
         }
-        came_of_it
+        outcome
     }
 
     /// Releases the lock and waits until `on` is notified; may also return for no reason.
@@ -304,7 +304,7 @@ impl<D: Device> Shared<D> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let waited = on.wait_timeout(state, left);
-        let state = whole(match waited {
+        let state = unpoisoned(match waited {
             Ok((state, _)) => Ok(state),
             Err(poisoned) => Err(poisoned.into_inner().0),
         });
@@ -314,9 +314,9 @@ impl<D: Device> Shared<D> {
 }
 
 /// Ends the stack when one of its fibers ends, even by a panic.
-struct Over<'a, D: Device>(&'a Shared<D>);
+struct EndOnDrop<'a, D: Device>(&'a Shared<D>);
 
-impl<D: Device> Drop for Over<'_, D> {
+impl<D: Device> Drop for EndOnDrop<'_, D> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         if thread::panicking() { state.fail("a fiber of it panicked") } else { state.end() }
@@ -325,7 +325,7 @@ impl<D: Device> Drop for Over<'_, D> {
 
 /// Takes the state out of a lock. After a panic the state may be inconsistent: then the stack ends,
 /// and the netstack is not used any more.
-fn whole<'a, D: Device>(locked: Result<Locked<'a, D>, Locked<'a, D>>) -> Locked<'a, D> {
+fn unpoisoned<'a, D: Device>(locked: Result<Locked<'a, D>, Locked<'a, D>>) -> Locked<'a, D> {
     locked.unwrap_or_else(|mut state| {
         state.fail("a panic while it was at work");
         state
@@ -403,11 +403,11 @@ impl<D: Device> State<D> {
     }
 
     /// Notifies the fibers that wait for the netstack's events.
-    fn tell(&mut self) {
+    fn notify_waits(&mut self) {
         let shard = self.netstack.shard();
         while let Some((id, events)) = shard.next_event() {
             if let Some(Some(waits)) = self.waits.get(id.index()) {
-                waits.tell(events);
+                waits.notify(events);
             }
         }
         for (&port, waiting) in &self.ports {
@@ -428,11 +428,11 @@ impl<D: Device> State<D> {
     }
 
     /// Removes the waits of a connection that its stream gives up.
-    pub(crate) fn unseat(&mut self, id: FlowId, waits: &Arc<Waits>) {
-        let place = &mut self.waits[id.index()];
+    pub(crate) fn unregister_waits(&mut self, id: FlowId, waits: &Arc<Waits>) {
+        let slot = &mut self.waits[id.index()];
         // After a reset the index may belong to another connection.
-        if place.as_ref().is_some_and(|it| Arc::ptr_eq(it, waits)) {
-            *place = None;
+        if slot.as_ref().is_some_and(|it| Arc::ptr_eq(it, waits)) {
+            *slot = None;
         }
     }
 

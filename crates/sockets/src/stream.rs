@@ -317,7 +317,7 @@ impl<D: Device + Send + 'static> Drop for TcpStream<D> {
         let mut state = self.shared.lock();
         if let Ok(shard) = state.shard() {
             shard.close(now, self.id);
-            state.unseat(self.id, &self.waits);
+            state.unregister_waits(self.id, &self.waits);
             state.call();
         }
     }

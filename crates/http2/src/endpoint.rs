@@ -103,9 +103,9 @@ pub struct EndpointCounters {
     /// Streams refused because too many were open.
     pub refused: u32,
     /// Streams that the peer has reset.
-    pub resets_by_peer: u32,
+    pub remote_resets: u32,
     /// Streams that were reset because of the peer's faults.
-    pub resets_by_us: u32,
+    pub local_resets: u32,
     /// Bytes of requests' bodies that were discarded.
     pub discarded: u64,
     /// Frames of ended streams that were ignored.
@@ -202,7 +202,7 @@ struct History {
     last_id: u32,
     /// Bit n is about stream `last_id - 2n`.
     opened: u128,
-    reset_by_us: u128,
+    local_resets: u128,
 }
 
 /// Past of a stream that is not open.
@@ -214,7 +214,7 @@ enum Past {
     Skipped,
     Ended,
     /// Reset by this side; the peer may not know yet.
-    ResetByUs,
+    LocalReset,
     /// Too old for the history.
     Forgotten,
 }
@@ -268,7 +268,7 @@ impl History {
         // The first stream is 1, not 0.
         let shift = if self.last_id == 0 { id.div_ceil(2) } else { distance };
         self.opened = self.opened.checked_shl(shift).unwrap_or(0) | 1;
-        self.reset_by_us = self.reset_by_us.checked_shl(shift).unwrap_or(0);
+        self.local_resets = self.local_resets.checked_shl(shift).unwrap_or(0);
         self.last_id = id;
     }
 
@@ -278,7 +278,7 @@ impl History {
     }
 
     fn note_reset(&mut self, id: u32) {
-        self.reset_by_us |= self.bit(id).unwrap_or(0);
+        self.local_resets |= self.bit(id).unwrap_or(0);
     }
 
     /// The past of a stream that is not open.
@@ -288,7 +288,7 @@ impl History {
         }
         match self.bit(id) {
             None => Past::Forgotten,
-            Some(bit) if self.reset_by_us & bit != 0 => Past::ResetByUs,
+            Some(bit) if self.local_resets & bit != 0 => Past::LocalReset,
             Some(bit) if self.opened & bit != 0 => Past::Ended,
             Some(_) => Past::Skipped,
         }
@@ -667,7 +667,7 @@ impl Endpoint {
                 }
             };
         };
-        self.counters.resets_by_peer += 1;
+        self.counters.remote_resets += 1;
         self.charge(Abuse::Resets, call.now)?;
         self.streams.remove(stream);
         let code = ErrorCode(code);
@@ -742,7 +742,7 @@ impl Endpoint {
         let Some(key) = self.streams.find(head.stream) else {
             return match self.history.of(head.stream) {
                 Past::Idle => Err(protocol("DATA on an idle stream")),
-                Past::ResetByUs | Past::Forgotten => {
+                Past::LocalReset | Past::Forgotten => {
                     self.counters.late_frames += 1;
                     self.charge(Abuse::LateFrames, call.now)?;
                     Ok(None)
@@ -786,8 +786,8 @@ impl Endpoint {
             self.streams.remove(key);
             return None;
         }
-        let was_told = stream.is_too_long;
-        (!was_told).then_some(StreamEvent::BodyEnded { stream: key })
+        let was_reported = stream.is_too_long;
+        (!was_reported).then_some(StreamEvent::BodyEnded { stream: key })
     }
 
     /// Resets a stream because of the peer's fault.
@@ -797,7 +797,7 @@ impl Endpoint {
         code: ErrorCode,
         call: &mut Call<'_>,
     ) -> Result<Option<StreamEvent>, Fault> {
-        self.counters.resets_by_us += 1;
+        self.counters.local_resets += 1;
         self.charge(Abuse::Resets, call.now)?;
         frame::put_reset(id, code, call.out);
         self.history.note_reset(id);

@@ -41,7 +41,7 @@ impl FileRange {
 pub struct SharedFile {
     fd: OwnedFd,
     stamp: FileStamp,
-    standing: Standing,
+    attributes: FileAttributes,
     /// True if the file is sent as read, whatever is written to it meanwhile.
     is_moving: bool,
     direct: OnceLock<Option<OwnedFd>>,
@@ -89,13 +89,13 @@ impl FileStamp {
 
 /// Metadata whose change sets `ctime` without a write: number of links, mode, owner, group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing(u64, u32, u32, u32);
+struct FileAttributes(u64, u32, u32, u32);
 
-impl Standing {
-    fn of(stat: &Stat) -> Standing {
+impl FileAttributes {
+    fn of(stat: &Stat) -> FileAttributes {
         #[allow(clippy::unnecessary_cast, reason = "the field types differ between architectures")]
-        let names = stat.st_nlink as u64;
-        Standing(names, stat.st_mode, stat.st_uid, stat.st_gid)
+        let links = stat.st_nlink as u64;
+        FileAttributes(links, stat.st_mode, stat.st_uid, stat.st_gid)
     }
 }
 
@@ -109,7 +109,7 @@ impl SharedFile {
         Ok(SharedFile {
             fd,
             stamp: FileStamp::of(&stat),
-            standing: Standing::of(&stat),
+            attributes: FileAttributes::of(&stat),
             is_moving: false,
             direct: OnceLock::new(),
             seen_cached_ms: AtomicU64::new(0),
@@ -155,7 +155,7 @@ impl SharedFile {
         let now = FileStamp::of(&stat);
         let is_explained = now.ctime_ns == self.stamp.ctime_ns
             || now.mtime_ns % 1_000_000_000 != 0
-            || Standing::of(&stat) != self.standing;
+            || FileAttributes::of(&stat) != self.attributes;
         let is_same = (now.len, now.mtime_ns) == (self.stamp.len, self.stamp.mtime_ns);
         Ok(is_same && is_explained)
     }

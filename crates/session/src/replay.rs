@@ -168,7 +168,7 @@ pub fn run<S: Session>(session: S, sent: &[u8], cutting: Cutting) -> Replayed {
         if !piece.is_empty() {
             replay.held.extend_from_slice(piece);
             let next = replay.show();
-            phase = replay.go_on(next);
+            phase = replay.drive(next);
         }
     }
     while !replay.is_closed() {
@@ -180,7 +180,7 @@ pub fn run<S: Session>(session: S, sent: &[u8], cutting: Cutting) -> Replayed {
         } else {
             break;
         };
-        replay.go_on(next);
+        replay.drive(next);
     }
     replay.peer.take_all(&mut replay.out);
     replay.peer.replayed
@@ -231,8 +231,8 @@ impl<S: Session> Replay<S> {
         next
     }
 
-    /// Goes on until the session waits for more; returns the phase it waits in.
-    fn go_on(&mut self, mut next: Next) -> Phase {
+    /// Drives the session until it waits for more; returns the phase it waits in.
+    fn drive(&mut self, mut next: Next) -> Phase {
         // Each round uses input, sends output or does work; a session that only spins is broken.
         for _ in 0..1_000_000 {
             if let Next::Close | Next::Linger = next {
@@ -295,7 +295,7 @@ impl<S: Session> Replay<S> {
             buffer[..len].copy_from_slice(&piece[..len]);
             piece = &piece[len..];
             let next = (self.session).body_filled(len, test_now(), &mut self.out);
-            *phase = self.go_on(next);
+            *phase = self.drive(next);
         }
         piece
     }

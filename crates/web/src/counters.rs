@@ -99,8 +99,8 @@ impl Counters {
     pub(crate) fn count_streams(&self, counters: &EndpointCounters) {
         let counts = [
             (1, counters.requests),
-            (2, counters.resets_by_peer),
-            (3, counters.resets_by_us - counters.refused.min(counters.resets_by_us)),
+            (2, counters.remote_resets),
+            (3, counters.local_resets - counters.refused.min(counters.local_resets)),
             (4, counters.refused),
             (7, counters.windows_exhausted),
             (8, counters.late_frames),

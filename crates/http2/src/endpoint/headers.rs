@@ -88,12 +88,12 @@ impl Endpoint {
         }
         let past = match self.history.of(block.id) {
             // Trailers of a stream that this end has reset may still come. RFC 9113 5.1
-            Past::Forgotten if !call.head.list.has_pseudo_fields() => Past::ResetByUs,
+            Past::Forgotten if !call.head.list.has_pseudo_fields() => Past::LocalReset,
             past => past,
         };
         match past {
             Past::Idle => self.take_request(block, call),
-            Past::ResetByUs => {
+            Past::LocalReset => {
                 self.counters.late_frames += 1;
                 self.charge(Abuse::LateFrames, call.now)?;
                 Ok(None)

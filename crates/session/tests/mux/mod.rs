@@ -77,7 +77,7 @@ impl Mux {
     }
 
     /// Writes the frames for which the outbox has space.
-    fn go_on(&mut self, is_inside: bool, out: &mut Outbox) -> Next {
+    fn write_frames(&mut self, is_inside: bool, out: &mut Outbox) -> Next {
         while !out.is_full()
             && let Some((stream, left)) = self.slow.pop_front()
         {
@@ -113,7 +113,7 @@ impl Session for Mux {
         let next = if input.len() - used > HEADER_LEN + FRAME_LEN_MAX {
             Next::Linger
         } else {
-            self.go_on(used < input.len(), out)
+            self.write_frames(used < input.len(), out)
         };
         Received { used, next }
     }
@@ -129,6 +129,6 @@ impl Session for Mux {
         assert!(work.is_done, "the work has run");
         self.working -= 1;
         out.put(&Mux::frame(work.stream, b"worked"));
-        self.go_on(false, out)
+        self.write_frames(false, out)
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Bitmaps {
 
 impl Bitmaps {
     pub(crate) fn set(&mut self, fd: RawFd, reads: bool, writes: bool) {
-        let (word, bit) = place(fd);
+        let (word, bit) = word_and_bit(fd);
         if word >= self.reads.len() {
             self.reads.resize(word + 1, 0);
             self.writes.resize(word + 1, 0);
@@ -27,7 +27,7 @@ impl Bitmaps {
     }
 
     pub(crate) fn clear(&mut self, fd: RawFd) {
-        let (word, bit) = place(fd);
+        let (word, bit) = word_and_bit(fd);
         self.reads[word] &= !bit;
         self.writes[word] &= !bit;
     }
@@ -76,6 +76,6 @@ impl Bitmaps {
     }
 }
 
-fn place(fd: RawFd) -> (usize, u64) {
+fn word_and_bit(fd: RawFd) -> (usize, u64) {
     (fd as usize / 64, 1 << (fd % 64))
 }

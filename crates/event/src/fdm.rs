@@ -51,13 +51,13 @@ pub struct Fdm {
     /// Number of consecutive calls that found nothing.
     empty_calls: u64,
     sets: [Set<Entry>; SETS],
-    places: Table<Place>,
+    slots: Table<Slot>,
     /// The sets that a call looks at, one behind the other, as the kernel wants them.
     polled: Vec<pollfd>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Slot {
     set: usize,
     at: usize,
 }
@@ -91,7 +91,7 @@ impl Fdm {
             calls: 0,
             empty_calls: 0,
             sets: Default::default(),
-            places: Table::default(),
+            slots: Table::default(),
             polled: Vec::new(),
         }
     }
@@ -114,7 +114,7 @@ impl Fdm {
         fd: BorrowedFd<'_>,
         deadline: Option<Instant>,
     ) -> io::Result<()> {
-        let Place { set, at } = *self.places.get_mut(fd.as_raw_fd())?;
+        let Slot { set, at } = *self.slots.get_mut(fd.as_raw_fd())?;
         self.sets[set].entries[at].deadline = deadline;
         Ok(())
     }
@@ -145,17 +145,17 @@ impl Fdm {
             // by one already classified.
             for at in (0..looked_at).rev() {
                 let revents = self.polled[starts[set] + at].revents;
-                self.classify(Place { set, at }, revents, now, ready);
+                self.classify(Slot { set, at }, revents, now, ready);
             }
         }
         Ok(())
     }
 
     /// Section 3.2 of the paper, for one polled descriptor.
-    fn classify(&mut self, place: Place, revents: i16, now: Instant, ready: &mut Vec<Ready>) {
+    fn classify(&mut self, slot: Slot, revents: i16, now: Instant, ready: &mut Vec<Ready>) {
         const ERRORS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let top = self.live;
-        let entry = &mut self.sets[place.set].entries[place.at];
+        let entry = &mut self.sets[slot.set].entries[slot.at];
         let mut readiness = Readiness::from_poll(revents as u32);
         if revents != 0 && revents & ERRORS == 0 {
             entry.live_counter = if entry.live_counter < top - 1 { top - 1 } else { top };
@@ -169,39 +169,39 @@ impl Fdm {
             ready.push(Ready { token: entry.token, readiness });
         }
         if revents & libc::POLLNVAL != 0 {
-            let fd = self.sets[place.set].fds[place.at].fd;
-            self.take_out(fd).expect("a descriptor of a set has a place");
-        } else if entry.live_counter == 0 && place.set + 1 < SETS && !entry.is_pinned {
-            self.move_to(place.set + 1, place);
-        } else if entry.live_counter >= top && place.set != ACTIVE {
-            self.move_to(ACTIVE, place);
+            let fd = self.sets[slot.set].fds[slot.at].fd;
+            self.take_out(fd).expect("a descriptor of a set has a slot");
+        } else if entry.live_counter == 0 && slot.set + 1 < SETS && !entry.is_pinned {
+            self.move_to(slot.set + 1, slot);
+        } else if entry.live_counter >= top && slot.set != ACTIVE {
+            self.move_to(ACTIVE, slot);
         }
     }
 
-    fn move_to(&mut self, set: usize, from: Place) {
+    fn move_to(&mut self, set: usize, from: Slot) {
         let (polled, mut entry) = self.sets[from.set].swap_remove(from.at);
         self.follow_last(from);
         entry.live_counter = self.live - 2;
         let at = self.sets[set].push(polled.fd, polled.events, entry);
-        self.set_place(polled.fd, Place { set, at });
+        self.set_slot(polled.fd, Slot { set, at });
     }
 
     fn take_out(&mut self, fd: RawFd) -> io::Result<()> {
-        let place = self.places.remove(fd)?;
-        self.sets[place.set].swap_remove(place.at);
-        self.follow_last(place);
+        let slot = self.slots.remove(fd)?;
+        self.sets[slot.set].swap_remove(slot.at);
+        self.follow_last(slot);
         Ok(())
     }
 
-    /// Updates the place of the descriptor that `swap_remove` moved to `hole`, if there is one.
-    fn follow_last(&mut self, hole: Place) {
+    /// Updates the slot of the descriptor that `swap_remove` moved to `hole`, if there is one.
+    fn follow_last(&mut self, hole: Slot) {
         if let Some(fd) = self.sets[hole.set].fd_at(hole.at) {
-            self.set_place(fd, hole);
+            self.set_slot(fd, hole);
         }
     }
 
-    fn set_place(&mut self, fd: RawFd, place: Place) {
-        *self.places.get_mut(fd).expect("a descriptor of a set has a place") = place;
+    fn set_slot(&mut self, fd: RawFd, slot: Slot) {
+        *self.slots.get_mut(fd).expect("a descriptor of a set has a slot") = slot;
     }
 }
 
@@ -209,7 +209,7 @@ impl Dispatcher for Fdm {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
         let at = self.sets[ACTIVE].len();
-        self.places.insert(fd, Place { set: ACTIVE, at })?;
+        self.slots.insert(fd, Slot { set: ACTIVE, at })?;
         let entry = Entry {
             token,
             live_counter: self.live - 1,
@@ -221,13 +221,13 @@ impl Dispatcher for Fdm {
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let Place { set, at } = *self.places.get_mut(fd.as_raw_fd())?;
+        let Slot { set, at } = *self.slots.get_mut(fd.as_raw_fd())?;
         self.sets[set].fds[at].events = interest.poll_events();
         let entry = &mut self.sets[set].entries[at];
         entry.token = token;
         entry.is_pinned = interest.is_pinned();
         if entry.is_pinned && set != ACTIVE {
-            self.move_to(ACTIVE, Place { set, at });
+            self.move_to(ACTIVE, Slot { set, at });
         }
         Ok(())
     }

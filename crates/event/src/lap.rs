@@ -58,7 +58,7 @@ const WORK_PART: u32 = 4;
 pub struct Lap {
     hot: Set<Entry>,
     cold: Set<Entry>,
-    places: Table<Place>,
+    slots: Table<Slot>,
     /// The first cold descriptor of the next slice. Those before it have been looked at in this
     /// round, those from it on have not.
     cursor: usize,
@@ -76,7 +76,7 @@ pub struct Lap {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Slot {
     is_hot: bool,
     at: usize,
 }
@@ -103,7 +103,7 @@ impl Lap {
         Lap {
             hot: Set::default(),
             cold: Set::default(),
-            places: Table::default(),
+            slots: Table::default(),
             cursor: 0,
             delay,
             round_began: Instant::now(),
@@ -124,7 +124,7 @@ impl Lap {
     }
 
     /// Rules 1 to 4: looks at the hot set and the slice that is due at `now`.
-    fn look(&mut self, now: Instant, ready: &mut Vec<Ready>) -> io::Result<()> {
+    fn poll_due(&mut self, now: Instant, ready: &mut Vec<Ready>) -> io::Result<()> {
         let length = self.slice(now);
         self.poll(self.cursor, length, Some(Duration::ZERO), ready)
     }
@@ -177,38 +177,38 @@ impl Lap {
         for at in (0..length).rev() {
             let revents = self.polled[hot + at].revents;
             if revents != 0 {
-                self.report(Place { is_hot: false, at: start + at }, revents, ready);
+                self.report(Slot { is_hot: false, at: start + at }, revents, ready);
             }
         }
         for at in (0..hot).rev() {
             let revents = self.polled[at].revents;
-            let place = Place { is_hot: true, at };
+            let slot = Slot { is_hot: true, at };
             if revents != 0 {
-                self.report(place, revents, ready);
+                self.report(slot, revents, ready);
             } else {
-                self.charge(place);
+                self.charge(slot);
             }
         }
         Ok(())
     }
 
-    fn report(&mut self, place: Place, revents: i16, ready: &mut Vec<Ready>) {
-        let set = if place.is_hot { &mut self.hot } else { &mut self.cold };
-        let fd = set.fds[place.at].fd;
-        let entry = &mut set.entries[place.at];
+    fn report(&mut self, slot: Slot, revents: i16, ready: &mut Vec<Ready>) {
+        let set = if slot.is_hot { &mut self.hot } else { &mut self.cold };
+        let fd = set.fds[slot.at].fd;
+        let entry = &mut set.entries[slot.at];
         entry.credit = CREDIT;
         ready.push(Ready { token: entry.token, readiness: Readiness::from_poll(revents as u32) });
         if revents & libc::POLLNVAL != 0 {
             // It was closed while watched. Kept, it would make each wait return at once.
-            self.take_out(fd).expect("a descriptor of a set has a place");
-        } else if !place.is_hot {
-            self.warm(place.at);
+            self.take_out(fd).expect("a descriptor of a set has a slot");
+        } else if !slot.is_hot {
+            self.warm(slot.at);
         }
     }
 
     /// Rule 4, for a hot descriptor that was not ready where others were.
-    fn charge(&mut self, place: Place) {
-        let entry = &mut self.hot.entries[place.at];
+    fn charge(&mut self, slot: Slot) {
+        let entry = &mut self.hot.entries[slot.at];
         entry.credit -= 1;
         if entry.credit > 0 {
             return;
@@ -217,9 +217,9 @@ impl Lap {
         if entry.is_pinned {
             return;
         }
-        let (polled, entry) = self.take_hot(place.at);
+        let (polled, entry) = self.take_hot(slot.at);
         let at = self.cold.push(polled.fd, polled.events, entry);
-        self.set_place(polled.fd, Place { is_hot: false, at });
+        self.set_slot(polled.fd, Slot { is_hot: false, at });
         // It has just been polled. Else a set that grows with every wait would never end a round.
         if at == self.cursor {
             self.cursor += 1;
@@ -230,11 +230,11 @@ impl Lap {
         let (polled, mut entry) = self.take_cold(at);
         entry.credit = CREDIT;
         let at = self.hot.push(polled.fd, polled.events, entry);
-        self.set_place(polled.fd, Place { is_hot: true, at });
+        self.set_slot(polled.fd, Slot { is_hot: true, at });
     }
 
     fn take_out(&mut self, fd: RawFd) -> io::Result<()> {
-        let Place { is_hot, at } = self.places.remove(fd)?;
+        let Slot { is_hot, at } = self.slots.remove(fd)?;
         if is_hot {
             self.take_hot(at);
         } else {
@@ -246,7 +246,7 @@ impl Lap {
     fn take_hot(&mut self, at: usize) -> (pollfd, Entry) {
         let taken = self.hot.swap_remove(at);
         if let Some(fd) = self.hot.fd_at(at) {
-            self.set_place(fd, Place { is_hot: true, at });
+            self.set_slot(fd, Slot { is_hot: true, at });
         }
         taken
     }
@@ -260,26 +260,26 @@ impl Lap {
             self.cold.swap(hole, self.cursor);
             if hole != self.cursor {
                 let fd = self.cold.fds[hole].fd;
-                self.set_place(fd, Place { is_hot: false, at: hole });
+                self.set_slot(fd, Slot { is_hot: false, at: hole });
             }
             hole = self.cursor;
         }
         let taken = self.cold.swap_remove(hole);
         if let Some(fd) = self.cold.fd_at(hole) {
-            self.set_place(fd, Place { is_hot: false, at: hole });
+            self.set_slot(fd, Slot { is_hot: false, at: hole });
         }
         taken
     }
 
-    fn set_place(&mut self, fd: RawFd, place: Place) {
-        *self.places.get_mut(fd).expect("a descriptor of a set has a place") = place;
+    fn set_slot(&mut self, fd: RawFd, slot: Slot) {
+        *self.slots.get_mut(fd).expect("a descriptor of a set has a slot") = slot;
     }
 }
 
 impl Dispatcher for Lap {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        self.places.insert(fd, Place { is_hot: true, at: self.hot.len() })?;
+        self.slots.insert(fd, Slot { is_hot: true, at: self.hot.len() })?;
         let entry = Entry { token, credit: FIRST_CREDIT, is_pinned: interest.is_pinned() };
         self.hot.push(fd, interest.poll_events(), entry);
         Ok(())
@@ -287,11 +287,11 @@ impl Dispatcher for Lap {
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let Place { is_hot, at } = *self.places.get_mut(fd)?;
+        let Slot { is_hot, at } = *self.slots.get_mut(fd)?;
         if !is_hot {
             self.warm(at);
         }
-        let at = self.places.get_mut(fd)?.at;
+        let at = self.slots.get_mut(fd)?.at;
         self.hot.fds[at].events = interest.poll_events();
         let entry = &mut self.hot.entries[at];
         *entry = Entry { token, credit: CREDIT, is_pinned: interest.is_pinned() };
@@ -313,7 +313,7 @@ impl Dispatcher for Lap {
             let nap = left.map_or(step, |left| left.min(step));
             let has_slept;
             if now.saturating_duration_since(self.quiet_since) < self.delay {
-                self.look(now, ready)?;
+                self.poll_due(now, ready)?;
                 has_slept = ready.is_empty() && !nap.is_zero();
                 if has_slept {
                     self.poll(self.cursor, 0, Some(nap), ready)?;
@@ -390,7 +390,7 @@ mod tests {
                 ready: Vec::new(),
             };
             for _ in 0..CREDIT {
-                world.look(Duration::ZERO);
+                world.poll_after(Duration::ZERO);
             }
             assert_eq!(world.lap.population(), [1, world.cold.len()], "hot, cold");
             // A round begins.
@@ -399,25 +399,25 @@ mod tests {
             world
         }
 
-        fn check_places(&mut self) {
-            let Lap { hot, cold, places, .. } = &mut self.lap;
-            assert_eq!(places.iter().count(), hot.len() + cold.len());
+        fn check_slots(&mut self) {
+            let Lap { hot, cold, slots, .. } = &mut self.lap;
+            assert_eq!(slots.iter().count(), hot.len() + cold.len());
             for (set, is_hot) in [(hot, true), (cold, false)] {
                 assert_eq!(set.fds.len(), set.entries.len());
                 for (at, polled) in set.fds.iter().enumerate() {
-                    let place = places.get_mut(polled.fd).unwrap();
-                    assert_eq!((place.is_hot, place.at), (is_hot, at));
+                    let slot = slots.get_mut(polled.fd).unwrap();
+                    assert_eq!((slot.is_hot, slot.at), (is_hot, at));
                 }
             }
         }
 
         /// Looks once after `pause`; returns the reported tokens without the busy one.
-        fn look(&mut self, pause: Duration) -> Vec<u64> {
+        fn poll_after(&mut self, pause: Duration) -> Vec<u64> {
             self.now += pause;
             // Counts the pause as sleep, though one descriptor is always ready.
             self.lap.settle(self.now, false);
             self.ready.clear();
-            self.lap.look(self.now, &mut self.ready).unwrap();
+            self.lap.poll_due(self.now, &mut self.ready).unwrap();
             let looked_at = self.lap.polled.iter();
             self.seen_at.extend(looked_at.map(|polled| (polled.fd, self.now)));
             let others = self.ready.iter().filter(|ready| ready.token != HOT);
@@ -435,11 +435,11 @@ mod tests {
                 // One look more than a delay has, because the event came just after a look; one
                 // more because a slice ends at the end of the set. A pause is a step at most.
                 let looks = looks_per_delay.max(STEPS) + 2;
-                let seen = (0..looks).any(|_| world.look(pause).contains(&(silent as u64)));
+                let seen = (0..looks).any(|_| world.poll_after(pause).contains(&(silent as u64)));
                 assert!(seen, "{looks_per_delay} looks per delay, descriptor {silent}");
                 (&world.cold[silent].1).read_exact(&mut [0]).unwrap();
                 for _ in 0..CREDIT {
-                    world.look(Duration::ZERO);
+                    world.poll_after(Duration::ZERO);
                 }
             }
         }
@@ -456,7 +456,7 @@ mod tests {
                 world.now += Lap::DELAY * pause;
                 world.lap.settle(world.now, has_worked);
                 world.ready.clear();
-                world.lap.look(world.now, &mut world.ready).unwrap();
+                world.lap.poll_due(world.now, &mut world.ready).unwrap();
                 let [hot, cold] = world.lap.population();
                 let due = cold / waits as usize;
                 let looked_at = world.lap.polled.len() - hot;
@@ -479,14 +479,14 @@ mod tests {
         // the cursor, the round under way would pass it over, and it would wait for two delays.
         let mut world = World::new(100);
         for _ in 0..9 {
-            world.look(Lap::DELAY / 10);
+            world.poll_after(Lap::DELAY / 10);
         }
         (&world.cold[99].0).write_all(b"x").unwrap();
         for leaving in 0..50 {
             let (_, far) = &world.cold[leaving];
             world.lap.remove(far.as_fd()).unwrap();
         }
-        let seen = (0..3).any(|_| world.look(Lap::DELAY / 10).contains(&99));
+        let seen = (0..3).any(|_| world.poll_after(Lap::DELAY / 10).contains(&99));
         assert!(seen, "the end of the round did not poll the descriptor");
     }
 
@@ -496,15 +496,15 @@ mod tests {
     fn a_growing_set_does_not_outrun_the_cursor() {
         const LOOKS_PER_DELAY: u32 = 10;
         let mut world = World::new(10);
-        world.look(Lap::DELAY);
+        world.poll_after(Lap::DELAY);
         while world.lap.cursor != 1 {
-            world.look(Lap::DELAY / LOOKS_PER_DELAY);
+            world.poll_after(Lap::DELAY / LOOKS_PER_DELAY);
         }
         // This descriptor has just been polled; all others come before it again.
         let first = world.lap.cold.entries[0].token.0;
         (&world.cold[first as usize].0).write_all(b"x").unwrap();
         let mut looks = 0;
-        while !world.look(Lap::DELAY / LOOKS_PER_DELAY).contains(&first) {
+        while !world.poll_after(Lap::DELAY / LOOKS_PER_DELAY).contains(&first) {
             looks += 1;
             assert!(looks <= 2 * LOOKS_PER_DELAY + 2, "not seen in {looks} looks");
             // The set grows by a fifth.
@@ -515,7 +515,7 @@ mod tests {
                 world.cold.push(silent);
             }
             for _ in 0..FIRST_CREDIT {
-                world.look(Duration::ZERO);
+                world.poll_after(Duration::ZERO);
             }
         }
     }
@@ -529,14 +529,14 @@ mod tests {
         let mut world = World::new(100);
         let pause = Lap::DELAY / LOOKS_PER_DELAY;
         for _ in 0..2 * LOOKS_PER_DELAY {
-            world.look(pause);
+            world.poll_after(pause);
         }
         for _ in 0..8 * LOOKS_PER_DELAY {
             let silent = UnixStream::pair().unwrap();
             let token = Token(world.cold.len() as u64);
             world.lap.add(silent.1.as_fd(), token, Interest::READ).unwrap();
             world.cold.push(silent);
-            world.look(pause);
+            world.poll_after(pause);
             let [_, cold] = world.lap.population();
             assert!(world.lap.polled.len() < cold / 2, "a wait looked at most of {cold}");
             for polled in &world.lap.cold.fds {
@@ -547,7 +547,7 @@ mod tests {
     }
 
     /// Random adds, removes, modifies, bytes and pauses. After each: every descriptor is where its
-    /// place says, and each cold one was looked at within two delays and the two waits that were
+    /// slot says, and each cold one was looked at within two delays and the two waits that were
     /// due.
     #[test]
     fn all_are_polled_within_two_delays() {
@@ -579,14 +579,14 @@ mod tests {
                     4 if !world.cold.is_empty() => {
                         let at = pick(world.cold.len());
                         (&world.cold[at].0).write_all(b"x").unwrap();
-                        world.look(Duration::ZERO);
+                        world.poll_after(Duration::ZERO);
                         (&world.cold[at].1).read_exact(&mut [0]).unwrap();
                     }
-                    5 => (0..FIRST_CREDIT).for_each(|_| drop(world.look(Duration::ZERO))),
-                    _ => drop(world.look(longest_pause * pick(100) as u32 / 100)),
+                    5 => (0..FIRST_CREDIT).for_each(|_| drop(world.poll_after(Duration::ZERO))),
+                    _ => drop(world.poll_after(longest_pause * pick(100) as u32 / 100)),
                 }
                 let now = world.now;
-                world.check_places();
+                world.check_slots();
                 for polled in &world.lap.cold.fds {
                     let unseen = now - world.seen_at[&polled.fd];
                     assert!(
@@ -625,7 +625,7 @@ mod tests {
     fn one_hit_makes_hot() {
         let mut world = World::new(10);
         (&world.cold[3].0).write_all(b"x").unwrap();
-        let seen: Vec<_> = (0..=STEPS).flat_map(|_| world.look(Lap::DELAY / STEPS)).collect();
+        let seen: Vec<_> = (0..=STEPS).flat_map(|_| world.poll_after(Lap::DELAY / STEPS)).collect();
         assert_eq!((seen[0], world.lap.population()), (3, [2, 9]));
     }
 
@@ -647,7 +647,7 @@ mod tests {
         let (_near, far) = UnixStream::pair().unwrap();
         world.lap.add(far.as_fd(), Token(7), Interest::READ.pinned()).unwrap();
         for _ in 0..3 * usize::from(CREDIT) {
-            world.look(Duration::ZERO);
+            world.poll_after(Duration::ZERO);
         }
         assert_eq!(world.lap.population(), [2, 1]);
     }

@@ -15,7 +15,7 @@ use crate::table::Table;
 pub struct Poll {
     set: Set<Token>,
     /// Index in the set, by descriptor.
-    places: Table<usize>,
+    slots: Table<usize>,
 }
 
 impl Poll {
@@ -28,7 +28,7 @@ impl Poll {
     fn take_out(&mut self, at: usize) {
         self.set.swap_remove(at);
         if let Some(moved) = self.set.fd_at(at) {
-            *self.places.get_mut(moved).expect("each descriptor of the set has a place") = at;
+            *self.slots.get_mut(moved).expect("each descriptor of the set has a slot") = at;
         }
     }
 }
@@ -36,20 +36,20 @@ impl Poll {
 impl Dispatcher for Poll {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        self.places.insert(fd, self.set.len())?;
+        self.slots.insert(fd, self.set.len())?;
         self.set.push(fd, interest.poll_events(), token);
         Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let at = *self.places.get_mut(fd.as_raw_fd())?;
+        let at = *self.slots.get_mut(fd.as_raw_fd())?;
         self.set.fds[at].events = interest.poll_events();
         self.set.entries[at] = token;
         Ok(())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let at = self.places.remove(fd.as_raw_fd())?;
+        let at = self.slots.remove(fd.as_raw_fd())?;
         self.take_out(at);
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Dispatcher for Poll {
             ready.push(Ready { token: self.set.entries[at], readiness });
             if polled.revents & libc::POLLNVAL != 0 {
                 // It was closed while watched. Kept, it would make each wait return at once.
-                self.places.remove(polled.fd)?;
+                self.slots.remove(polled.fd)?;
                 self.take_out(at);
             }
         }

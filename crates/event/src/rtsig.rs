@@ -198,7 +198,7 @@ impl RtSig {
         };
         if watched.added_at == self.emptied {
             // A signal that cannot be checked is believed.
-            band = sys::look_at(fd, watched.events).unwrap_or(band);
+            band = sys::poll_one(fd, watched.events).unwrap_or(band);
             self.counts.stale += u64::from(band == 0);
         }
         let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -220,7 +220,7 @@ impl RtSig {
     }
 
     /// Makes the next wait poll `fd`, which is watched.
-    fn doubt(&mut self, fd: RawFd) -> io::Result<()> {
+    fn mark_unsure(&mut self, fd: RawFd) -> io::Result<()> {
         let watched = self.watched.get_mut(fd)?;
         if watched.unsure_at.is_none() {
             watched.unsure_at = Some(self.unsure.len());
@@ -230,7 +230,7 @@ impl RtSig {
     }
 
     /// Asks about descriptors that may have become ready before they sent signals.
-    fn look_at_unsure(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+    fn poll_unsure(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         if self.unsure.is_empty() {
             return Ok(());
         }
@@ -240,9 +240,9 @@ impl RtSig {
             watched.unsure_at = None;
             self.asked.push(asks(*fd, watched));
         }
-        let looked = self.look(ready);
+        let polled = self.poll_asked(ready);
         self.unsure = unsure;
-        if looked.is_ok() {
+        if polled.is_ok() {
             self.unsure.clear();
             return Ok(());
         }
@@ -250,11 +250,11 @@ impl RtSig {
         for (at, fd) in self.unsure.iter().enumerate() {
             self.watched.get_mut(*fd)?.unsure_at = Some(at);
         }
-        looked
+        polled
     }
 
     /// The queue has overflowed: any descriptor may be ready without a signal.
-    fn look_at_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+    fn poll_all(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         self.counts.overflows += 1;
         if let Some(mut kept) = self.kept.take() {
             let asked = self.ask(&mut kept, ready);
@@ -264,19 +264,19 @@ impl RtSig {
             // If a descriptor was closed while it was watched, select fails and poll says which.
             let all = self.watched.iter().map(|(fd, watched)| asks(fd, watched));
             self.asked.extend(all);
-            self.look(ready)?;
+            self.poll_asked(ready)?;
         }
         self.has_overflowed = false;
         Ok(())
     }
 
     /// Polls the descriptors in [`RtSig::asked`], and empties it.
-    fn look(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+    fn poll_asked(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
         let mut asked = std::mem::take(&mut self.asked);
-        let looked = self.ask(&mut asked, ready);
+        let polled = self.ask(&mut asked, ready);
         asked.clear();
         self.asked = asked;
-        looked
+        polled
     }
 
     /// Polls a list of descriptors and reports the ready ones.
@@ -329,7 +329,7 @@ impl Dispatcher for RtSig {
             watched.kept_at = kept.len();
             kept.push(asks(fd, watched));
         }
-        self.doubt(fd)
+        self.mark_unsure(fd)
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
@@ -339,7 +339,7 @@ impl Dispatcher for RtSig {
         if let Some(kept) = &mut self.kept {
             kept[watched.kept_at].events = watched.events;
         }
-        self.doubt(fd.as_raw_fd())
+        self.mark_unsure(fd.as_raw_fd())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -369,13 +369,13 @@ impl Dispatcher for RtSig {
         ready.clear();
         self.waits += 1;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.look_at_unsure(ready)?;
+        self.poll_unsure(ready)?;
         // A signal that is stale or not asked for is not a reason to end the wait.
         loop {
             let taken_before = self.counts.signals;
             self.take_signals(ready, deadline)?;
             if self.has_overflowed {
-                self.look_at_all(ready)?;
+                self.poll_all(ready)?;
             }
             let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
             if !ready.is_empty() || is_over || self.counts.signals == taken_before {

@@ -26,7 +26,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<
 }
 
 /// Readiness of one descriptor now, as the bits of `poll(2)`.
-pub(crate) fn look_at(fd: RawFd, events: i16) -> io::Result<u32> {
+pub(crate) fn poll_one(fd: RawFd, events: i16) -> io::Result<u32> {
     let mut one = [pollfd { fd, events, revents: 0 }];
     poll(&mut one, Some(Duration::ZERO))?;
     Ok(one[0].revents as u32)

@@ -43,7 +43,7 @@ impl World {
         self.dispatcher.remove(fd.as_fd()).unwrap();
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
         self.dispatcher.wait(&mut self.ready, Some(Duration::ZERO)).unwrap();
     }
 
@@ -311,7 +311,7 @@ fn a_reused_number_inherits_no_readiness(mechanism: Mechanism) {
         rustix::io::dup2(&quiet, &mut successor).unwrap();
         world.add(&successor, token, Interest::READ);
         for _ in 0..2 {
-            world.look();
+            world.poll();
             assert_eq!(world.ready, [], "of the successor of {}", successor.as_raw_fd());
         }
         world.remove(&successor);
@@ -357,7 +357,7 @@ fn waits_do_not_end_early(mechanism: Mechanism) {
     let (_near, far) = pair();
     world.add(&far, 1, Interest::READ);
     // Nothing is left that could end the next wait early.
-    world.look();
+    world.poll();
     for timeout in [Duration::from_micros(300), Duration::from_micros(2500)] {
         let began = Instant::now();
         world.dispatcher.wait(&mut world.ready, Some(timeout)).unwrap();
@@ -395,7 +395,7 @@ fn remove_then_close_ends_the_connection(mechanism: Mechanism) {
         let (mut near, far) = pair();
         near.set_nonblocking(true).unwrap();
         world.add(&far, 1, Interest::READ);
-        world.look();
+        world.poll();
         near.write_all(b"x").unwrap();
         if is_modified {
             world.modify(&far, 2, Interest::READ);
@@ -407,7 +407,7 @@ fn remove_then_close_ends_the_connection(mechanism: Mechanism) {
         let until = Instant::now() + BOUND;
         while near.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             assert!(Instant::now() < until, "the peer does not see the end of the stream");
-            world.look();
+            world.poll();
         }
     }
 }
@@ -419,7 +419,7 @@ fn a_regular_file_is_refused_or_ready(mechanism: Mechanism) {
         Ok(()) => assert!(world.expect(1).readiness.is_readable()),
         Err(error) => {
             assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}");
-            world.look();
+            world.poll();
             assert_eq!(world.ready, []);
         }
     }

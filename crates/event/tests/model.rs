@@ -24,26 +24,26 @@ struct Model {
     mechanism: Mechanism,
     dispatcher: Box<dyn Dispatcher>,
     random: Xoshiro256PlusPlus,
-    places: Vec<Place>,
+    links: Vec<Link>,
     /// Counts tokens, so that each add and each modify has its own.
     tokens: u64,
     ready: Vec<Ready>,
 }
 
-struct Place {
+struct Link {
     near: UnixStream,
     far: OwnedFd,
     watched: Option<(Token, Interest)>,
-    /// Readable, writable at the last look.
+    /// Readable, writable at the last check.
     was_ready: (bool, bool),
     /// Edge and one-shot: readable, writable has begun and was not reported yet.
     is_due: (bool, bool),
 }
 
-impl Place {
-    fn new() -> Place {
+impl Link {
+    fn new() -> Link {
         let (near, far) = pair();
-        Place {
+        Link {
             near,
             far: far.into(),
             watched: None,
@@ -92,26 +92,26 @@ impl Model {
         let forgets = self.pick(2) == 0;
         self.tokens += 1;
         let token = Token(self.tokens);
-        let place = &mut self.places[at];
-        match (action, place.watched) {
+        let link = &mut self.links[at];
+        match (action, link.watched) {
             (0 | 1, None) => {
-                self.dispatcher.add(place.far.as_fd(), token, interest).unwrap();
-                place.watched = Some((token, interest));
-                place.was_ready = (false, false);
+                self.dispatcher.add(link.far.as_fd(), token, interest).unwrap();
+                link.watched = Some((token, interest));
+                link.was_ready = (false, false);
             }
             (0, Some(_)) => {
-                self.dispatcher.modify(place.far.as_fd(), token, interest).unwrap();
-                place.watched = Some((token, interest));
-                place.was_ready = (false, false);
+                self.dispatcher.modify(link.far.as_fd(), token, interest).unwrap();
+                link.watched = Some((token, interest));
+                link.was_ready = (false, false);
             }
             (1, Some(_)) => {
-                self.dispatcher.remove(place.far.as_fd()).unwrap();
-                place.watched = None;
+                self.dispatcher.remove(link.far.as_fd()).unwrap();
+                link.watched = None;
             }
             (2, _) => {
                 // Another file under the same number: removed, closed, opened, perhaps added.
-                if place.watched.take().is_some() {
-                    let far = place.far.as_fd();
+                if link.watched.take().is_some() {
+                    let far = link.far.as_fd();
                     let parted = if forgets {
                         self.dispatcher.forget(far)
                     } else {
@@ -120,46 +120,46 @@ impl Model {
                     parted.unwrap();
                 }
                 let (near, far) = pair();
-                rustix::io::dup2(&far, &mut place.far).unwrap();
-                place.near = near;
+                rustix::io::dup2(&far, &mut link.far).unwrap();
+                link.near = near;
             }
             (3 | 4, _) => {
-                let _ = place.near.write(b"bytes");
+                let _ = link.near.write(b"bytes");
             }
             (5, _) => {
                 let mut bytes = [0; 64];
-                while rustix::io::read(&place.far, &mut bytes).is_ok_and(|read| read > 0) {}
+                while rustix::io::read(&link.far, &mut bytes).is_ok_and(|read| read > 0) {}
             }
-            (6, _) => while rustix::io::write(&place.far, &[0; 65536]).is_ok() {},
+            (6, _) => while rustix::io::write(&link.far, &[0; 65536]).is_ok() {},
             (7, _) => {
                 let mut bytes = [0; 65536];
-                while place.near.read(&mut bytes).is_ok_and(|read| read > 0) {}
+                while link.near.read(&mut bytes).is_ok_and(|read| read > 0) {}
             }
             (8, _) if interest.reads() && interest.writes() => {
-                place.near.shutdown(std::net::Shutdown::Both).unwrap();
+                link.near.shutdown(std::net::Shutdown::Both).unwrap();
             }
-            _ => self.look(),
+            _ => self.check_reports(),
         }
         self.note_edges(at);
     }
 
     /// Notes the readiness that the last step began or ended.
     fn note_edges(&mut self, at: usize) {
-        let place = &mut self.places[at];
-        let Some((_, interest)) = place.watched else {
+        let link = &mut self.links[at];
+        let Some((_, interest)) = link.watched else {
             return;
         };
-        if matches!(self.mechanism, Mechanism::RtSig(_)) && !place.oracle(Interest::WRITE, true).1 {
+        if matches!(self.mechanism, Mechanism::RtSig(_)) && !link.oracle(Interest::WRITE, true).1 {
             // A full Unix socket signals space only to a writer that failed: see RtSig.
-            while rustix::io::write(&place.far, &[0; 65536]).is_ok() {}
+            while rustix::io::write(&link.far, &[0; 65536]).is_ok() {}
         }
-        let now = place.oracle(interest, true);
-        place.is_due.0 = now.0 && (place.is_due.0 || !place.was_ready.0);
-        place.is_due.1 = now.1 && (place.is_due.1 || !place.was_ready.1);
-        place.was_ready = now;
+        let now = link.oracle(interest, true);
+        link.is_due.0 = now.0 && (link.is_due.0 || !link.was_ready.0);
+        link.is_due.1 = now.1 && (link.is_due.1 || !link.was_ready.1);
+        link.was_ready = now;
     }
 
-    fn look(&mut self) {
+    fn check_reports(&mut self) {
         self.dispatcher.wait(&mut self.ready, Some(Duration::ZERO)).unwrap();
         let mut tokens: Vec<_> = self.ready.iter().map(|ready| ready.token).collect();
         tokens.sort_unstable();
@@ -169,22 +169,22 @@ impl Model {
         let tells_hangup = self.mechanism != Mechanism::Select;
         let is_one_shot = self.dispatcher.trigger() == Trigger::OneShot;
         for ready in &self.ready {
-            let place = self
-                .places
+            let link = self
+                .links
                 .iter_mut()
-                .find(|place| place.watched.is_some_and(|(token, _)| token == ready.token));
-            let Some(place) = place else { panic!("{ready:?}: the token is no longer watched") };
-            let (_, interest) = place.watched.unwrap();
+                .find(|link| link.watched.is_some_and(|(token, _)| token == ready.token));
+            let Some(link) = link else { panic!("{ready:?}: the token is no longer watched") };
+            let (_, interest) = link.watched.unwrap();
             if self.dispatcher.trigger() == Trigger::Level {
-                let (readable, writable) = place.oracle(interest, tells_hangup);
+                let (readable, writable) = link.oracle(interest, tells_hangup);
                 let said = ready.readiness;
                 assert!(readable || !said.is_readable(), "{said:?} where nothing is readable");
                 assert!(writable || !said.is_writable(), "{said:?} where nothing is writable");
             }
-            place.is_due.0 &= !ready.readiness.is_readable();
-            place.is_due.1 &= !ready.readiness.is_writable();
+            link.is_due.0 &= !ready.readiness.is_readable();
+            link.is_due.1 &= !ready.readiness.is_writable();
             if is_one_shot {
-                self.dispatcher.modify(place.far.as_fd(), ready.token, interest).unwrap();
+                self.dispatcher.modify(link.far.as_fd(), ready.token, interest).unwrap();
             }
         }
     }
@@ -193,16 +193,16 @@ impl Model {
     fn settle(&mut self) {
         let is_level = self.dispatcher.trigger() == Trigger::Level;
         let tells_hangup = self.mechanism != Mechanism::Select;
-        let owed = |place: &Place| {
-            let (token, interest) = place.watched?;
-            let now = place.oracle(interest, tells_hangup);
-            let (readable, writable) = if is_level { now } else { place.is_due };
+        let owed = |link: &Link| {
+            let (token, interest) = link.watched?;
+            let now = link.oracle(interest, tells_hangup);
+            let (readable, writable) = if is_level { now } else { link.is_due };
             (readable || writable).then_some((token, readable, writable))
         };
-        let mut owed: Vec<_> = self.places.iter().filter_map(owed).collect();
+        let mut owed: Vec<_> = self.links.iter().filter_map(owed).collect();
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            self.look();
+            self.check_reports();
             owed.retain(|(token, readable, writable)| {
                 let said = self.ready.iter().find(|ready| ready.token == *token);
                 let Some(Ready { readiness, .. }) = said else {
@@ -233,7 +233,7 @@ fn run(mechanism: Mechanism, seed: u64) {
         mechanism,
         dispatcher,
         random: Xoshiro256PlusPlus::seed_from_u64(seed),
-        places: (0..PAIRS).map(|_| Place::new()).collect(),
+        links: (0..PAIRS).map(|_| Link::new()).collect(),
         tokens: 0,
         ready: Vec::new(),
     };

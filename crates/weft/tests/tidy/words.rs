@@ -27,7 +27,7 @@ const SHARED_NAMES: &[(&str, &str)] = &[
 /// Type names defined in more than one place of a crate, and the idea that they share.
 const SHARED_WITHIN: &[(&str, &str, &str)] = &[
     ("event", "Entry", "a descriptor's row, in FDM and in LAP"),
-    ("event", "Place", "where a descriptor is polled, in FDM and in LAP"),
+    ("event", "Slot", "where a descriptor is polled, in FDM and in LAP"),
     ("event", "Watched", "a descriptor's row, of signals and of the ring"),
     ("fiber", "Short", "under loom and otherwise"),
     ("fiber", "Who", "under loom and otherwise"),

@@ -398,13 +398,13 @@ impl RuntimeBuilder {
         let (backend, denied) = choose(self.backend)?;
         notice_forks();
         crate::inspect::panic_hook::install();
-        let places = count_max.max(count);
-        let (started, denied) = match (with_processors(count, places, backend), self.backend) {
+        let slots = count_max.max(count);
+        let (started, denied) = match (with_processors(count, slots, backend), self.backend) {
             // The probe got a ring, but a processor did not. EAGAIN: pthread_create(3).
             (Err(error), BackendChoice::Auto)
                 if backend == BackendKind::Uring && error.kind() != io::ErrorKind::WouldBlock =>
             {
-                let started = with_processors(count, places, BackendKind::Epoll);
+                let started = with_processors(count, slots, BackendKind::Epoll);
                 (started, Some(Denied::from_error(error)))
             }
             (started, _) => (started, denied),
@@ -419,8 +419,8 @@ impl RuntimeBuilder {
     }
 }
 
-fn with_processors(count: usize, places: usize, backend: BackendKind) -> io::Result<Runtime> {
-    let runtime = Runtime { cluster: Cluster::new(places, backend), denied: None, monitor: None };
+fn with_processors(count: usize, slots: usize, backend: BackendKind) -> io::Result<Runtime> {
+    let runtime = Runtime { cluster: Cluster::new(slots, backend), denied: None, monitor: None };
     crate::inspect::debugger::register(&runtime.cluster);
     for _ in 0..count {
         // If one fails, dropping the runtime stops the others.

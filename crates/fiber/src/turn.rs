@@ -25,7 +25,7 @@ use crate::base::stamp;
 use crate::base::topology::{last_level_cache, thread_id};
 use crate::io::end;
 use crate::sched::cluster::Message;
-use crate::sched::fiber::{FiberRef, Flow, Left, Suspend};
+use crate::sched::fiber::{FiberRef, Flow, RunOutcome, Suspend};
 use crate::sched::idle::Woken;
 use crate::sched::processor::{Expiry, Here, Processor};
 use crate::sched::ready_queue::Origin;
@@ -273,9 +273,9 @@ impl Processor {
             self.pinned_in_a_row.set(0);
             self.help_one(waiting_since);
         }
-        let (line, left) = self.batch_line();
+        let (queue, left) = self.batch_queue();
         left.set(left.get().saturating_sub(1));
-        let fiber = line.borrow_mut().pop_front();
+        let fiber = queue.borrow_mut().pop_front();
         if let Some(fiber) = fiber {
             self.run_fiber(fiber);
         }
@@ -364,7 +364,7 @@ impl Processor {
         }
         idle.register(self.index);
         if self.cluster.is_work_for(self.index) {
-            self.left(idle.leave(self.index));
+            self.handle_wake(idle.leave(self.index));
             return self.enter_backend(SleepLimit::Poll);
         }
         self.naps_left.set(0);
@@ -372,7 +372,7 @@ impl Processor {
         self.enter_backend(SleepLimit::For(self.until_next_timer()));
         self.turn_began.set(stamp::now());
         self.note_cache();
-        self.left(idle.leave(self.index));
+        self.handle_wake(idle.leave(self.index));
     }
 
     /// Sleeps until there is a message for this processor, which retires.
@@ -387,7 +387,7 @@ impl Processor {
         self.shared().counters.sleeps.add(1);
         self.enter_backend(wait);
         self.turn_began.set(stamp::now());
-        self.left(idle.leave(self.index));
+        self.handle_wake(idle.leave(self.index));
     }
 
     /// Searches as the spinner of the cluster, then stops being it; returns true if there is
@@ -441,7 +441,7 @@ impl Processor {
     }
 
     /// Handles a wake-up: searches if it was woken to search.
-    fn left(&self, woken: Woken) {
+    fn handle_wake(&self, woken: Woken) {
         if woken != Woken::ByItself {
             self.shared().counters.wakes.add(1);
         }
@@ -494,19 +494,19 @@ impl Processor {
         let counters = &self.shared().counters;
         self.direct_left.set(self.direct_max.get());
         self.enter(fiber);
-        let left = fiber.run(self, &counters.fibers_started);
+        let outcome = fiber.run(self, &counters.fibers_started);
         let fiber = self.running().expect("a fiber has left the processor");
         self.shared().running.set(0);
         self.set_current(None);
-        match left {
-            Some(Left::Suspended(Suspend::Yield)) => self.make_ready_again(fiber),
-            Some(Left::Suspended(Suspend::Wait)) => {}
-            Some(Left::Suspended(Suspend::Park)) => {
+        match outcome {
+            Some(RunOutcome::Suspended(Suspend::Yield)) => self.make_ready_again(fiber),
+            Some(RunOutcome::Suspended(Suspend::Wait)) => {}
+            Some(RunOutcome::Suspended(Suspend::Park)) => {
                 if !fiber.park_after_switch() {
                     self.make_ready(fiber);
                 }
             }
-            Some(Left::Ended(flow)) => {
+            Some(RunOutcome::Ended(flow)) => {
                 fiber.end_frames(self, flow);
                 self.go_on_after(fiber, flow);
             }

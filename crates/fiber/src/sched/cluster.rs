@@ -186,7 +186,7 @@ impl Cluster {
         &self.processors[..self.slots_open.load(Ordering::Acquire)]
     }
 
-    pub(crate) fn open_place(&self, index: usize) {
+    pub(crate) fn open_slot(&self, index: usize) {
         self.slots_open.fetch_max(index + 1, Ordering::AcqRel);
     }
 
@@ -208,12 +208,12 @@ impl Cluster {
     /// if the cluster has stopped.
     pub(crate) fn send_to_running(&self, index: usize, mut message: Message) {
         while !self.is_stopping() {
-            let running = self.open_slots().iter().filter(|place| place.is_running());
+            let running = self.open_slots().iter().filter(|slot| slot.is_running());
             let count = running.clone().count().max(1);
-            let Some(place) = running.clone().nth(index % count) else {
+            let Some(slot) = running.clone().nth(index % count) else {
                 continue; // It ended during the count.
             };
-            match place.try_send(message) {
+            match slot.try_send(message) {
                 Ok(()) => return,
                 Err(refused) => message = refused,
             }
@@ -232,7 +232,7 @@ impl Cluster {
     /// Number of the processor with this shared half, if the cluster has it.
     pub(crate) fn index_of(&self, shared: *const ProcessorShared) -> Option<usize> {
         let mut processors = self.open_slots().iter();
-        processors.position(|place| std::ptr::eq(place, shared) && !place.is_free())
+        processors.position(|slot| std::ptr::eq(slot, shared) && !slot.is_free())
     }
 
     pub(crate) fn fiber_finished(&self) {

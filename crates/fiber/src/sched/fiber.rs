@@ -158,7 +158,7 @@ pub(crate) enum Suspend {
 
 /// State in which a fiber has left the processor to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum RunOutcome {
     Suspended(Suspend),
     /// A step has ended, or the whole fiber.
     Ended(Flow),

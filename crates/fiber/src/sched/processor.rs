@@ -23,7 +23,7 @@ use crate::base::stamp;
 use crate::sched::acceptors::Acceptors;
 use crate::sched::backlog::{Backlog, WORTH_WAKING};
 use crate::sched::cluster::{Cluster, Message, ProcessorShared};
-use crate::sched::fiber::{Fiber, FiberRef, Left, Suspend};
+use crate::sched::fiber::{Fiber, FiberRef, RunOutcome, Suspend};
 use crate::sched::idle::Notified;
 use crate::sched::ready_queue::Visitor;
 use crate::sched::registry::SHARDS;
@@ -45,8 +45,8 @@ pub(crate) struct Processor {
     pub(crate) context: Context,
     /// The fiber that runs.
     current: Cell<Option<FiberRef>>,
-    /// Manner in which the current fiber has left the processor to the loop.
-    pub(crate) left: Cell<Left>,
+    /// Outcome of the current fiber's run, once it has left the processor to the loop.
+    pub(crate) outcome: Cell<RunOutcome>,
     /// Switches from fiber to fiber before the loop is to have the processor.
     pub(crate) direct_left: Cell<u8>,
     /// Limit on such switches in a row in this turn.
@@ -267,14 +267,14 @@ impl Processor {
         wake_fd: Arc<OwnedFd>,
     ) -> io::Result<Processor> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let place = &cluster.processors[index];
-        let shared = NonNull::from(place);
-        let backend = Backend::new(cluster.backend, &place.waker, &place.lent_memory, wake_fd)?;
+        let slot = &cluster.processors[index];
+        let shared = NonNull::from(slot);
+        let backend = Backend::new(cluster.backend, &slot.waker, &slot.lent_memory, wake_fd)?;
         let visitor = cluster.queue.open(index);
         Ok(Processor {
             context: Context::without_stack(),
             current: Cell::new(None),
-            left: Cell::new(Left::Suspended(Suspend::Wait)),
+            outcome: Cell::new(RunOutcome::Suspended(Suspend::Wait)),
             direct_left: Cell::new(0),
             direct_max: Cell::new(0),
             unsuspended: Cell::new(0),

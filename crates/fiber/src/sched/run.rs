@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use crate::base::counters::Counter;
 use crate::base::home;
 use crate::base::stamp;
-use crate::sched::fiber::{FiberRef, Flow, GO_ON, Left, Suspend, TRACE};
+use crate::sched::fiber::{FiberRef, Flow, GO_ON, RunOutcome, Suspend, TRACE};
 use crate::sched::local;
 use crate::sched::processor::{self, Processor};
 use crate::switch::context::Context;
@@ -34,7 +34,7 @@ impl FiberRef {
     /// Runs the fiber on this processor, and those that it gives the processor to, until one leaves
     /// it to the loop: the current one. `None` if there was no stack to be had, and the fiber is
     /// finished.
-    pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Option<Left> {
+    pub(crate) fn run(self, processor: &Processor, started: &Counter) -> Option<RunOutcome> {
         let control = self.control();
         let is_new = control.home.load(Ordering::Relaxed).is_null();
         let has_frames = control.stack().is_some();
@@ -50,7 +50,7 @@ impl FiberRef {
         // SAFETY: the loop runs. The fiber has frames, or code to begin with, and waits; only the
         // processor that has it resumes it (invariant of FiberRef). This thread stays the same.
         unsafe { processor.context.switch_to(&control.context, GO_ON) };
-        Some(processor.left.get())
+        Some(processor.outcome.get())
     }
 
     /// Resumes a fiber that waits, only until it has made its backtrace. Called only by the loop of
@@ -119,7 +119,7 @@ pub(crate) fn end_here(flow: Flow) -> *const Context {
         home::abort_child();
     }
     processor::here(|processor| {
-        processor.left.set(Left::Ended(flow));
+        processor.outcome.set(RunOutcome::Ended(flow));
         std::ptr::from_ref(&processor.context)
     })
 }
@@ -154,7 +154,7 @@ impl Processor {
             }
         }
         if std::ptr::eq(to, &self.context) {
-            self.left.set(Left::Suspended(how));
+            self.outcome.set(RunOutcome::Suspended(how));
         }
         // SAFETY: the fiber runs. The loop waits while a fiber runs; a pinned fiber that is in a
         // list waits with frames, and nothing else resumes it. What comes back is the caller's.
@@ -195,17 +195,17 @@ impl Processor {
             self.begin_batch();
             self.is_past_batch.set(true);
         }
-        let (line, left) = self.batch_line();
-        let mut line = line.borrow_mut();
-        let next = *line.front()?;
+        let (queue, left) = self.batch_queue();
+        let mut queue = queue.borrow_mut();
+        let next = *queue.front()?;
         if next.control().home.load(Ordering::Relaxed).is_null() {
             return None; // It is yet to start.
         }
-        line.pop_front();
-        if let Some(after) = line.front() {
+        queue.pop_front();
+        if let Some(after) = queue.front() {
             after.control().context.prefetch_frame();
         }
-        if let Some(later) = line.get(1) {
+        if let Some(later) = queue.get(1) {
             later.control().context.prefetch();
         }
         left.set(left.get() - 1);
@@ -220,7 +220,7 @@ impl Processor {
 
     /// The list of the fiber that is next in the batch, and how many of the batch are left in it.
     #[inline(always)]
-    pub(crate) fn batch_line(&self) -> (&RefCell<VecDeque<FiberRef>>, &Cell<usize>) {
+    pub(crate) fn batch_queue(&self) -> (&RefCell<VecDeque<FiberRef>>, &Cell<usize>) {
         if self.ready_left.get() > 0 {
             (&self.ready, &self.ready_left)
         } else {

@@ -22,7 +22,7 @@ pub(crate) struct ProcessorThread {
     pub(crate) thread: thread::JoinHandle<()>,
     /// Channel for values that are dropped when the processor has ended, or at once if it has:
     /// their destructors report the end. Used once, at the removal.
-    pub(crate) gone: mpsc::Sender<Box<dyn Any + Send>>,
+    pub(crate) drop_at_end: mpsc::Sender<Box<dyn Any + Send>>,
     /// Gets a message if the thread does not end then, because frames are left on it.
     pub(crate) stays: mpsc::Receiver<()>,
 }

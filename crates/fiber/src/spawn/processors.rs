@@ -1,6 +1,6 @@
 //! Processors that come and go while the cluster runs.
 //!
-//! A cluster has a fixed number of *places*. A processor that comes takes the first free one: its
+//! A cluster has a fixed number of *slots*. A processor that comes takes the first free one: its
 //! half of the run queues, its inbox, its counters; it brings a thread, a ring and an eventfd of
 //! its own. One that goes leaves in this order:
 //!
@@ -17,7 +17,7 @@
 //!                                                       nothing in the kernel, no buffer lent, no
 //!                                                       message: inbox closed
 //!                        set timers anew           ◀─── timers of fibers that may be anywhere
-//!                                                       ring closed, eventfd closed, thread ends, place free
+//!                                                       ring closed, eventfd closed, thread ends, slot free
 //! ```
 //!
 //! Why nothing is lost: a push to the run queues checks afterwards if they are shut, and the
@@ -62,7 +62,7 @@ pub struct ProcessorStatus {
 pub struct Retirement {
     cluster: Arc<Cluster>,
     index: usize,
-    gone: Arc<Event>,
+    ended: Arc<Event>,
 }
 
 impl Retirement {
@@ -73,7 +73,7 @@ impl Retirement {
 
     /// True if the processor has ended: its ring and descriptors are closed, its number is free.
     pub fn is_over(&self) -> bool {
-        self.gone.is_set()
+        self.ended.is_set()
     }
 
     /// Number of fibers that it still has to run, because they have frames there.
@@ -89,7 +89,7 @@ impl Retirement {
     /// Waits until the processor has ended, but not longer than `timeout`; true if it has. A fiber
     /// that it still runs would wait for itself.
     pub fn wait(&self, timeout: Duration) -> bool {
-        self.gone.wait_timeout(timeout)
+        self.ended.wait_timeout(timeout)
     }
 }
 
@@ -104,9 +104,9 @@ impl fmt::Debug for Retirement {
 }
 
 /// Reports the end of a processor when that drops it.
-struct Farewell(Arc<Event>);
+struct SetOnDrop(Arc<Event>);
 
-impl Drop for Farewell {
+impl Drop for SetOnDrop {
     fn drop(&mut self) {
         self.0.set();
     }
@@ -115,14 +115,14 @@ impl Drop for Farewell {
 impl Cluster {
     pub(crate) fn processor_statuses(&self) -> Vec<ProcessorStatus> {
         // One read of each: between two, one that was retiring may have ended, and seem to run.
-        let places = self.open_slots().iter();
-        let stages = places.map(|place| (place, place.stage.now()));
+        let slots = self.open_slots().iter();
+        let stages = slots.map(|slot| (slot, slot.stage.now()));
         stages
             .filter(|(_, stage)| *stage != FREE)
-            .map(|(place, stage)| ProcessorStatus {
-                index: place.index,
+            .map(|(slot, stage)| ProcessorStatus {
+                index: slot.index,
                 is_retiring: stage == RETIRING,
-                pinned: place.pinned.load(Ordering::Relaxed),
+                pinned: slot.pinned.load(Ordering::Relaxed),
             })
             .collect()
     }
@@ -132,23 +132,23 @@ impl Cluster {
     pub(crate) fn add_processor(self: &Arc<Self>) -> io::Result<usize> {
         self.process.check("add a processor");
         let mut members = lock(&self.processor_threads.members);
-        let free = self.processors.iter().find(|place| place.is_free());
+        let free = self.processors.iter().find(|slot| slot.is_free());
         // After the search: a thread that stays has left its slot because the cluster stops, and
         // must not be joined.
         if self.is_stopping() {
             return Err(stopped());
         }
-        let place = free.ok_or_else(|| self.full())?;
-        if let Some(before) = members[place.index].take() {
+        let slot = free.ok_or_else(|| self.full())?;
+        if let Some(before) = members[slot.index].take() {
             // It has reported its end, so this takes no longer than the end of a thread.
             let _ = before.thread.join();
         }
-        let member = self.start(place)?;
-        members[place.index] = Some(member);
-        self.open_place(place.index);
-        place.stage.enter(RUNNING);
+        let member = self.start(slot)?;
+        members[slot.index] = Some(member);
+        self.open_slot(slot.index);
+        slot.stage.enter(RUNNING);
         self.running.fetch_add(1, Ordering::AcqRel);
-        Ok(place.index)
+        Ok(slot.index)
     }
 
     fn full(&self) -> io::Error {
@@ -163,31 +163,31 @@ impl Cluster {
 
     /// Starts a processor's thread, and waits until it has made its back end: a ring belongs to the
     /// thread that made it.
-    fn start(self: &Arc<Self>, place: &ProcessorShared) -> io::Result<ProcessorThread> {
-        let (cluster, index) = (Arc::clone(self), place.index);
+    fn start(self: &Arc<Self>, slot: &ProcessorShared) -> io::Result<ProcessorThread> {
+        let (cluster, index) = (Arc::clone(self), slot.index);
         let (ready, is_ready) = mpsc::sync_channel(1);
-        let (gone, told_of_end) = mpsc::channel();
+        let (drop_at_end, dropped_at_end) = mpsc::channel();
         let (stayed, stays) = mpsc::channel();
-        let wake_fd = place.open()?;
+        let wake_fd = slot.open()?;
         let body = move || {
             let frames_left = run(&cluster, index, wake_fd, &ready);
-            let place = &cluster.processors[index];
-            place.close();
-            place.stage.enter(FREE);
-            drop(told_of_end);
+            let slot = &cluster.processors[index];
+            slot.close();
+            slot.stage.enter(FREE);
+            drop(dropped_at_end);
             drop((cluster, ready));
             if frames_left > 0 {
                 stay(stayed);
             }
         };
         let started = thread::Builder::new().name(format!("processor-{index}")).spawn(body);
-        let thread = started.inspect_err(|_| place.close())?;
+        let thread = started.inspect_err(|_| slot.close())?;
         if let Err(error) = is_ready.recv().map_err(io::Error::other).flatten() {
             // The thread closes the slot, which the next processor may take after this.
             let _ = thread.join();
             return Err(error);
         }
-        Ok(ProcessorThread { thread, gone, stays })
+        Ok(ProcessorThread { thread, drop_at_end, stays })
     }
 
     /// # Errors
@@ -198,9 +198,9 @@ impl Cluster {
         if self.is_stopping() {
             return Err(stopped());
         }
-        let place = self.processors.get(index).filter(|place| place.is_running());
+        let slot = self.processors.get(index).filter(|slot| slot.is_running());
         let member = members.get(index).and_then(Option::as_ref);
-        let Some((place, member)) = place.zip(member) else {
+        let Some((slot, member)) = slot.zip(member) else {
             let message = format!(
                 "no processor has number {index}, or it is being removed: see Runtime::processors"
             );
@@ -213,14 +213,14 @@ impl Cluster {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let gone = Arc::new(Event::new());
+        let ended = Arc::new(Event::new());
         // A processor that has ended, because the cluster stops meanwhile, drops this at once.
-        let _ = member.gone.send(Box::new(Farewell(Arc::clone(&gone))));
+        let _ = member.drop_at_end.send(Box::new(SetOnDrop(Arc::clone(&ended))));
         self.running.fetch_sub(1, Ordering::AcqRel);
-        place.stage.enter(RETIRING);
+        slot.stage.enter(RETIRING);
         self.queue.close(index);
-        place.send(Message::Call(retire_here, [0; 2]));
-        Ok(Retirement { cluster: Arc::clone(self), index, gone })
+        slot.send(Message::Call(retire_here, [0; 2]));
+        Ok(Retirement { cluster: Arc::clone(self), index, ended })
     }
 
     /// Stops the processors, and waits for their threads, but for the caller's own and for those
@@ -232,7 +232,7 @@ impl Cluster {
         let members: Vec<_> = lock(&self.processor_threads.members).drain(..).collect();
         let this = thread::current().id();
         let until = Instant::now() + KEPT_MAX;
-        for (place, member) in self.processors.iter().zip(members) {
+        for (slot, member) in self.processors.iter().zip(members) {
             let Some(ProcessorThread { thread, stays, .. }) = member else {
                 continue;
             };
@@ -242,7 +242,7 @@ impl Cluster {
                 continue;
             }
             // What does not stay drops the other end, whether it returns or panics.
-            if wait_for_end(place, &stays, until) == Err(RecvTimeoutError::Disconnected) {
+            if wait_for_end(slot, &stays, until) == Err(RecvTimeoutError::Disconnected) {
                 // A processor that panicked has said so on standard error.
                 let _ = thread.join();
             }
@@ -261,7 +261,7 @@ const END_LOOK: Duration = Duration::from_millis(10);
 /// Waits until the thread of a processor stays (`Ok`) or ends (`Disconnected`); `Timeout` if a
 /// fiber keeps it.
 fn wait_for_end(
-    place: &ProcessorShared,
+    slot: &ProcessorShared,
     stays: &mpsc::Receiver<()>,
     until: Instant,
 ) -> Result<(), RecvTimeoutError> {
@@ -269,7 +269,7 @@ fn wait_for_end(
         let left = until.saturating_duration_since(Instant::now());
         match stays.recv_timeout(left.max(END_LOOK)) {
             // It is closing its ring, which has an end, or waits for a CPU.
-            Err(RecvTimeoutError::Timeout) if place.running.get() == 0 => {}
+            Err(RecvTimeoutError::Timeout) if slot.running.get() == 0 => {}
             ended => return ended,
         }
     }
@@ -279,10 +279,10 @@ fn wait_for_end(
 /// have lent what belongs to the thread: a `thread_local!` to [`offload`](crate::offload()), to
 /// another cluster or to the kernel. So it stays as their stacks do, as a thread of `std` stays as
 /// long as its frames.
-fn stay(told: mpsc::Sender<()>) -> ! {
+fn stay(stayed: mpsc::Sender<()>) -> ! {
     resources::thread_stays();
     // If one of its own fibers dropped the runtime, nothing waits for this.
-    let _ = told.send(());
+    let _ = stayed.send(());
     loop {
         thread::park();
     }

@@ -103,8 +103,8 @@ impl Backend {
 
     /// True if a turn would not sleep: it submits a send, which completes at once unless the socket
     /// is full.
-    pub(crate) fn is_to_complete(&self) -> bool {
-        matches!(self, Backend::Uring(uring) if uring.is_to_complete())
+    pub(crate) fn expects_completion(&self) -> bool {
+        matches!(self, Backend::Uring(uring) if uring.expects_completion())
     }
 
     /// True if a turn would submit or complete something, as far as is known without a system call.

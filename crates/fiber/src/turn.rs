@@ -70,7 +70,7 @@ impl Processor {
         let _here = unsafe { Here::enter(self) };
         self.note_cache();
         // Start of the latest turn after whose search the back end was entered.
-        let mut heard = self.turn_began.get();
+        let mut polled_at = self.turn_began.get();
         while !self.cluster.is_stopping() {
             self.shared().counters.turns.add(1);
             self.take_messages();
@@ -83,15 +83,15 @@ impl Processor {
                 break;
             }
             let is_busy = self.has_work() || self.retiring.is_busy();
-            if is_busy || self.shared().has_messages() || self.backend.is_to_complete() {
+            if is_busy || self.shared().has_messages() || self.backend.expects_completion() {
                 self.enter_backend(SleepLimit::Poll);
             } else if self.retiring.is_begun() {
                 self.sleep_for_messages();
             } else if !self.search() {
                 self.rest();
-            } else if self.backend.has_pending() || self.is_long_since(heard) {
+            } else if self.backend.has_pending() || self.is_long_since(polled_at) {
                 // Others may have work for it for a long time, and the back end must not wait.
-                heard = self.turn_began.get();
+                polled_at = self.turn_began.get();
                 self.enter_backend(SleepLimit::Poll);
             }
         }
@@ -508,14 +508,14 @@ impl Processor {
             }
             Some(RunOutcome::Ended(flow)) => {
                 fiber.end_frames(self, flow);
-                self.go_on_after(fiber, flow);
+                self.handle_flow(fiber, flow);
             }
             None => self.finish(fiber),
         }
     }
 
     /// Continues after a step, or after the whole fiber.
-    fn go_on_after(&self, fiber: FiberRef, flow: Flow) {
+    fn handle_flow(&self, fiber: FiberRef, flow: Flow) {
         match flow {
             Flow::Done => self.finish(fiber),
             Flow::Receive if self.retiring.is_begun() => {
@@ -557,7 +557,7 @@ impl Processor {
         for expiry in expired {
             match expiry {
                 Expiry::Unpark(fiber) => fiber.unpark(),
-                Expiry::Watch(fiber) => end::look_after(self, &fiber),
+                Expiry::Watch(fiber) => end::expire_watch(self, &fiber),
             }
         }
     }

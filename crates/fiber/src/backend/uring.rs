@@ -52,8 +52,8 @@ pub(crate) struct Uring {
     wake_armed: Cell<bool>,
     /// Operations that the kernel has and has not completed.
     in_flight: Cell<usize>,
-    /// See [`Backend::is_to_complete`](super::Backend::is_to_complete).
-    is_to_complete: Cell<bool>,
+    /// See [`Backend::expects_completion`](super::Backend::expects_completion).
+    expects_completion: Cell<bool>,
     pub(super) buffers: ManuallyDrop<LentBuffers>,
 }
 
@@ -72,7 +72,7 @@ impl Uring {
             wake_count: Box::default(),
             wake_armed: Cell::new(false),
             in_flight: Cell::new(0),
-            is_to_complete: Cell::new(false),
+            expects_completion: Cell::new(false),
             buffers: ManuallyDrop::new(buffers),
         })
     }
@@ -108,7 +108,7 @@ impl Uring {
     }
 
     pub(super) fn turn(&self, counters: &Counters, wait: SleepLimit, done: &mut Vec<Completed>) {
-        self.is_to_complete.set(false);
+        self.expects_completion.set(false);
         match wait {
             SleepLimit::Poll => self.submit_and_collect(counters),
             SleepLimit::For(timeout) => self.submit_and_sleep(counters, timeout),
@@ -207,12 +207,12 @@ impl Uring {
     }
 
     /// Notes that the operation begun last completes during its submission, as a rule.
-    pub(crate) fn note_to_complete(&self) {
-        self.is_to_complete.set(true);
+    pub(crate) fn expect_completion(&self) {
+        self.expects_completion.set(true);
     }
 
-    pub(super) fn is_to_complete(&self) -> bool {
-        self.is_to_complete.get()
+    pub(super) fn expects_completion(&self) -> bool {
+        self.expects_completion.get()
     }
 
     /// Asks the kernel to end the operation at this address; its own completion still comes.

@@ -17,7 +17,7 @@ pub(crate) fn set_listener(listener: Option<WaitListener>) {
 /// Runs `wait`, in which the calling thread waits for a fiber.
 pub(crate) fn for_fibers(wait: impl FnOnce()) {
     let listener = LISTENER.get();
-    listener.inspect(|tell| tell(true));
+    listener.inspect(|notify| notify(true));
     wait();
-    listener.inspect(|tell| tell(false));
+    listener.inspect(|notify| notify(false));
 }

@@ -88,7 +88,7 @@ impl Default for Listeners {
 }
 
 /// Calls a listener. The panic hook reports a panic of it, and the monitor continues.
-fn tell<T>(listener: &dyn Fn(&T), news: &T) {
+fn notify<T>(listener: &dyn Fn(&T), news: &T) {
     let _ = catch_unwind(AssertUnwindSafe(|| listener(news)));
 }
 
@@ -254,7 +254,7 @@ impl MonitorLoop {
             duration,
             backtrace,
         };
-        tell(&*self.listeners.stall, &stall);
+        notify(&*self.listeners.stall, &stall);
     }
 
     /// Looks for rings of fibers while nothing runs.
@@ -267,7 +267,7 @@ impl MonitorLoop {
         }
         self.is_ring_reported = true;
         let dump = Dump::of(&self.cluster, true);
-        tell(&*self.listeners.deadlock, &Deadlock { dump });
+        notify(&*self.listeners.deadlock, &Deadlock { dump });
     }
 }
 

@@ -39,7 +39,7 @@ use crate::base::home::Home;
 use crate::base::lock::lock;
 use crate::io::op::{Op, OpCarrier, check_cancelled};
 use crate::sched::acceptors::{Acceptor, Acceptors, ListenerEnd, ListenerState};
-use crate::sched::block::give_way;
+use crate::sched::block::consume_budget;
 use crate::sched::cluster::Message;
 use crate::sched::processor::{self, Processor};
 use crate::switch::reason::Operation;
@@ -82,7 +82,7 @@ impl ListenerState {
         self.closed.load(Ordering::SeqCst)
     }
 
-    fn tell_others(&self, from: &Processor, message: impl Fn() -> Message) {
+    fn send_to_others(&self, from: &Processor, message: impl Fn() -> Message) {
         for (cluster, index) in lock(&self.users).iter() {
             let is_other = *index != from.index || !Arc::ptr_eq(cluster, &from.cluster);
             if is_other && cluster.process.is_here() {
@@ -123,7 +123,7 @@ fn close_here([id, _]: [u64; 2]) {
 }
 
 /// Checks the listen queue on a processor that accepts from the listener.
-fn look_here([id, _]: [u64; 2]) {
+fn check_queue_here([id, _]: [u64; 2]) {
     processor::here(|processor| processor.acceptors.readable(processor, id));
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn accept(listener: &Arc<ListenerState>) -> io::Result<OwnedFd> {
         let waiter =
             Waiter { op: Op::carried_by(OpCarrier::Acceptors, fiber), connection: Cell::new(None) };
         if let Some(connection) = processor::here(|p| p.acceptors.begin(p, listener, &waiter))? {
-            give_way(0);
+            consume_budget(0);
             return Ok(connection);
         }
         let completion = waiter.op.wait_for(listener.fd.as_raw_fd(), Operation::Accept);
@@ -514,7 +514,8 @@ impl Acceptor {
     fn pass_on(&self, processor: &Processor) {
         let listener = &self.listener;
         if listener.waiting.load(Ordering::SeqCst) > 0 && has_connection(listener) {
-            listener.tell_others(processor, || Message::Call(look_here, [listener.id, 0]));
+            listener
+                .send_to_others(processor, || Message::Call(check_queue_here, [listener.id, 0]));
         }
     }
 

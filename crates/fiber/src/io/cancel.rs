@@ -146,7 +146,7 @@ impl Fiber {
             return;
         }
         self.unpark();
-        tell_home(self);
+        send_cancel(self);
     }
 
     /// Ends the present wait of the fiber early, from any thread: one for readiness returns as it
@@ -159,7 +159,7 @@ impl Fiber {
         self.unpark();
         let fiber = self.clone();
         let job = move || processor::here(|processor| interrupt_here(processor, &fiber));
-        self.control.tell_home(|| Message::Job(Box::new(job)));
+        self.control.send_home(|| Message::Job(Box::new(job)));
     }
 
     /// True if the fiber was asked to end.
@@ -169,10 +169,10 @@ impl Fiber {
 }
 
 /// Sends a message to the fiber's home processor, if the fiber has started and so has a home.
-fn tell_home(fiber: &Fiber) {
+fn send_cancel(fiber: &Fiber) {
     let cancelled = fiber.clone();
     let job = move || processor::here(|processor| cancel_here(processor, &cancelled));
-    fiber.control.tell_home(|| Message::Job(Box::new(job)));
+    fiber.control.send_home(|| Message::Job(Box::new(job)));
 }
 
 /// Interrupts a fiber on the processor that was its home when the message was sent. A fiber that
@@ -188,6 +188,6 @@ pub(crate) fn cancel_here(processor: &Processor, fiber: &Fiber) {
     if fiber.control.is_home(processor.shared()) {
         end::cancel(processor, fiber);
     } else {
-        tell_home(fiber); // It has moved on.
+        send_cancel(fiber); // It has moved on.
     }
 }

@@ -38,7 +38,7 @@ fn with_operation(processor: &Processor, fiber: &Fiber, f: impl FnOnce(&Op)) {
 
 /// A watch's timer has expired: perhaps the operation's deadline has passed, perhaps another one is
 /// in flight, with a later deadline.
-pub(crate) fn look_after(processor: &Processor, fiber: &Fiber) {
+pub(crate) fn expire_watch(processor: &Processor, fiber: &Fiber) {
     let watch = fiber.control.watch();
     if !watch.uncover(processor.shared()) {
         return; // The fiber has moved on to another processor.
@@ -101,7 +101,7 @@ pub(super) fn end(processor: &Processor, op: &Op, early: Completion) {
         (OpCarrier::Backend, Backend::Uring(uring)) => {
             // The completion comes later: cancelled, or the result if the operation ended before.
             uring.cancel(&processor.shared().counters, op.address());
-            look_again(processor, op);
+            schedule_cancel(processor, op);
         }
         (OpCarrier::Backend, Backend::Epoll(epoll)) => {
             if let Some(fd) = op.waits_for.take() {
@@ -120,7 +120,7 @@ pub(super) fn end(processor: &Processor, op: &Op, early: Completion) {
 
 /// Schedules another cancel of an operation that may not have ended. The kernel does not find one
 /// on its way from its poll to a worker thread, and the worker may sleep forever.
-fn look_again(processor: &Processor, op: &Op) {
+fn schedule_cancel(processor: &Processor, op: &Op) {
     let times = op.cancels.get();
     if times > 0 {
         processor.shared().counters.cancels_repeated.add(1);

@@ -49,7 +49,7 @@ pub(crate) fn operate(entry: squeue::Entry, deadline: Option<Instant>) -> io::Re
             }
             begin(processor, uring, &op, entry, deadline);
             if operation == Operation::Send {
-                uring.note_to_complete();
+                uring.expect_completion();
             }
         });
         op.wait_for(fd, operation)

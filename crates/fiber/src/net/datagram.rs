@@ -28,7 +28,7 @@ use super::socket::{ANY_LEN, Socket, SocketKind, check_cancelled};
 use crate::backend::{Interest, ring_len};
 use crate::io::path::{IoPath, io_path};
 use crate::io::ring::operate;
-use crate::sched::block::give_way;
+use crate::sched::block::consume_budget;
 
 impl Socket {
     /// Receives a datagram (what does not fit is cut off), or looks at it if `flags` say PEEK.
@@ -153,7 +153,7 @@ impl Socket {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 sent => {
                     if !by_ring {
-                        give_way(bytes.len());
+                        consume_budget(bytes.len());
                     }
                     return sent;
                 }

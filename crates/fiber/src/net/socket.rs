@@ -31,7 +31,7 @@ use crate::io::path::{IoPath, io_path};
 use crate::io::ready::{wait_ready, wait_ready_plain, waited};
 use crate::io::ring::{has_no_thread, operate, outcome};
 use crate::io::{op, ready, ring};
-use crate::sched::block::give_way;
+use crate::sched::block::consume_budget;
 use crate::sched::processor::{self, Processor};
 
 /// Bytes of a file that one call sends: one fast peer must not keep the processor.
@@ -253,9 +253,9 @@ impl Socket {
             buffer = ScratchBuffer::take();
         };
         if len < RECEIVE_LEN_MAX {
-            self.came_short(Interest::Read);
+            self.note_short_transfer(Interest::Read);
         }
-        give_way(len);
+        consume_budget(len);
         Ok(f(&buffer.bytes()[..len]))
     }
 
@@ -305,7 +305,7 @@ impl Socket {
         let len = received.bytes().len();
         let shown = f(received.bytes());
         drop(received);
-        give_way(len);
+        consume_budget(len);
         Ok(Some(shown))
     }
 
@@ -375,7 +375,7 @@ impl Socket {
         match rustix::net::recv(&self.fd, buffer.bytes(), RecvFlags::DONTWAIT) {
             Ok((len, _)) => {
                 if len < RECEIVE_LEN_MAX {
-                    self.came_short(Interest::Read);
+                    self.note_short_transfer(Interest::Read);
                 }
                 Ok(Some(Received::Scratch(buffer, len)))
             }
@@ -457,7 +457,7 @@ impl Socket {
             let sent = rustix::net::sendmsg(&self.fd, slices, ancillary, flags);
             self.attempted(Interest::Write, wanted_len, sent)?
         };
-        give_way(len);
+        consume_budget(len);
         Ok(len)
     }
 
@@ -470,7 +470,7 @@ impl Socket {
         let len = self.attempted(Interest::Read, RECEIVE_LEN_MAX, received)?;
         let shown = f(&buffer.bytes()[..len]);
         drop(buffer);
-        give_way(len);
+        consume_budget(len);
         Ok(shown)
     }
 
@@ -484,7 +484,7 @@ impl Socket {
     ) -> io::Result<usize> {
         match result {
             Err(Errno::AGAIN) => self.used_up(interest),
-            Ok(len) if len < wanted_len => self.came_short(interest),
+            Ok(len) if len < wanted_len => self.note_short_transfer(interest),
             _ => {}
         }
         Ok(result?)
@@ -507,7 +507,7 @@ impl Socket {
         fs::check_offset(offset)?;
         let len = len.min(FILE_PIECE_LEN_MAX);
         // Before, not after: the caller may hold the last packet back until this returns.
-        give_way(len as usize);
+        consume_budget(len as usize);
         // A short count may mean the end of the file, with space left in the socket: only EAGAIN
         // means that it is full.
         let sent = self.try_until_ready(Interest::Write, ANY_LEN, deadline, || {
@@ -527,7 +527,7 @@ impl Socket {
         call: impl FnMut() -> Result<usize, Errno>,
     ) -> io::Result<usize> {
         let len = self.try_until_ready(interest, wanted_len, deadline, call)?;
-        give_way(len);
+        consume_budget(len);
         Ok(len)
     }
 
@@ -545,7 +545,7 @@ impl Socket {
                 match call() {
                     Ok(len) => {
                         if len < wanted_len {
-                            self.came_short(interest);
+                            self.note_short_transfer(interest);
                         }
                         return Ok(len);
                     }
@@ -585,8 +585,8 @@ impl Socket {
         }
         let of_fiber = processor::with_current(|_, fiber| fiber.deadline()).flatten();
         let deadline = earlier(deadline, of_fiber);
-        let look_at = Some(after(SHUT_LOOK));
-        match self.wait_until(interest, earlier(deadline, look_at)) {
+        let check_at = Some(after(SHUT_LOOK));
+        match self.wait_until(interest, earlier(deadline, check_at)) {
             Err(error)
                 if error.kind() == io::ErrorKind::TimedOut
                     && deadline.is_none_or(|deadline| Instant::now() < deadline) =>
@@ -606,7 +606,7 @@ impl Socket {
             },
             // The attempt at the other direction may have been before a suspension.
             IoPath::Epoll if interest == Interest::Either && self.has_edge() => {
-                give_way(ANY_LEN);
+                consume_budget(ANY_LEN);
                 Ok(())
             }
             IoPath::Epoll => {
@@ -662,7 +662,7 @@ impl Socket {
     }
 
     /// Notes that a call moved less than it might have.
-    fn came_short(&self, interest: Interest) {
+    fn note_short_transfer(&self, interest: Interest) {
         let is_urgent = || self.with_epoll(Epoll::has_urgent).unwrap_or(false);
         let is_all = self.kind == SocketKind::Tcp;
         if interest != Interest::Read || (is_all && !is_urgent()) {

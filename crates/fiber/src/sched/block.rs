@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::clock::{after, earlier};
 use crate::base::thread_wait;
-use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, GO_ON, Suspend, TRACE};
+use crate::sched::fiber::{Body, Control, Fiber, FiberRef, Flow, RESUME, Suspend, TRACE};
 use crate::sched::processor::{self, Expiry, Processor};
 use crate::sched::run::end_here;
 use crate::sched::waiting;
@@ -43,7 +43,7 @@ const COUNTED_LEN: usize = 16 * 1024;
 
 /// Counts an operation that did not wait and has moved `len` bytes; yields after many, because a
 /// peer that is always ready must not keep the processor from the other fibers.
-pub(crate) fn give_way(len: usize) {
+pub(crate) fn consume_budget(len: usize) {
     let count = u8::try_from(1 + len / COUNTED_LEN).unwrap_or(u8::MAX);
     let due = processor::with_current(|processor, _| {
         processor.count_unsuspended(count) > UNSUSPENDED_MAX
@@ -203,7 +203,7 @@ fn suspend_fiber(processor: &Processor, fiber: FiberRef, how: Suspend) {
         fiber.trace_here();
         word = processor::here(|processor| {
             // SAFETY: the fiber runs, and the loop waits until it has reported its backtrace.
-            unsafe { control.context.switch_to(&processor.context, GO_ON) }
+            unsafe { control.context.switch_to(&processor.context, RESUME) }
         });
     }
     control.look.enter(FiberState::Running);

@@ -139,10 +139,10 @@ pub(crate) trait StacklessBody: Send {
     fn abandon(&mut self, error: io::Error);
 }
 
-/// Word that comes with a switch: continue.
-pub(super) const GO_ON: usize = 0;
+/// Word that comes with a switch: resume.
+pub(super) const RESUME: usize = 0;
 
-/// Word that comes with a switch: report the backtrace, and wait on.
+/// Word that comes with a switch: report the backtrace, and continue to wait.
 pub(super) const TRACE: usize = 1;
 
 /// Request of a fiber that gives its processor away.
@@ -258,7 +258,7 @@ impl Control {
     }
 
     /// Sends a message to the fiber's home processor, if the fiber has started and so has a home.
-    pub(crate) fn tell_home(&self, message: impl FnOnce() -> Message) {
+    pub(crate) fn send_home(&self, message: impl FnOnce() -> Message) {
         let home = self.home.load(Ordering::SeqCst);
         if !home.is_null() {
             // SAFETY: a shared half lives as long as the cluster, which the control block holds.

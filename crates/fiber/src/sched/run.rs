@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use crate::base::counters::Counter;
 use crate::base::home;
 use crate::base::stamp;
-use crate::sched::fiber::{FiberRef, Flow, GO_ON, RunOutcome, Suspend, TRACE};
+use crate::sched::fiber::{FiberRef, Flow, RESUME, RunOutcome, Suspend, TRACE};
 use crate::sched::local;
 use crate::sched::processor::{self, Processor};
 use crate::switch::context::Context;
@@ -27,7 +27,8 @@ pub(crate) const DIRECT_MAX: u8 = 15;
 /// Switches of these between two looks at the time.
 const SWITCHES_PER_TIME: u8 = 4;
 
-/// Operations without a wait that count as much: see [`give_way`](crate::sched::block::give_way).
+/// Operations without a wait that count as much: see
+/// [`consume_budget`](crate::sched::block::consume_budget).
 pub(crate) const MUCH_UNSUSPENDED: u8 = 8;
 
 impl FiberRef {
@@ -49,7 +50,7 @@ impl FiberRef {
         }
         // SAFETY: the loop runs. The fiber has frames, or code to begin with, and waits; only the
         // processor that has it resumes it (invariant of FiberRef). This thread stays the same.
-        unsafe { processor.context.switch_to(&control.context, GO_ON) };
+        unsafe { processor.context.switch_to(&control.context, RESUME) };
         Some(processor.outcome.get())
     }
 
@@ -135,7 +136,7 @@ impl Processor {
             // It runs here only, so not before it has left its stack.
             if how == Suspend::Park {
                 if !control.token.park() {
-                    return GO_ON;
+                    return RESUME;
                 }
                 how = Suspend::Wait;
             }
@@ -149,7 +150,7 @@ impl Processor {
                 } else if how == Suspend::Yield && !self.has_pinned_ready() && !self.is_turn_long()
                 {
                     self.enter(fiber);
-                    return GO_ON;
+                    return RESUME;
                 }
             }
         }
@@ -158,7 +159,7 @@ impl Processor {
         }
         // SAFETY: the fiber runs. The loop waits while a fiber runs; a pinned fiber that is in a
         // list waits with frames, and nothing else resumes it. What comes back is the caller's.
-        unsafe { control.context.switch_to(to, GO_ON) }
+        unsafe { control.context.switch_to(to, RESUME) }
     }
 
     /// True if the running fiber may give the processor to another, or keep it, without the loop.

@@ -23,7 +23,7 @@ pub(crate) struct Work {
     pub instructions: u64,
 }
 
-const GO_ON: u64 = 1;
+const MARK: u64 = 1;
 const PAUSE: u64 = 2;
 const END: u64 = 3;
 
@@ -35,7 +35,7 @@ pub(crate) fn begin() {
 
 /// Ends one count, and begins the next.
 pub(crate) fn mark() {
-    trap(GO_ON);
+    trap(MARK);
 }
 
 /// Ends a count. Later instructions are not counted.
@@ -86,7 +86,7 @@ fn step_to_end(thread: Pid) -> Vec<Work> {
             works.extend(work.take());
             skip(thread, &mut registers, 1);
             match registers.rax {
-                GO_ON => work = Some(Work::default()),
+                MARK => work = Some(Work::default()),
                 PAUSE => {}
                 _ => break,
             }

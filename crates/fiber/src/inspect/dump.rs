@@ -256,7 +256,7 @@ fn trace(cluster: &Arc<Cluster>, fibers: &[Fiber]) -> HashMap<u64, Backtrace> {
     let (answers, answered) = mpsc::channel();
     let waiting = fibers.iter().filter(|fiber| {
         let control = &fiber.control;
-        let may_be_traced = !control.is_migratable() && control.has_room_to_trace();
+        let may_be_traced = !control.is_migratable() && control.has_space_to_trace();
         control.look().state() == FiberState::Waiting && may_be_traced
     });
     let mut jobs: BTreeMap<usize, Vec<Fiber>> = BTreeMap::new();
@@ -291,7 +291,7 @@ fn trace_here(processor: &Processor, job: &TraceJob) {
         // deeper in its stack than when it was asked.
         let waits_here =
             control.look().state() == FiberState::Waiting && control.is_home(processor.shared());
-        if !waits_here || !control.has_room_to_trace() {
+        if !waits_here || !control.has_space_to_trace() {
             continue; // It has continued meanwhile.
         }
         if control.is_migratable() {

@@ -5,7 +5,7 @@
 //! the receiver has room, and if not, it tries again with what is left of the copy: an empty
 //! datagram goes out, and the send reports 0 bytes (seen on Linux 6.18). So a send must not block,
 //! and the wait is for readiness. A socket without a peer is ready to send whatever the
-//! receiver's queue: a [probe](Socket::wait_for_room_at) that is connected to the receiver tells
+//! receiver's queue: a [probe](Socket::wait_for_space_at) that is connected to the receiver tells
 //! instead.
 //!
 //! **A receive on a socket whose reading side was shut down is over.** The kernel says so to calls
@@ -148,7 +148,7 @@ impl Socket {
             };
             match sent {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                    self.wait_for_room_at(address, deadline)?;
+                    self.wait_for_space_at(address, deadline)?;
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 sent => {
@@ -197,7 +197,7 @@ impl Socket {
 
     /// Waits, after a send that did not fit, until there may be space for another datagram: in this
     /// socket's own buffer, or at the receiver.
-    fn wait_for_room_at(
+    fn wait_for_space_at(
         &self,
         address: Option<&SocketAddrAny>,
         deadline: Option<Instant>,

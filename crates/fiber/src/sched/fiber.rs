@@ -294,8 +294,8 @@ impl Control {
     }
 
     /// True if its stack has room for an unwinder beneath the frame that waits.
-    pub(crate) fn has_room_to_trace(&self) -> bool {
-        self.context.has_room_to_trace()
+    pub(crate) fn has_space_to_trace(&self) -> bool {
+        self.context.has_space_to_trace()
     }
 
     /// True if another processor may be about to run it even while it waits with frames.

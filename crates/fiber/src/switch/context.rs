@@ -111,7 +111,7 @@ impl Context {
     }
 
     /// True if its stack has room for an unwinder beneath the frame that waits.
-    pub(crate) fn has_room_to_trace(&self) -> bool {
+    pub(crate) fn has_space_to_trace(&self) -> bool {
         const UNWINDER_LEN: usize = 12 * 1024;
         let frame = self.stack.load(Ordering::Relaxed);
         // A fiber may wait inside of another library's coroutine, on a stack whose end is not known

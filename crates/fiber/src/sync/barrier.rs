@@ -1,7 +1,7 @@
 //! [`Barrier`].
 
 use super::const_unless_loom;
-use super::short::Short;
+use super::short::ShortLock;
 use super::wait::{Node, Queue, Wait, Wakes};
 use crate::sched::waiting;
 use crate::switch::reason::WaitReason;
@@ -10,7 +10,7 @@ use crate::switch::reason::WaitReason;
 #[derive(Debug)]
 pub struct Barrier {
     size: usize,
-    state: Short<State>,
+    state: ShortLock<State>,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Barrier {
     const_unless_loom! {
         /// A barrier for `n`; 0 counts as 1.
         pub fn new(n: usize) -> Barrier {
-            Barrier { size: n, state: Short::new(State { arrived: 0, queue: Queue::new() }) }
+            Barrier { size: n, state: ShortLock::new(State { arrived: 0, queue: Queue::new() }) }
         }
     }
 

@@ -175,10 +175,10 @@ impl<T> Cursor<T> {
 mod tests {
     use super::*;
 
-    fn blocks<T>(place: &Cursor<T>) -> usize {
+    fn blocks<T>(cursor: &Cursor<T>) -> usize {
         let mut count = 1;
-        let mut block = place.next();
-        while block != place.block {
+        let mut block = cursor.next();
+        while block != cursor.block {
             count += 1;
             // SAFETY: the circle is there, and nothing else uses it.
             block = unsafe { &*block }.next.with(|next| unsafe { *next });

@@ -23,7 +23,7 @@
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 
 use super::blocks::{Block, Cursor};
-use super::short::Short;
+use super::short::ShortLock;
 use super::wait::{Claimed, Limit, Node, Queue, Wait, Wake, Wakes};
 use crate::base::atomic::{AtomicPtr, AtomicUsize, Ordering, UnsafeCell};
 use crate::sched::waiting;
@@ -64,12 +64,12 @@ pub(super) struct Channel<T> {
 struct SendingSide<T> {
     /// Messages sent so far, for receivers.
     sent: AtomicUsize,
-    own: Short<SendState<T>>,
+    own: ShortLock<SendState<T>>,
 }
 
 #[derive(Debug)]
 struct SendState<T> {
-    place: Cursor<T>,
+    cursor: Cursor<T>,
     sent: usize,
     /// Value of `received` when there seemed to be no space.
     received_seen: usize,
@@ -84,12 +84,12 @@ struct ReceivingSide<T> {
     received: AtomicUsize,
     /// Block that is being read, for senders.
     block: AtomicPtr<Block<T>>,
-    own: Short<ReceiveState<T>>,
+    own: ShortLock<ReceiveState<T>>,
 }
 
 #[derive(Debug)]
 struct ReceiveState<T> {
-    place: Cursor<T>,
+    cursor: Cursor<T>,
     received: usize,
     /// Value of `sent` when there seemed to be no message.
     sent_seen: usize,
@@ -164,7 +164,7 @@ enum Nothing {
 impl<T> SendingSide<T> {
     /// True if there is space for a message. With the lock held.
     #[inline]
-    fn find_room(&self, own: &mut SendState<T>, channel: &Channel<T>) -> bool {
+    fn find_space(&self, own: &mut SendState<T>, channel: &Channel<T>) -> bool {
         let Some(capacity) = channel.capacity else {
             return true;
         };
@@ -180,7 +180,7 @@ impl<T> SendingSide<T> {
     fn push(&self, own: &mut SendState<T>, message: T, channel: &Channel<T>) {
         let reading = || channel.receiving.block.load(Ordering::Acquire);
         // SAFETY: the lock is held. The reader publishes a block when it enters it.
-        unsafe { own.place.write(message, reading) };
+        unsafe { own.cursor.write(message, reading) };
         own.sent = own.sent.wrapping_add(1);
         self.sent.store(own.sent, Ordering::Release);
     }
@@ -196,11 +196,11 @@ impl<T> ReceivingSide<T> {
                 return None;
             }
         }
-        let block = own.place.block();
+        let block = own.cursor.block();
         // SAFETY: the lock is held, and so many were sent.
-        let message = unsafe { own.place.read() };
-        if own.place.block() != block {
-            self.block.store(own.place.block(), Ordering::Release);
+        let message = unsafe { own.cursor.read() };
+        if own.cursor.block() != block {
+            self.block.store(own.cursor.block(), Ordering::Release);
         }
         own.received = own.received.wrapping_add(1);
         self.received.store(own.received, Ordering::Release);
@@ -217,8 +217,8 @@ struct Both<'a, T> {
 }
 
 impl<T> Both<'_, T> {
-    fn find_room(&mut self) -> bool {
-        self.channel.sending.find_room(self.sending, self.channel)
+    fn find_space(&mut self) -> bool {
+        self.channel.sending.find_space(self.sending, self.channel)
     }
 
     fn push(&mut self, message: T) {
@@ -240,7 +240,7 @@ impl<T> Both<'_, T> {
             let code = code(receiver.tag(), PASSED);
             return Ok(Some(receiver.grant(code)));
         }
-        if !self.find_room() {
+        if !self.find_space() {
             return Err(Refused::Full);
         }
         message.take().into_iter().for_each(|message| self.push(message));
@@ -288,8 +288,8 @@ impl<T> Channel<T> {
             receiving: ReceivingSide {
                 received: AtomicUsize::new(0),
                 block: AtomicPtr::new(reader.block()),
-                own: Short::new(ReceiveState {
-                    place: reader,
+                own: ShortLock::new(ReceiveState {
+                    cursor: reader,
                     received: 0,
                     sent_seen: 0,
                     waiting: Queue::new(),
@@ -297,8 +297,8 @@ impl<T> Channel<T> {
             },
             sending: SendingSide {
                 sent: AtomicUsize::new(0),
-                own: Short::new(SendState {
-                    place: writer,
+                own: ShortLock::new(SendState {
+                    cursor: writer,
                     sent: 0,
                     received_seen: 0,
                     waiting: Queue::new(),
@@ -341,7 +341,7 @@ impl<T> Channel<T> {
             if self.flags.load(Ordering::Relaxed) != 0 {
                 return None;
             }
-            if !sending.find_room(own, self) {
+            if !sending.find_space(own, self) {
                 return Some(Err(Refused::Full));
             }
             sending.push(own, message.take()?, self);
@@ -419,11 +419,11 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Puts a sender into the line, unless its message can go now or never: then returns the
+    /// Puts a sender into the queue, unless its message can go now or never: then returns the
     /// outcome.
     fn enlist_sender(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.with_both(|both| {
-            // SAFETY: the sender is in no line, so nothing else looks at its slot.
+            // SAFETY: the sender is in no queue, so nothing else looks at its slot.
             let sent = unsafe { slot.with(|message| both.send(message)) };
             match sent {
                 Ok(wake) => (Some(PASSED), wake),
@@ -499,7 +499,7 @@ impl<T> Channel<T> {
     fn enlist_receiver(&self, node: &Node, slot: &Slot<T>) -> Option<usize> {
         let (outcome, wake) = self.with_both(|both| match both.receive() {
             Ok((message, wake)) => {
-                // SAFETY: the receiver is in no line, so nothing else looks at its slot.
+                // SAFETY: the receiver is in no queue, so nothing else looks at its slot.
                 unsafe { slot.put(message) };
                 (Some(PASSED), wake)
             }
@@ -522,7 +522,7 @@ impl<T> Channel<T> {
     pub(super) fn enlist_sending_arm(&self, node: &Node, wait: &Wait) -> bool {
         self.with_both(|both| {
             let is_closed = both.flags & NO_RECEIVERS != 0;
-            if is_closed || both.find_room() || both.receiving.waiting.has_other(wait) {
+            if is_closed || both.find_space() || both.receiving.waiting.has_other(wait) {
                 return false;
             }
             // SAFETY: a select takes its arms out of the lines before it returns.
@@ -597,7 +597,7 @@ impl<T> Drop for Channel<T> {
     fn drop(&mut self) {
         self.drop_messages();
         // SAFETY: both ends are gone.
-        self.sending.own.with(|own| unsafe { own.place.free() });
+        self.sending.own.with(|own| unsafe { own.cursor.free() });
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::const_unless_loom;
 use super::mutex::MutexGuard;
-use super::short::Short;
+use super::short::ShortLock;
 use super::wait::{Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicBool, Ordering};
 use crate::base::clock::after;
@@ -36,7 +36,7 @@ use crate::switch::reason::WaitReason;
 /// ```
 #[derive(Debug)]
 pub struct Condvar {
-    queue: Short<Queue>,
+    queue: ShortLock<Queue>,
     /// Something is in the queue. A notifier that had the mutex after the waiter sees it without
     /// the lock.
     waiters: AtomicBool,
@@ -59,7 +59,7 @@ impl Condvar {
     const_unless_loom! {
         /// A condition variable without waiters.
         pub fn new() -> Condvar {
-            Condvar { queue: Short::new(Queue::new()), waiters: AtomicBool::new(false) }
+            Condvar { queue: ShortLock::new(Queue::new()), waiters: AtomicBool::new(false) }
         }
     }
 

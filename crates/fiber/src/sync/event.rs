@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::const_unless_loom;
-use super::short::Short;
+use super::short::ShortLock;
 use super::wait::{Limit, Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicBool, Ordering};
 use crate::base::clock::after;
@@ -29,14 +29,14 @@ use crate::switch::reason::WaitReason;
 #[derive(Debug)]
 pub struct Event {
     set: AtomicBool,
-    queue: Short<Queue>,
+    queue: ShortLock<Queue>,
 }
 
 impl Event {
     const_unless_loom! {
         /// An event that has not happened.
         pub fn new() -> Event {
-            Event { set: AtomicBool::new(false), queue: Short::new(Queue::new()) }
+            Event { set: AtomicBool::new(false), queue: ShortLock::new(Queue::new()) }
         }
     }
 

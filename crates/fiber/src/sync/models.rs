@@ -18,7 +18,7 @@ use loom::thread;
 use super::channel::{Channel, Slot};
 use super::mutex::RawMutex;
 use super::semaphore::RawSemaphore;
-use super::short::{Short, SpinLock};
+use super::short::{ShortLock, SpinLock};
 use super::wait::parker::Processor;
 use super::wait::{Node, Queue, Wait, Wakes};
 use super::{Barrier, Condvar, Event, Mutex, Once, RwLock, Select};
@@ -32,14 +32,14 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Data for one thread at a time.
-struct Alone(UnsafeCell<u32>);
+struct Exclusive(UnsafeCell<u32>);
 
 // SAFETY: that no two are in there together is what the models prove; loom panics otherwise.
-unsafe impl Sync for Alone {}
+unsafe impl Sync for Exclusive {}
 
-impl Alone {
-    fn new() -> Alone {
-        Alone(UnsafeCell::new(0))
+impl Exclusive {
+    fn new() -> Exclusive {
+        Exclusive(UnsafeCell::new(0))
     }
 
     fn touch(&self) {
@@ -67,8 +67,8 @@ fn the_short_lock_excludes() {
 
 fn excludes(threads: u32, rounds: u32, preemptions: usize) {
     check(preemptions, move || {
-        let shared = Arc::new((RawMutex::new(), Alone::new()));
-        let work = move |shared: &(RawMutex, Alone)| {
+        let shared = Arc::new((RawMutex::new(), Exclusive::new()));
+        let work = move |shared: &(RawMutex, Exclusive)| {
             for _ in 0..rounds {
                 if !shared.0.try_lock() {
                     shared.0.lock_slow(None);
@@ -104,7 +104,7 @@ fn mutex_of_three() {
 #[test]
 fn mutex_timeout_meets_hand_over() {
     check(2, || {
-        let shared = Arc::new((RawMutex::new(), Alone::new()));
+        let shared = Arc::new((RawMutex::new(), Exclusive::new()));
         assert!(shared.0.try_lock());
         let (impatient, patient) = (Arc::clone(&shared), Arc::clone(&shared));
         let impatient = thread::spawn(move || {
@@ -136,8 +136,8 @@ fn wait_for(semaphore: &RawSemaphore, count: usize, deadline: Option<Instant>) -
 #[test]
 fn a_semaphore_keeps_count() {
     check(3, || {
-        let shared = Arc::new((RawSemaphore::new(1), Alone::new()));
-        let work = |shared: &(RawSemaphore, Alone)| {
+        let shared = Arc::new((RawSemaphore::new(1), Exclusive::new()));
+        let work = |shared: &(RawSemaphore, Exclusive)| {
             assert!(wait_for(&shared.0, 1, None));
             shared.1.touch();
             shared.0.release(1);
@@ -157,9 +157,9 @@ fn a_semaphore_keeps_count() {
 #[test]
 fn mutex_serves_blocking_waiter() {
     check(3, || {
-        let shared = Arc::new((RawMutex::new(), Alone::new()));
+        let shared = Arc::new((RawMutex::new(), Exclusive::new()));
         let processor = Processor::default();
-        let work = |shared: &(RawMutex, Alone)| {
+        let work = |shared: &(RawMutex, Exclusive)| {
             if !shared.0.try_lock() {
                 assert!(shared.0.lock_slow(None));
             }
@@ -243,7 +243,7 @@ fn semaphore_waiter_gives_up() {
 #[test]
 fn a_lock_is_for_readers_or_one_writer() {
     check(2, || {
-        let shared = Arc::new((RwLock::new(()), Alone::new()));
+        let shared = Arc::new((RwLock::new(()), Exclusive::new()));
         let readers = [Arc::clone(&shared), Arc::clone(&shared)].map(|shared| {
             thread::spawn(move || {
                 let _read = shared.0.read().unwrap();
@@ -333,8 +333,8 @@ fn a_barrier_has_one_leader() {
 #[test]
 fn once_runs_once() {
     check(3, || {
-        let shared = Arc::new((Once::new(), Alone::new()));
-        let call = |shared: &(Once, Alone)| {
+        let shared = Arc::new((Once::new(), Exclusive::new()));
+        let call = |shared: &(Once, Exclusive)| {
             shared.0.call_once(|| shared.1.touch());
             assert_eq!(shared.1.count(), 1);
         };
@@ -496,7 +496,7 @@ fn opposite_selects_meet() {
 fn catches_missing_recheck() {
     check(3, || {
         // std's `Arc`: loom's would panic again while the deadlock unwinds.
-        let shared = std::sync::Arc::new((AtomicBool::new(false), Short::new(Queue::new())));
+        let shared = std::sync::Arc::new((AtomicBool::new(false), ShortLock::new(Queue::new())));
         let other = std::sync::Arc::clone(&shared);
         let setter = thread::spawn(move || {
             other.0.store(true, Ordering::SeqCst);
@@ -521,7 +521,7 @@ fn catches_missing_recheck() {
 #[should_panic(expected = "UnsafeCell")]
 fn catches_late_slot() {
     check(3, || {
-        let queue = std::sync::Arc::new(Short::new(Queue::new()));
+        let queue = std::sync::Arc::new(ShortLock::new(Queue::new()));
         let (wait, slot) = (Wait::new(), Slot::<u32>::new(None));
         let node = Node::new(&wait, 0, slot.address());
         // SAFETY: the node stays in this frame until the wait is over.
@@ -545,8 +545,8 @@ fn catches_late_slot() {
 #[should_panic]
 fn catches_check_then_take() {
     check(3, || {
-        let shared = Arc::new((AtomicUsize::new(0), Alone::new()));
-        let work = |shared: &(AtomicUsize, Alone)| {
+        let shared = Arc::new((AtomicUsize::new(0), Exclusive::new()));
+        let work = |shared: &(AtomicUsize, Exclusive)| {
             if shared.0.load(Ordering::SeqCst) == 0 {
                 shared.0.store(1, Ordering::SeqCst);
                 shared.1.touch();

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
-use super::short::Short;
+use super::short::ShortLock;
 use super::wait::{Node, Queue, Wait, Wake};
 use super::{Poison, const_unless_loom, guards, locks};
 use crate::base::atomic::{AtomicU8, Ordering};
@@ -193,7 +193,7 @@ pub(super) struct RawMutex {
     /// The number of the fiber that has it, for the list of fibers; 0 while none has, or has not
     /// noted it yet.
     owner: AtomicU64,
-    queue: Short<Queue>,
+    queue: ShortLock<Queue>,
 }
 
 impl RawMutex {
@@ -202,7 +202,7 @@ impl RawMutex {
             RawMutex {
                 state: AtomicU8::new(0),
                 owner: AtomicU64::new(0),
-                queue: Short::new(Queue::new()),
+                queue: ShortLock::new(Queue::new()),
             }
         }
     }

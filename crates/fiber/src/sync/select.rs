@@ -39,7 +39,7 @@ trait Arm {
     fn attempt(&self) -> bool;
     /// Queues the operation; `false` if it could be done at once.
     fn enlist(&self, wait: &Wait, index: usize) -> bool;
-    /// Leaves the line.
+    /// Leaves the queue.
     fn delist(&self);
     /// Ends the operation: another thread did it, or it can be done no more.
     fn finish(&self, outcome: usize);
@@ -115,15 +115,15 @@ impl<'a> Select<'a> {
             if let Some(number) = self.try_wait() {
                 return Some(number);
             }
-            if let Some(ended) = self.stand_in_line(limit) {
+            if let Some(ended) = self.wait_in_queues(limit) {
                 return ended;
             }
         }
     }
 
-    /// Waits in all lines at once; `None` if one of the operations could be done at once, after
+    /// Waits in all queues at once; `None` if one of the operations could be done at once, after
     /// all.
-    fn stand_in_line(&self, limit: Limit) -> Option<Option<usize>> {
+    fn wait_in_queues(&self, limit: Limit) -> Option<Option<usize>> {
         let wait = Wait::new();
         let mut enlisted = self.arms.iter();
         let all = enlisted.all(|&(number, arm)| arm.enlist(&wait, number));
@@ -183,17 +183,17 @@ fn random_below(n: usize) -> usize {
 /// An operation of a [`Select`]: to receive.
 pub struct Receiving<'a, T> {
     channel: &'a Channel<T>,
-    place: Place<T>,
+    state: ArmState<T>,
 }
 
 /// An operation of a [`Select`]: to send.
 pub struct Sending<'a, T> {
     channel: &'a Channel<T>,
-    place: Place<T>,
+    state: ArmState<T>,
 }
 
 /// State of one operation: the message, and a node for the queue of its channel.
-struct Place<T> {
+struct ArmState<T> {
     slot: Slot<T>,
     stage: Cell<Progress>,
     node: UnsafeCell<Option<Node>>,
@@ -207,13 +207,13 @@ struct Place<T> {
 enum Progress {
     Open,
     /// A select waits in the channel's queue: node and slot are the channel's.
-    InLine,
+    Queued,
     Done,
 }
 
-impl<T> Place<T> {
-    fn new(message: Option<T>) -> Place<T> {
-        Place {
+impl<T> ArmState<T> {
+    fn new(message: Option<T>) -> ArmState<T> {
+        ArmState {
             slot: Slot::new(message),
             stage: Cell::new(Progress::Open),
             node: UnsafeCell::new(None),
@@ -224,7 +224,7 @@ impl<T> Place<T> {
     /// If a select waits for the operation.
     fn is_open(&self) -> bool {
         let stage = self.stage.get();
-        assert_ne!(stage, Progress::InLine, "another select waits for this operation");
+        assert_ne!(stage, Progress::Queued, "another select waits for this operation");
         stage == Progress::Open
     }
 
@@ -234,20 +234,20 @@ impl<T> Place<T> {
             return true;
         }
         let fresh = Node::new(wait, index, self.slot.address());
-        // SAFETY: the stage is `Open`, so the node is in no line and nothing else looks at it.
+        // SAFETY: the stage is `Open`, so the node is in no queue and nothing else looks at it.
         let is_in = enlist(unsafe { (*self.node.get()).insert(fresh) });
         if is_in {
-            self.stage.set(Progress::InLine);
+            self.stage.set(Progress::Queued);
         }
         is_in
     }
 
     /// Leaves the queue by `delist`, if the node is in it.
     fn delist(&self, delist: impl FnOnce(&Node)) {
-        if self.stage.get() == Progress::InLine {
+        if self.stage.get() == Progress::Queued {
             // SAFETY: shared, as the queue's neighbours have it; `enlist` alone changes it.
             let node = unsafe { &*self.node.get() };
-            delist(node.as_ref().expect("a node in line has been placed"));
+            delist(node.as_ref().expect("a queued node has been placed"));
             self.stage.set(Progress::Open);
         }
     }
@@ -271,7 +271,7 @@ impl<T> Place<T> {
 
 impl<'a, T> Receiving<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>) -> Receiving<'a, T> {
-        Receiving { channel, place: Place::new(None) }
+        Receiving { channel, state: ArmState::new(None) }
     }
 
     /// Received message, after the select returned this operation.
@@ -282,13 +282,13 @@ impl<'a, T> Receiving<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<T, RecvError> {
-        self.place.take().ok_or(RecvError)
+        self.state.take().ok_or(RecvError)
     }
 }
 
 impl<'a, T> Sending<'a, T> {
     pub(super) fn new(channel: &'a Channel<T>, message: T) -> Sending<'a, T> {
-        Sending { channel, place: Place::new(Some(message)) }
+        Sending { channel, state: ArmState::new(Some(message)) }
     }
 
     /// Result of the send, after the select returned this operation.
@@ -299,85 +299,85 @@ impl<'a, T> Sending<'a, T> {
     /// # Panics
     /// If it was another operation.
     pub fn take(self) -> Result<(), SendError<T>> {
-        self.place.take().map_or(Ok(()), |message| Err(SendError(message)))
+        self.state.take().map_or(Ok(()), |message| Err(SendError(message)))
     }
 
     /// The message, if it was another operation.
     pub fn into_message(self) -> Option<T> {
-        self.place.slot.into_message()
+        self.state.slot.into_message()
     }
 }
 
 impl<T> Arm for Receiving<'_, T> {
     fn attempt(&self) -> bool {
-        if !self.place.is_open() {
+        if !self.state.is_open() {
             return false;
         }
         match self.channel.try_receive() {
-            // SAFETY: the arm is in no line, so nothing else looks at its slot.
-            Ok(message) => unsafe { self.place.slot.put(message) },
+            // SAFETY: the arm is in no queue, so nothing else looks at its slot.
+            Ok(message) => unsafe { self.state.slot.put(message) },
             Err(TryRecvError::Disconnected) => {}
             Err(TryRecvError::Empty) => return false,
         }
-        self.place.stage.set(Progress::Done);
+        self.state.stage.set(Progress::Done);
         true
     }
 
     fn enlist(&self, wait: &Wait, index: usize) -> bool {
         let enlist = |node: &Node| self.channel.enlist_receiving_arm(node, wait);
-        self.place.enlist(wait, index, enlist)
+        self.state.enlist(wait, index, enlist)
     }
 
     fn delist(&self) {
-        self.place.delist(|node| self.channel.delist_receiver(node));
+        self.state.delist(|node| self.channel.delist_receiver(node));
     }
 
     fn finish(&self, _outcome: usize) {
-        self.place.stage.set(Progress::Done);
+        self.state.stage.set(Progress::Done);
     }
 
     fn fail(&self) -> bool {
-        self.place.fail()
+        self.state.fail()
     }
 }
 
 impl<T> Arm for Sending<'_, T> {
     fn attempt(&self) -> bool {
-        if !self.place.is_open() {
+        if !self.state.is_open() {
             return false;
         }
-        // SAFETY: the arm is in no line, so nothing else looks at its slot.
-        let message = unsafe { self.place.slot.take() };
+        // SAFETY: the arm is in no queue, so nothing else looks at its slot.
+        let message = unsafe { self.state.slot.take() };
         let message = message.expect("an open arm has its message");
         match self.channel.try_send(message) {
             Ok(()) => {}
             // SAFETY: as above.
-            Err(TrySendError::Disconnected(back)) => unsafe { self.place.slot.put(back) },
+            Err(TrySendError::Disconnected(back)) => unsafe { self.state.slot.put(back) },
             Err(TrySendError::Full(back)) => {
                 // SAFETY: as above.
-                unsafe { self.place.slot.put(back) };
+                unsafe { self.state.slot.put(back) };
                 return false;
             }
         }
-        self.place.stage.set(Progress::Done);
+        self.state.stage.set(Progress::Done);
         true
     }
 
     fn enlist(&self, wait: &Wait, index: usize) -> bool {
         let enlist = |node: &Node| self.channel.enlist_sending_arm(node, wait);
-        self.place.enlist(wait, index, enlist)
+        self.state.enlist(wait, index, enlist)
     }
 
     fn delist(&self) {
-        self.place.delist(|node| self.channel.delist_sender(node));
+        self.state.delist(|node| self.channel.delist_sender(node));
     }
 
     fn finish(&self, _outcome: usize) {
-        self.place.stage.set(Progress::Done);
+        self.state.stage.set(Progress::Done);
     }
 
     fn fail(&self) -> bool {
-        self.place.fail()
+        self.state.fail()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::const_unless_loom;
-use super::short::Short;
+use super::short::ShortLock;
 use super::wait::{Node, Queue, Wait, Wakes};
 use crate::base::atomic::{AtomicUsize, Ordering};
 use crate::base::clock::after;
@@ -122,7 +122,7 @@ impl Drop for Permit<'_> {
 }
 
 /// Flag: something waits, or a waiter comes for a grant that was partly taken back. While this is
-/// set, the state changes under the line's lock only.
+/// set, the state changes under the lock of the waitlist only.
 const WAITERS: usize = 1;
 const ONE: usize = 2;
 pub(super) const PERMITS_MAX: usize = usize::MAX >> 2;
@@ -151,11 +151,11 @@ fn more(state: usize, count: usize) -> Option<usize> {
 pub(super) struct RawSemaphore {
     /// Permits times [`ONE`], and [`WAITERS`].
     state: AtomicUsize,
-    line: Short<Line>,
+    waitlist: ShortLock<Waitlist>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct Waitlist {
     queue: Queue,
     /// Permits of waiters that have not come for them yet.
     granted: usize,
@@ -189,7 +189,11 @@ impl RawSemaphore {
             assert!(permits <= PERMITS_MAX, "{}", TOO_MANY);
             RawSemaphore {
                 state: AtomicUsize::new(permits * ONE),
-                line: Short::new(Line { queue: Queue::new(), granted: 0, taken_back: 0 }),
+                waitlist: ShortLock::new(Waitlist {
+                    queue: Queue::new(),
+                    granted: 0,
+                    taken_back: 0,
+                }),
             }
         }
     }
@@ -228,7 +232,7 @@ impl RawSemaphore {
             }
             match wait.block(deadline) {
                 Some(IS_OWNED) => return true,
-                Some(_) if self.come_for(count) => return true,
+                Some(_) if self.take_grant(count) => return true,
                 Some(_) => was_granted = true,
                 None => {
                     self.leave(&node);
@@ -240,11 +244,11 @@ impl RawSemaphore {
 
     /// Takes granted permits; `false` if some were taken back: the grant is then settled as the
     /// waiter is queued again.
-    fn come_for(&self, count: usize) -> bool {
-        self.line.with(|line| {
-            let is_whole = line.taken_back == 0 || count == 0;
+    fn take_grant(&self, count: usize) -> bool {
+        self.waitlist.with(|waitlist| {
+            let is_whole = waitlist.taken_back == 0 || count == 0;
             if is_whole {
-                line.granted -= count;
+                waitlist.granted -= count;
             }
             is_whole
         })
@@ -257,7 +261,7 @@ impl RawSemaphore {
             self.enqueue_first(node, was_granted);
             return true;
         }
-        self.line.with(|line| {
+        self.waitlist.with(|waitlist| {
             let count = count(node.tag());
             let set = Ordering::Acquire;
             let fetch = Ordering::Relaxed;
@@ -273,7 +277,7 @@ impl RawSemaphore {
             }
             // SAFETY: the node is in the frame of `acquire_slow`, which continues when the node is
             // claimed, and so out of the queue, or after `leave`.
-            unsafe { line.queue.push_back(node) };
+            unsafe { waitlist.queue.push_back(node) };
             true
         })
     }
@@ -281,41 +285,42 @@ impl RawSemaphore {
     #[cold]
     fn enqueue_first(&self, node: &Node, was_granted: bool) {
         let mut wakes = Wakes::default();
-        self.line.with(|line| {
+        self.waitlist.with(|waitlist| {
             // From here on the state changes under this lock only.
             self.state.fetch_or(WAITERS, Ordering::Acquire);
             if was_granted {
-                self.settle(line, count(node.tag()));
+                self.settle(waitlist, count(node.tag()));
             }
             // SAFETY: as in `enqueue`.
-            unsafe { line.queue.insert_behind(node, blocks_processor) };
+            unsafe { waitlist.queue.insert_behind(node, blocks_processor) };
             // The new waiter may be served at once.
-            self.serve(line, &mut wakes);
+            self.serve(waitlist, &mut wakes);
         });
         wakes.wake();
     }
 
     /// Gives a grant up: it replaces permits that were taken back, and the rest is free.
-    fn settle(&self, line: &mut Line, granted: usize) {
-        let made_good = line.taken_back.min(granted);
-        line.taken_back -= made_good;
-        line.granted -= granted;
-        self.add(granted - made_good).expect(TOO_MANY);
+    fn settle(&self, waitlist: &mut Waitlist, granted: usize) {
+        let replaced = waitlist.taken_back.min(granted);
+        waitlist.taken_back -= replaced;
+        waitlist.granted -= granted;
+        self.add(granted - replaced).expect(TOO_MANY);
     }
 
-    /// Adds permits, with [`WAITERS`] set and the line's lock held: nothing else changes the state.
+    /// Adds permits, with [`WAITERS`] set and the lock of the waitlist held: nothing else
+    /// changes the state.
     fn add(&self, count: usize) -> Option<()> {
         let sum = more(self.state.load(Ordering::Acquire), count)?;
         self.state.store(sum, Ordering::Release);
         Some(())
     }
 
-    /// Leaves the line after a time-out. The others may have waited behind this one.
+    /// Leaves the queue after a time-out. The others may have waited behind this one.
     fn leave(&self, node: &Node) {
         let mut wakes = Wakes::default();
-        self.line.with(|line| {
-            line.queue.remove(node);
-            self.serve(line, &mut wakes);
+        self.waitlist.with(|waitlist| {
+            waitlist.queue.remove(node);
+            self.serve(waitlist, &mut wakes);
         });
         wakes.wake();
     }
@@ -333,15 +338,15 @@ impl RawSemaphore {
     #[cold]
     fn release_slow(&self, count: usize) {
         let mut wakes = Wakes::default();
-        let is_added = self.line.with(|line| {
+        let is_added = self.waitlist.with(|waitlist| {
             let state = self.state.load(Ordering::Relaxed);
-            let may_hand_on = state == WAITERS && count <= PERMITS_MAX;
-            if may_hand_on && self.hand_on(line, count, &mut wakes) {
+            let may_grant_first = state == WAITERS && count <= PERMITS_MAX;
+            if may_grant_first && self.grant_to_first(waitlist, count, &mut wakes) {
                 return true;
             }
             if state & WAITERS != 0 {
                 let added = self.add(count);
-                return added.map(|()| self.serve(line, &mut wakes)).is_some();
+                return added.map(|()| self.serve(waitlist, &mut wakes)).is_some();
             }
             // The last waiter has left the queue meanwhile.
             let set = Ordering::Release;
@@ -353,21 +358,21 @@ impl RawSemaphore {
         wakes.wake();
     }
 
-    /// Hands released permits on to the first waiter, if it needs exactly so many and no others are
+    /// Grants released permits to the first waiter, if it needs exactly so many and no others are
     /// free: as [`serve`](RawSemaphore::serve) would. With the queue's lock held.
-    fn hand_on(&self, line: &mut Line, count: usize, wakes: &mut Wakes) -> bool {
-        if line.taken_back > 0 {
+    fn grant_to_first(&self, waitlist: &mut Waitlist, count: usize, wakes: &mut Wakes) -> bool {
+        if waitlist.taken_back > 0 {
             return false;
         }
-        let Some(first) = line.queue.claim_front_if(tag(count, false)) else {
+        let Some(first) = waitlist.queue.claim_front_if(tag(count, false)) else {
             return false;
         };
-        line.granted += count;
+        waitlist.granted += count;
         wakes.push(first.grant(IS_GRANTED));
-        match line.queue.front_tag() {
+        match waitlist.queue.front_tag() {
             None => self.state.store(0, Ordering::Release),
             // The next waiter needs no permit, so it is served as well.
-            Some(next) if self::count(next) == 0 => self.serve(line, wakes),
+            Some(next) if self::count(next) == 0 => self.serve(waitlist, wakes),
             Some(_) => {}
         }
         true
@@ -375,35 +380,35 @@ impl RawSemaphore {
 
     /// Replaces permits that were taken back, and grants the rest from the front on, as far as they
     /// last. With the queue's lock held.
-    fn serve(&self, line: &mut Line, wakes: &mut Wakes) {
+    fn serve(&self, waitlist: &mut Waitlist, wakes: &mut Wakes) {
         let state = self.state.load(Ordering::Acquire);
         if state & WAITERS == 0 {
             return;
         }
-        let made_good = line.taken_back.min(state / ONE);
-        line.taken_back -= made_good;
-        let mut free = state / ONE - made_good;
-        while let Some(tag) = line.queue.front_tag() {
-            let not_come_for =
-                if blocks_processor(tag) { line.granted - line.taken_back } else { 0 };
-            if free + not_come_for < count(tag) {
+        let replaced = waitlist.taken_back.min(state / ONE);
+        waitlist.taken_back -= replaced;
+        let mut free = state / ONE - replaced;
+        while let Some(tag) = waitlist.queue.front_tag() {
+            let revocable =
+                if blocks_processor(tag) { waitlist.granted - waitlist.taken_back } else { 0 };
+            if free + revocable < count(tag) {
                 break;
             }
             // The first waiter may give up just now; the next one may need more.
-            let Some(first) = line.queue.claim_front_if(tag) else {
+            let Some(first) = waitlist.queue.claim_front_if(tag) else {
                 continue;
             };
             let from_free = count(tag).min(free);
             free -= from_free;
             if blocks_processor(tag) {
-                line.taken_back += count(tag) - from_free;
+                waitlist.taken_back += count(tag) - from_free;
                 wakes.push(first.grant(IS_OWNED));
             } else {
-                line.granted += count(tag);
+                waitlist.granted += count(tag);
                 wakes.push(first.grant(IS_GRANTED));
             }
         }
-        let is_over = line.queue.is_empty() && line.taken_back == 0;
+        let is_over = waitlist.queue.is_empty() && waitlist.taken_back == 0;
         let waiters = if is_over { 0 } else { WAITERS };
         // Last: without WAITERS, others change the state from here on.
         self.state.store((free * ONE) | waiters, Ordering::Release);

@@ -12,7 +12,7 @@ use std::thread::yield_now;
 
 /// The lock of the wait queues.
 #[cfg(not(loom))]
-pub(crate) type Short<T> = SpinLock<T>;
+pub(crate) type ShortLock<T> = SpinLock<T>;
 
 /// Attempts before the kernel is asked to run another thread.
 const SPINS: u32 = 64;
@@ -82,12 +82,12 @@ impl<T> SpinLock<T> {
 /// try; that the spin lock is one has a model of its own.
 #[cfg(loom)]
 #[derive(Debug)]
-pub(crate) struct Short<T>(loom::sync::Mutex<T>);
+pub(crate) struct ShortLock<T>(loom::sync::Mutex<T>);
 
 #[cfg(loom)]
-impl<T> Short<T> {
-    pub(crate) fn new(value: T) -> Short<T> {
-        Short(loom::sync::Mutex::new(value))
+impl<T> ShortLock<T> {
+    pub(crate) fn new(value: T) -> ShortLock<T> {
+        ShortLock(loom::sync::Mutex::new(value))
     }
 
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {

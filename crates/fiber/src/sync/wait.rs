@@ -1,8 +1,9 @@
 //! The wait queue under every primitive.
 //!
 //! A fiber or thread that has to wait makes a [`Wait`] and a [`Node`] in its own frame and links
-//! the node into the primitive's queue, under the primitive's [`Short`](super::short::Short) lock.
-//! The fiber or thread that ends the wait *claims* it there:
+//! the node into the primitive's queue, under the primitive's
+//! [`ShortLock`](super::short::ShortLock). The fiber or thread that ends the wait *claims* it
+//! there:
 //!
 //! ```text
 //!            claim (under the lock)         grant(code)
@@ -26,7 +27,7 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::base::atomic::{AtomicUsize, Ordering, UnsafeCell};
-use parker::{GrantedWaiter, Who};
+use parker::{GrantedWaiter, PendingWaiter};
 
 const WAITING: usize = 0;
 const CLAIMED: usize = 1;
@@ -69,7 +70,7 @@ enum Caller {
 pub(crate) struct Wait {
     state: AtomicUsize,
     /// Taken by the claimer.
-    who: UnsafeCell<Option<Who>>,
+    waiter: UnsafeCell<Option<PendingWaiter>>,
     caller: Caller,
 }
 
@@ -88,8 +89,8 @@ impl Wait {
         Wait::of(parker::current(limit.into() == Limit::Never))
     }
 
-    fn of((who, caller): (Who, Caller)) -> Wait {
-        Wait { state: AtomicUsize::new(WAITING), who: UnsafeCell::new(Some(who)), caller }
+    fn of((waiter, caller): (PendingWaiter, Caller)) -> Wait {
+        Wait { state: AtomicUsize::new(WAITING), waiter: UnsafeCell::new(Some(waiter)), caller }
     }
 
     /// True if the wait blocks a processor, and with it all other fibers of that processor.
@@ -338,11 +339,11 @@ impl Claimed {
         // SAFETY: as in `node`.
         let wait = unsafe { &*self.node().wait };
         // SAFETY: the claimer alone touches it.
-        let who = wait.who.with_mut(|who| unsafe { (*who).take() });
+        let waiter = wait.waiter.with_mut(|waiter| unsafe { (*waiter).take() });
         // Taken first: after the store, a waiter on another thread may continue and be gone.
-        let waker = who.expect("a wait is granted once").into_waker(wait.caller);
+        let granted = waiter.expect("a wait is granted once").into_granted(wait.caller);
         wait.state.store(DONE + code, Ordering::Release);
-        Wake(waker)
+        Wake(granted)
     }
 }
 
@@ -406,18 +407,24 @@ mod parker {
 
     /// Waiter, in its own frame. A fiber stays as long as that frame: no count is taken.
     #[derive(Debug)]
-    pub(super) enum Who {
+    pub(super) enum PendingWaiter {
         Fiber(FiberRef),
         Thread(Thread),
     }
 
-    impl Who {
-        pub(super) fn into_waker(self, caller: Caller) -> GrantedWaiter {
+    impl PendingWaiter {
+        pub(super) fn into_granted(self, caller: Caller) -> GrantedWaiter {
             match self {
-                Who::Fiber(fiber) if caller == Caller::Pinned => GrantedWaiter::Pinned(fiber),
-                Who::Fiber(fiber) if fiber.waits_for_caller() => GrantedWaiter::OfHere(fiber),
-                Who::Fiber(fiber) => GrantedWaiter::Held(Unparker::Fiber(fiber.handle())),
-                Who::Thread(thread) => GrantedWaiter::Held(Unparker::Thread(thread)),
+                PendingWaiter::Fiber(fiber) if caller == Caller::Pinned => {
+                    GrantedWaiter::Pinned(fiber)
+                }
+                PendingWaiter::Fiber(fiber) if fiber.waits_for_caller() => {
+                    GrantedWaiter::SameThread(fiber)
+                }
+                PendingWaiter::Fiber(fiber) => {
+                    GrantedWaiter::Owned(Unparker::Fiber(fiber.handle()))
+                }
+                PendingWaiter::Thread(thread) => GrantedWaiter::Owned(Unparker::Thread(thread)),
             }
         }
     }
@@ -428,8 +435,8 @@ mod parker {
         /// Does not continue before this handle makes it ready.
         Pinned(FiberRef),
         /// Pinned to the calling thread: it does not continue before the caller suspends.
-        OfHere(FiberRef),
-        Held(Unparker),
+        SameThread(FiberRef),
+        Owned(Unparker),
     }
 
     impl GrantedWaiter {
@@ -437,27 +444,27 @@ mod parker {
         pub(super) fn unpark(&self) {
             match self {
                 GrantedWaiter::Pinned(fiber) => fiber.make_ready_at_home(),
-                GrantedWaiter::OfHere(fiber) => fiber.borrow_handle().unpark(),
-                GrantedWaiter::Held(unparker) => unparker.unpark(),
+                GrantedWaiter::SameThread(fiber) => fiber.borrow_handle().unpark(),
+                GrantedWaiter::Owned(unparker) => unparker.unpark(),
             }
         }
     }
 
     /// The calling fiber or thread. With `for_grant`, nothing else ends the wait.
-    pub(super) fn current(for_grant: bool) -> (Who, Caller) {
+    pub(super) fn current(for_grant: bool) -> (PendingWaiter, Caller) {
         match processor::with_current(|_, fiber| fiber) {
             Some(fiber) if for_grant && !fiber.control().is_migratable() => {
-                (Who::Fiber(fiber), Caller::Pinned)
+                (PendingWaiter::Fiber(fiber), Caller::Pinned)
             }
-            Some(fiber) => (Who::Fiber(fiber), Caller::Fiber),
+            Some(fiber) => (PendingWaiter::Fiber(fiber), Caller::Fiber),
             None if processor::is_here() => (this_thread(), Caller::BlocksProcessor),
             None => (this_thread(), Caller::Thread),
         }
     }
 
     #[cold]
-    fn this_thread() -> Who {
-        Who::Thread(std::thread::current())
+    fn this_thread() -> PendingWaiter {
+        PendingWaiter::Thread(std::thread::current())
     }
 
     /// Waits for the wake-up, or less; returns true if the wait has ended.
@@ -526,12 +533,12 @@ pub(super) mod parker {
 
     /// Not loom's `unpark`, which resumes a thread even if something else blocks it by then.
     #[derive(Clone, Debug)]
-    pub(super) struct Who(Arc<Notify>);
+    pub(super) struct PendingWaiter(Arc<Notify>);
 
-    pub(super) type GrantedWaiter = Who;
+    pub(super) type GrantedWaiter = PendingWaiter;
 
-    impl Who {
-        pub(super) fn into_waker(self, _: Caller) -> GrantedWaiter {
+    impl PendingWaiter {
+        pub(super) fn into_granted(self, _: Caller) -> GrantedWaiter {
             self
         }
 
@@ -552,7 +559,7 @@ pub(super) mod parker {
     }
 
     loom::thread_local! {
-        static THIS_THREAD: Who = Who(Arc::new(Notify::new()));
+        static THIS_THREAD: PendingWaiter = PendingWaiter(Arc::new(Notify::new()));
         static PROCESSOR: RefCell<Option<Processor>> = RefCell::new(None);
         static SUSPENDS: Cell<bool> = Cell::new(true);
     }
@@ -587,14 +594,14 @@ pub(super) mod parker {
     }
 
     /// Fibers of a model's processor are pinned.
-    pub(super) fn current(for_grant: bool) -> (Who, Caller) {
+    pub(super) fn current(for_grant: bool) -> (PendingWaiter, Caller) {
         let caller = match here() {
             None => Caller::Thread,
             Some(_) if SUSPENDS.with(Cell::get) && for_grant => Caller::Pinned,
             Some(_) if SUSPENDS.with(Cell::get) => Caller::Fiber,
             Some(_) => Caller::BlocksProcessor,
         };
-        (THIS_THREAD.with(Who::clone), caller)
+        (THIS_THREAD.with(PendingWaiter::clone), caller)
     }
 
     pub(super) fn park(caller: Caller, limit: Limit) -> bool {
@@ -603,7 +610,7 @@ pub(super) mod parker {
         }
         let processor = here().filter(|_| matches!(caller, Caller::Fiber | Caller::Pinned));
         processor.iter().for_each(|processor| processor.give());
-        THIS_THREAD.with(Who::clone).0.wait();
+        THIS_THREAD.with(PendingWaiter::clone).0.wait();
         processor.iter().for_each(|processor| processor.take());
         false
     }

@@ -272,11 +272,11 @@ fn an_interrupted_wait_ends_or_begins_again() {
     });
     let fiber = waits.fiber().clone();
     // From a plain thread, as work is that was done elsewhere.
-    let tell = move || {
+    let interrupt = move || {
         is_told.store(1, Ordering::SeqCst);
         (0..100).for_each(|_| fiber.interrupt());
     };
-    fiber::offload(tell);
+    fiber::offload(interrupt);
     fiber::sleep(Duration::from_millis(5));
     (&far).write_all(b"b").unwrap();
     assert_eq!(waits.join().unwrap(), *b"b");

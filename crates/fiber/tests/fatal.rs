@@ -7,9 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `test` of this program in a child, which dies of a signal, and returns its output.
+/// Runs `test` of this program in a child, which dies of `signal`, and returns its standard error.
 #[track_caller]
-fn dies_of(signal: i32, test: &str) -> String {
+fn stderr_of_crash(signal: i32, test: &str) -> String {
     let output = command(test).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let status = output.status;
@@ -43,7 +43,7 @@ fn overflow_names_the_fiber() {
             builder.spawn(|| endless(0)).unwrap().join().unwrap();
         });
     }
-    let message = dies_of(libc::SIGABRT, "overflow_names_the_fiber");
+    let message = stderr_of_crash(libc::SIGABRT, "overflow_names_the_fiber");
     assert!(message.contains("fiber 'greedy'"), "{message}");
     assert!(message.contains("has overflowed its stack of 60 KiB"), "{message}");
     assert!(message.contains("fatal.rs:"), "the place of the spawn is missing: {message}");
@@ -56,7 +56,7 @@ fn thread_overflow_goes_to_std() {
         fiber::run(|| ());
         let _ = std::thread::spawn(|| endless(0)).join();
     }
-    let message = dies_of(libc::SIGABRT, "thread_overflow_goes_to_std");
+    let message = stderr_of_crash(libc::SIGABRT, "thread_overflow_goes_to_std");
     assert!(message.contains("has overflowed its stack"), "{message}");
     assert!(!message.contains("fiber '"), "{message}");
 }
@@ -69,7 +69,7 @@ fn another_bad_access_is_a_plain_fault() {
             unsafe { std::ptr::with_exposed_provenance::<u8>(64).read_volatile() }
         });
     }
-    let message = dies_of(libc::SIGSEGV, "another_bad_access_is_a_plain_fault");
+    let message = stderr_of_crash(libc::SIGSEGV, "another_bad_access_is_a_plain_fault");
     assert!(!message.contains("overflowed"));
 }
 
@@ -91,7 +91,7 @@ fn result_drop_panic_aborts() {
             fiber::sleep(std::time::Duration::from_secs(5));
         });
     }
-    let message = dies_of(libc::SIGABRT, "result_drop_panic_aborts");
+    let message = stderr_of_crash(libc::SIGABRT, "result_drop_panic_aborts");
     assert!(message.contains("the result of a fiber panicked"), "{message}");
 }
 

@@ -48,13 +48,13 @@ thread_local! {
 
 /// A thread that borrows a value: reports it, and keeps it until the test stops it.
 struct Borrower {
-    tell: mpsc::Sender<Arc<AtomicBool>>,
+    sender: mpsc::Sender<Arc<AtomicBool>>,
     stop: Mutex<mpsc::Receiver<()>>,
 }
 
 impl Borrower {
     fn borrow(&self, lent: &OfThread) {
-        self.tell.send(Arc::clone(&lent.is_gone)).unwrap();
+        self.sender.send(Arc::clone(&lent.is_gone)).unwrap();
         let _ = self.stop.lock().unwrap().recv();
         assert!(!lent.is_gone.load(Ordering::SeqCst));
     }
@@ -65,11 +65,11 @@ fn outlives_the_runtime(lend: fn(&OfThread, &Borrower, &ClusterHandle)) {
     each_backend(|choice| {
         let (runtime, other) = (start(choice, 1), start(choice, 1));
         let elsewhere = other.cluster();
-        let ((tell, told), (stop, stops)) = (mpsc::channel(), mpsc::channel());
-        let borrower = Borrower { tell, stop: Mutex::new(stops) };
+        let ((sender, receiver), (stop, stops)) = (mpsc::channel(), mpsc::channel());
+        let borrower = Borrower { sender, stop: Mutex::new(stops) };
         let threads_before = fiber::resources().threads_left;
         runtime.spawn(move || OF_THREAD.with(|lent| lend(lent, &borrower, &elsewhere)));
-        let is_gone = told.recv_timeout(PATIENCE).unwrap();
+        let is_gone = receiver.recv_timeout(PATIENCE).unwrap();
         drop(runtime);
         assert!(!is_gone.load(Ordering::SeqCst), "the value was dropped while it was lent");
         assert!(fiber::resources().threads_left > threads_before);
@@ -111,15 +111,15 @@ fn dump_reads_lock_of_dead_thread() {
     each_backend(|choice| {
         let runtime = start(choice, 1);
         let inspector = runtime.inspector();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         runtime.spawn(move || {
             LOCK.with(|lock| {
                 let guard = lock.lock().unwrap();
-                tell.send(Arc::clone(&guard.is_gone)).unwrap();
+                sender.send(Arc::clone(&guard.is_gone)).unwrap();
                 drop(lock.lock());
             });
         });
-        let is_gone = told.recv_timeout(PATIENCE).unwrap();
+        let is_gone = receiver.recv_timeout(PATIENCE).unwrap();
         let waits = || inspector.dump().fibers[0].waits_for.clone();
         until("the fiber waits", || waits().is_some());
         drop(runtime);
@@ -312,7 +312,7 @@ fn refused_closure_may_use_scope() {
     }
     each_backend(|choice| {
         let runtime = start(choice, 1);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (start, started) = mpsc::channel();
         runtime.spawn(move || {
             start.send(()).unwrap();
@@ -325,11 +325,11 @@ fn refused_closure_may_use_scope() {
                     scope.spawn(move || drop(cancels));
                 });
             });
-            tell.send(refused.is_err()).unwrap();
+            sender.send(refused.is_err()).unwrap();
         });
         started.recv_timeout(PATIENCE).expect("a fiber that runs");
         thread::spawn(move || runtime.shutdown_with(Duration::ZERO, Duration::ZERO));
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(true));
     });
 }
 

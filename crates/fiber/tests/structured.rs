@@ -223,9 +223,9 @@ thread_local! {
     static DROPPED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Tells(&'static str);
+struct RecordsDrop(&'static str);
 
-impl Drop for Tells {
+impl Drop for RecordsDrop {
     fn drop(&mut self) {
         DROPPED.with_borrow_mut(|dropped| dropped.push(self.0));
         // A value that a destructor makes is still dropped; the destructor's own key stays empty.
@@ -237,9 +237,9 @@ impl Drop for Tells {
 }
 
 fiber::fiber_local! {
-    static FIRST: Tells = Tells("first");
-    static SECOND: Tells = Tells("second");
-    static LAST: Tells = Tells("last");
+    static FIRST: RecordsDrop = RecordsDrop("first");
+    static SECOND: RecordsDrop = RecordsDrop("second");
+    static LAST: RecordsDrop = RecordsDrop("last");
 }
 
 #[test]
@@ -324,15 +324,15 @@ fn several_may_wait_for_one_fiber() {
 fn a_fiber_that_joins_itself_is_refused() {
     fiber::run(|| {
         let (give, take) = mpsc::channel::<fiber::JoinHandle<()>>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let fiber = fiber::spawn(move || {
             let own = take.recv().unwrap();
             let refused = own.wait().unwrap_err().kind();
             let joined = catch_unwind(AssertUnwindSafe(|| own.join()));
-            tell.send((refused, joined.is_err())).unwrap();
+            sender.send((refused, joined.is_err())).unwrap();
         });
         give.send(fiber).unwrap();
-        assert_eq!(told.recv(), Ok((ErrorKind::Deadlock, true)));
+        assert_eq!(receiver.recv(), Ok((ErrorKind::Deadlock, true)));
     });
 }
 
@@ -340,9 +340,9 @@ fn a_fiber_that_joins_itself_is_refused() {
 fn set_member_skips_itself() {
     fiber::run(|| {
         let (give, take) = mpsc::channel::<JoinSet<()>>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut set = JoinSet::new();
-        let other = tell.clone();
+        let other = sender.clone();
         set.spawn(move || {
             fiber::sleep(LONG);
             other.send(None).unwrap();
@@ -354,10 +354,10 @@ fn set_member_skips_itself() {
             let refused = set.wait_next().unwrap_err().kind();
             let joined = catch_unwind(AssertUnwindSafe(|| set.join_next().is_some()));
             drop(set);
-            tell.send(Some((refused, joined.is_err()))).unwrap();
+            sender.send(Some((refused, joined.is_err()))).unwrap();
         });
         give.send(set).unwrap();
-        assert_eq!(told.recv(), Ok(None));
-        assert_eq!(told.recv(), Ok(Some((ErrorKind::Deadlock, true))));
+        assert_eq!(receiver.recv(), Ok(None));
+        assert_eq!(receiver.recv(), Ok(Some((ErrorKind::Deadlock, true))));
     });
 }

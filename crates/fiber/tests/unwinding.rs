@@ -59,12 +59,12 @@ fn spin_until(what: &str, is_so: impl Fn() -> bool) {
 /// Waits on a plain thread for the end of something. If it does not end, the runtime is neither
 /// dropped nor joined: that would wait forever as well.
 fn ends(runtime: Runtime, what: impl FnOnce() + Send + 'static) {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         what();
-        let _ = tell.send(());
+        let _ = sender.send(());
     });
-    if told.recv_timeout(2 * PATIENCE).is_err() {
+    if receiver.recv_timeout(2 * PATIENCE).is_err() {
         let dump = runtime.inspector().dump();
         std::mem::forget(runtime);
         panic!("a processor stands still:\n{dump}");

@@ -94,26 +94,26 @@ impl ListenerState {
     /// Eventfd that tells a waiting plain thread of the close.
     fn end(&self) -> io::Result<&OwnedFd> {
         use rustix::event::{EventfdFlags, eventfd};
-        let place = match self.end_here() {
+        let cell = match self.end_here() {
             Ok(end) => return Ok(&end.eventfd),
-            Err(place) => place,
+            Err(cell) => cell,
         };
         rustix::io::ioctl_fionbio(self, true)?;
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let made = ListenerEnd { process: Home::here(), eventfd, of_child: OnceLock::new() };
-        Ok(&place.get_or_init(|| Box::new(made)).eventfd)
+        Ok(&cell.get_or_init(|| Box::new(made)).eventfd)
     }
 
     /// The end for plain threads of this process, or else the cell in which to create it.
     fn end_here(&self) -> Result<&ListenerEnd, &OnceLock<Box<ListenerEnd>>> {
-        let mut place = &self.end;
-        while let Some(end) = place.get() {
+        let mut cell = &self.end;
+        while let Some(end) = cell.get() {
             if end.process.is_here() {
                 return Ok(end);
             }
-            place = &end.of_child;
+            cell = &end.of_child;
         }
-        Err(place)
+        Err(cell)
     }
 }
 

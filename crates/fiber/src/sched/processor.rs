@@ -247,7 +247,7 @@ pub(crate) fn at(shared: &ProcessorShared, f: impl FnOnce(&Processor)) -> bool {
 }
 
 /// True if the calling thread is a processor of the same cluster, which it keeps.
-pub(crate) fn is_beside(shared: *const ProcessorShared) -> bool {
+pub(crate) fn is_in_cluster_of(shared: *const ProcessorShared) -> bool {
     let processor = here_ptr();
     // SAFETY: as in `with_current`.
     let here = (!processor.is_null()).then(|| unsafe { &*processor });

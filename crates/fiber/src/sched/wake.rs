@@ -40,7 +40,7 @@ impl FiberRef {
         let home = unsafe { &*self.control().home.load(Ordering::Relaxed) };
         if !processor::push_ready_if_here(home, self) {
             // `home` is of the fiber's cluster, and the fiber may finish at once.
-            let _kept = (!processor::is_beside(home)).then(|| self.handle());
+            let _kept = (!processor::is_in_cluster_of(home)).then(|| self.handle());
             home.send_ready(self, &self.control().next);
         }
     }

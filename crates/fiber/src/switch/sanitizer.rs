@@ -1,13 +1,13 @@
 //! Calls of AddressSanitizer at each switch, for builds with the feature `sanitizer`: it keeps the
 //! bounds of a thread's stack, and may keep frames elsewhere. sanitizer/common_interface_defs.h
 
-#[cfg(feature = "sanitizer")]
-pub(super) use told::{arrive, back, begin, end, leave};
 #[cfg(not(feature = "sanitizer"))]
-pub(super) use untold::{arrive, back, begin, end, leave};
+pub(super) use disabled::{arrive, back, begin, end, leave};
+#[cfg(feature = "sanitizer")]
+pub(super) use enabled::{arrive, back, begin, end, leave};
 
 #[cfg(feature = "sanitizer")]
-mod told {
+mod enabled {
     use std::cell::Cell;
     use std::ffi::c_void;
     use std::ptr::{null, null_mut};
@@ -99,27 +99,27 @@ mod told {
 }
 
 #[cfg(not(feature = "sanitizer"))]
-mod untold {
+mod disabled {
     use crate::switch::stack::StackPlace;
 
-    pub(crate) struct Untold;
+    pub(crate) struct Disabled;
 
     #[inline(always)]
-    pub(crate) fn leave(_: Option<StackPlace>) -> Untold {
-        Untold
+    pub(crate) fn leave(_: Option<StackPlace>) -> Disabled {
+        Disabled
     }
 
     #[inline(always)]
-    pub(crate) fn arrive(_: Untold) {}
+    pub(crate) fn arrive(_: Disabled) {}
 
     #[inline(always)]
-    pub(crate) fn begin() -> Untold {
-        Untold
+    pub(crate) fn begin() -> Disabled {
+        Disabled
     }
 
     #[inline(always)]
     pub(crate) fn end(_: Option<StackPlace>) {}
 
     #[inline(always)]
-    pub(crate) fn back(_: Untold) {}
+    pub(crate) fn back(_: Disabled) {}
 }

@@ -243,10 +243,10 @@ mod tests {
     fn cookies_carry_the_mss_for_two_minutes() {
         let secret = Secret::new([7; 16]);
         let irs = SeqNumber(99);
-        for (mss, told) in [(100, 536), (536, 536), (1459, 1440), (1460, 1460), (65535, 8940)] {
+        for (mss, decoded) in [(100, 536), (536, 536), (1459, 1440), (1460, 1460), (65535, 8940)] {
             let cookie = secret.cookie(after(1000), &TUPLE, irs, mss);
-            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie), Some(told));
-            assert_eq!(secret.cookie_mss(after(1128), &TUPLE, irs, cookie), Some(told));
+            assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie), Some(decoded));
+            assert_eq!(secret.cookie_mss(after(1128), &TUPLE, irs, cookie), Some(decoded));
             assert_eq!(secret.cookie_mss(after(1300), &TUPLE, irs, cookie), None);
             assert_eq!(secret.cookie_mss(after(1000), &TUPLE, irs, cookie + 1), None);
             let other = irs + 1;

@@ -140,8 +140,8 @@ impl Connection {
         let options = &syn.options;
         self.snd_wnd = u64::from(syn.window); // Not scaled in a SYN: RFC 7323 2.2.
         self.snd_wnd_max = self.snd_wnd;
-        let told = options.mss.unwrap_or(config.mss_default);
-        self.snd_mss = told.min(config.mss).max(SND_MSS_MIN);
+        let peer_mss = options.mss.unwrap_or(config.mss_default);
+        self.snd_mss = peer_mss.min(config.mss).max(SND_MSS_MIN);
         self.has_sack = config.has_sack && options.sack_permitted;
         // RFC 7323 2.2: both scale, or neither does.
         if let (Some(shift), true) = (options.window_scale, config.has_window_scale) {

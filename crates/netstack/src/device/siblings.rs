@@ -111,7 +111,7 @@ impl Family {
         &self.inboxes[self.own]
     }
 
-    fn tell_others(&self, frame: &Frame<'_>) {
+    fn send_to_others(&self, frame: &Frame<'_>) {
         for (at, inbox) in self.inboxes.iter().enumerate() {
             if at != self.own {
                 inbox.put(frame);
@@ -203,7 +203,7 @@ impl<D: Device> Device for Sibling<D> {
         if let Some(family) = &self.family {
             for frame in burst.frames().skip(first) {
                 if is_for_all(frame.bytes) {
-                    family.tell_others(&frame);
+                    family.send_to_others(&frame);
                 }
             }
             family.inbox().take(burst, INBOX_FRAMES_MAX);

@@ -76,7 +76,8 @@ fn described(entry: &squeue::Entry) -> (RawFd, Operation) {
 
 /// True if the kernel gave an operation up by itself: it would block, and no thread could be
 /// started for it. There are too many (`RLIMIT_NPROC`, `pids.max`), or signals came at each
-/// attempt. Nothing has been done then, or of a write a part, which is done again.
+/// attempt. Nothing has been done then: an operation of which a part was done ends with the length
+/// of that part (`io_rw_fail` in the kernel's `io_uring/rw.c`, since Linux 6.0).
 pub(crate) fn has_no_thread(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)
 }

@@ -167,9 +167,9 @@ const WAITERS: u8 = 2;
 /// Together with LOCKED: the lock has no owner yet. It is kept for a waiter that was woken to take
 /// it.
 ///
-/// That waiter may be a fiber of a processor whose thread is about to block in here. So a caller
-/// that blocks its processor takes a kept lock, and the waiter finds it taken. Only running code
-/// can own a lock, so no processor waits for one in vain.
+/// That waiter may be a fiber of a processor whose thread is about to block in here, and would wait
+/// for it in vain. So a caller that blocks its processor takes a kept lock, and the waiter finds it
+/// taken.
 const KEPT: u8 = 4;
 
 /// Code for a waiter.

@@ -288,7 +288,7 @@ fn decoded_fields_have_a_limit() {
 }
 
 /// Seen: a server that replied and never read made the client queue an acknowledgement of each
-/// PING, without end. Cause: frames before a reply were not counted. Cure: all unsent ones are.
+/// PING, without end. Cause: each reply reset the count of frames. Cure: a count of all unsent ones.
 #[test]
 fn unread_acknowledgements_have_a_limit() {
     let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);

@@ -321,6 +321,39 @@ fn connections_without_streams_time_out() {
     );
 }
 
+/// Seen (in review): a PING now and then kept a connection that allowed no stream any more, and
+/// with -n the run did not end. Cause: the time counted from the last input. Cure: it counts from
+/// the last request.
+#[test]
+fn pings_are_no_streams() {
+    let server = server(|mut stream, _| {
+        let _ = stream.read_exact(&mut [0; 24]);
+        let _ = stream.write_all(&frame(SETTINGS, 0, 0, &[]));
+        while let Some((kind, _, id)) = read_frame(&mut stream) {
+            if kind == HEADERS {
+                let none = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 0]);
+                let _ = stream.write_all(&[none, reply(id)].concat());
+                break;
+            }
+        }
+        // Until the client has closed.
+        while stream.write_all(&frame(6, 0, 0, &[0; 8])).is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let plan =
+        Plan { connections: 1, request_timeout: Duration::from_millis(100), ..plan(&server, 1) };
+    over_both_until(
+        &plan,
+        |tally| tally.errors.client_timeout > 0,
+        |outcome| {
+            let errors = outcome.total.errors;
+            assert!(errors.client_timeout > 0, "{errors:?}");
+            assert_eq!(errors.total(), errors.client_timeout, "{errors:?}");
+        },
+    );
+}
+
 #[test]
 fn windows_that_stay_shut_time_out() {
     let server = frames_server(&[0, 4, 0, 0, 0, 0], |_| Some(Vec::new()));

@@ -140,6 +140,8 @@ struct Connection {
     wake_ns: u64,
     /// HTTP/2: time of the last input.
     heard_ns: u64,
+    /// HTTP/2: time since which it has no request in flight: the end of the last one or of a pause.
+    asked_ns: u64,
     session: Option<SessionProgress>,
     /// Bytes sent by an idle connection.
     trickled: usize,
@@ -336,6 +338,7 @@ impl<'p> Worker<'p> {
         for slot in 0..self.connections.len() as u32 {
             let is_open = self.connections[slot as usize].state == ConnectionState::Open;
             self.connections[slot as usize].since_ns = self.now_ns;
+            self.connections[slot as usize].asked_ns = self.now_ns;
             if slot >= self.active {
                 self.plan_trickle(slot);
             } else if is_open {
@@ -465,6 +468,7 @@ impl<'p> Worker<'p> {
         }
         let has_more = self.has_more_to_ask();
         let connection = &mut self.connections[slot as usize];
+        connection.asked_ns = self.now_ns;
         if let Some(session) = &mut connection.session {
             session.due_ns = due_ns;
         }
@@ -558,6 +562,7 @@ impl Connection {
             has_failed: false,
             wake_ns: 0,
             heard_ns: 0,
+            asked_ns: 0,
             session: None,
             trickled: 0,
         }

@@ -72,6 +72,7 @@ impl Worker<'_> {
         connection.state = ConnectionState::Open;
         (connection.served, connection.requests_max) = (0, requests_max);
         connection.has_failed = false;
+        connection.asked_ns = self.now_ns;
         connection.reading = Reading::None;
         connection.reader.reset();
         if slot >= self.active {

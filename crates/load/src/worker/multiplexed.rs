@@ -73,7 +73,9 @@ impl Worker<'_> {
     }
 
     fn take_request(&mut self, slot: u32, stream: u32) -> Option<InFlight> {
-        let in_flight = &mut self.connections[slot as usize].in_flight;
+        let connection = &mut self.connections[slot as usize];
+        connection.asked_ns = self.now_ns;
+        let in_flight = &mut connection.in_flight;
         if in_flight.front()?.tag.stream == stream {
             return in_flight.pop_front();
         }
@@ -112,6 +114,7 @@ impl Worker<'_> {
                 return self.fail(slot, |tally| count_timeout(&mut tally.errors, is_waiting));
             }
             streams.cancel(oldest.tag.stream);
+            connection.asked_ns = self.now_ns;
             connection.in_flight.pop_front();
             self.in_flight_total -= 1;
             count_timeout(&mut self.tally.errors, is_waiting);
@@ -120,7 +123,7 @@ impl Worker<'_> {
     }
 
     /// True if nothing was in flight on an open connection for this time although there is more to
-    /// ask: the server allows no stream.
+    /// ask, because the server allows no stream.
     pub(super) fn has_waited_for_streams(&self, slot: u32, timeout_ns: u64) -> bool {
         let connection = &self.connections[slot as usize];
         let has_request = match connection.session {
@@ -130,7 +133,8 @@ impl Worker<'_> {
         self.plan.http2
             && slot < self.active
             && has_request
-            && self.now_ns >= connection.heard_ns.saturating_add(timeout_ns)
+            && !self.has_stream(slot)
+            && self.now_ns >= connection.asked_ns.saturating_add(timeout_ns)
     }
 
     /// Sends the frames that answer what was read, and the requests that are due.

@@ -531,20 +531,26 @@ mod tests {
         assert_eq!(replies, [(2, 2, 0), (2, 0, 0)]);
     }
 
+    /// Length of a key's value, and the reply to its get.
+    fn reply_with(commands: &Commands, key: u64) -> (usize, Vec<u8>) {
+        let mut set = Vec::new();
+        commands.set_key(key, &mut set);
+        // "set KEY 0 0 LENGTH" becomes "VALUE KEY 0 LENGTH".
+        let end = memchr(b'\n', &set).unwrap() + 1;
+        let line = String::from_utf8(set[..end].to_vec()).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut said = format!("VALUE {} 0 {}\r\n", words[1], words[4]).into_bytes();
+        said.extend_from_slice(&set[end..]);
+        said.extend_from_slice(b"END\r\n");
+        (words[4].parse().unwrap(), said)
+    }
+
     #[test]
     fn values_are_known_by_their_keys() {
         let plan = plan(CacheProtocol::Text, 1);
         let commands = Commands::new(&plan, 1, 0);
         for key in 0..20 {
-            let mut set = Vec::new();
-            commands.set_key(key, &mut set);
-            // "set KEY 0 0 LENGTH" becomes "VALUE KEY 0 LENGTH".
-            let end = memchr(b'\n', &set).unwrap() + 1;
-            let line = String::from_utf8(set[..end].to_vec()).unwrap();
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let mut said = format!("VALUE {} 0 {}\r\n", words[1], words[4]).into_bytes();
-            said.extend_from_slice(&set[end..]);
-            said.extend_from_slice(b"END\r\n");
+            let (length, mut said) = reply_with(&commands, key);
             let key = key as u32;
             assert_eq!(replies(&plan, &said, key, true), [(2, 1, 0)]);
             // The right value, of another key.
@@ -554,7 +560,7 @@ mod tests {
             let flagged = flagged.replacen(" 0 ", " 5 ", 1);
             assert_eq!(replies(&plan, flagged.as_bytes(), key, true), [(2, 1, 1)]);
             assert_eq!(replies(&plan, flagged.as_bytes(), key, false), [(2, 1, 0)]);
-            if words[4] != "0" {
+            if length > 0 {
                 let value = said.len() - b"\r\nEND\r\n".len() - 1;
                 said[value] ^= 1;
                 assert_eq!(replies(&plan, &said, key, true), [(2, 1, 1)]);
@@ -578,6 +584,26 @@ mod tests {
         for no_key in ["k-000000001", "x-0000000001", "k-00000000x1", ""] {
             let said = format!("VALUE {no_key} 0 1\r\nx\r\nEND\r\n");
             assert_eq!(replies(&plan, said.as_bytes(), 1, false), [(2, 1, 1)]);
+        }
+    }
+
+    /// Seen: without --verify a value with other bytes in place of its CRLF passed. Cause: the two
+    /// bytes were skipped together with the value. Cure: they are always compared.
+    #[test]
+    fn value_without_its_crlf_is_broken() {
+        for (protocol, said) in [
+            (CacheProtocol::Text, &b"VALUE k-0000000001 0 1\r\nxyzEND\r\n"[..]),
+            (CacheProtocol::Text, b"VALUE k-0000000001 0 0\r\n\r.END\r\n"),
+            (CacheProtocol::Meta, b"VA 1 kk-0000000001\r\nxyz"),
+        ] {
+            assert_eq!(replies(&plan(protocol, 1), said, 1, false), [(0, 0, 0)]);
+        }
+        let plan = plan(CacheProtocol::Text, 1);
+        let (_, mut said) = reply_with(&Commands::new(&plan, 1, 0), 7);
+        let crlf = said.len() - b"\r\nEND\r\n".len();
+        said[crlf] = b'x';
+        for verify in [false, true] {
+            assert_eq!(replies(&plan, &said, 7, verify), [(0, 0, 0)]);
         }
     }
 

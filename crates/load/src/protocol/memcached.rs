@@ -211,8 +211,10 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Reader {
     /// Incomplete part: a line, or (with `verify`) a line and its value.
     carry: Vec<u8>,
-    /// Rest of a value that is not compared, with its CRLF.
+    /// Rest of a value that is not compared.
     skip: u64,
+    /// True if the CRLF of that value follows.
+    wants_crlf: bool,
     /// True if a `VA` is a complete reply: the reply to a single `mg` has no end marker.
     is_single_meta: bool,
     /// True if the reply ends with the current value.
@@ -289,6 +291,16 @@ impl Reader {
                     return Read::More;
                 }
             }
+            if self.wants_crlf {
+                let Some((crlf, rest)) = input.split_at_checked(2) else {
+                    return Read::More;
+                };
+                if crlf != b"\r\n" {
+                    return Read::Broken;
+                }
+                *input = rest;
+                self.wants_crlf = false;
+            }
             if std::mem::take(&mut self.ends) {
                 return self.end(request, self.reply(200, Some(false)));
             }
@@ -322,12 +334,15 @@ impl Reader {
                                 return Read::More;
                             };
                             *input = behind;
-                            let content = content.strip_suffix(b"\r\n");
-                            content.is_some_and(|content| request.commands.is_value(key, content))
+                            let Some(content) = content.strip_suffix(b"\r\n") else {
+                                return Read::Broken;
+                            };
+                            request.commands.is_value(key, content)
                         }
                         // A value of the wrong length is not buffered.
                         (verify, _) => {
-                            self.skip = value.length as u64 + 2;
+                            self.skip = value.length as u64;
+                            self.wants_crlf = true;
                             *input = rest;
                             found.is_some() && !verify
                         }
@@ -388,7 +403,7 @@ impl Reader {
         // A buffer grown by a bad reply is not kept.
         self.carry.shrink_to(LINE_BYTES_MAX);
         self.listed.clear();
-        (self.skip, self.ends) = (0, false);
+        (self.skip, self.wants_crlf, self.ends) = (0, false, false);
         (self.found, self.wrong, self.unasked, self.next) = (0, 0, 0, 0);
     }
 

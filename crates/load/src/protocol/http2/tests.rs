@@ -145,6 +145,33 @@ fn lengths_of_bodies_are_checked() {
     assert_eq!(events(&mut connection, &blocks, &[&whole]), "1:200:0");
 }
 
+/// Seen: 204 and 304 with a body, and a reply to HEAD with one, passed. Cause: a reply without a
+/// Content-Length may have any length. Cure: of these it is 0 (RFC 9110 6.4.1).
+#[test]
+fn replies_without_content_have_none() {
+    for status in ["204", "304"] {
+        let none = head(1, 0, &[(":status", status)]);
+        check(1, &[none.clone(), data(1, END, b"")], &format!("1:{status}:0"));
+        check(1, &[none, data(1, END, b"abc")], "broken");
+    }
+    // A 304 states the length of the reply that it stands for.
+    check(1, &[head(1, END, &[(":status", "304"), ("content-length", "3")])], "1:304:0");
+    let mut page = Page::new("/");
+    page.method = Some("HEAD".to_owned());
+    let blocks = Blocks::new(&http(&[page], &[]), false);
+    let (mut connection, _) = connection(&blocks, 1);
+    let whole = [settings(&[]), ok(1, 0), data(1, END, b"abc")].concat();
+    assert_eq!(events(&mut connection, &blocks, &[&whole]), " broken");
+}
+
+/// Seen: a body longer than its Content-Length was read to its end, so an endless one ended at the
+/// time-out. Cause: the length was compared at the end. Cure: with each DATA frame.
+#[test]
+fn longer_body_is_broken_at_once() {
+    let fields = [(":status", "200"), ("content-length", "3")];
+    check(1, &[head(1, 0, &fields), data(1, 0, b"abc"), data(1, 0, b"d")], "broken");
+}
+
 #[test]
 fn resets_and_goaway_are_told_apart() {
     let reset = |stream: u32, code: u32| frame(frame::RST_STREAM, 0, stream, &code.to_be_bytes());

@@ -317,6 +317,7 @@ impl Http2Connection {
             let stream = &mut self.streams[at];
             expect(stream.status != 0)?;
             stream.body_bytes += content.len() as u64;
+            expect(stream.length.is_none_or(|length| stream.body_bytes <= length))?;
             if let Some(hash) = &mut stream.hash {
                 hash.update(content);
             }
@@ -393,7 +394,9 @@ impl Http2Connection {
             }
             (0, 200..1000) => {
                 entry.status = status;
-                entry.length = length.filter(|_| !entry.is_head && status != 304);
+                // Its field, if there is one, is the length of another reply (RFC 9110 8.6).
+                let has_no_content = entry.is_head || matches!(status, 204 | 304);
+                entry.length = if has_no_content { Some(0) } else { length };
                 entry.hash = verify.then(crc32fast::Hasher::new);
             }
             (1.., 0) => expect(is_end)?,

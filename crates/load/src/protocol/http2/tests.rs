@@ -253,12 +253,15 @@ fn endless_frames_end() {
         (vec![], interim),
         (vec![], frame(frame::PRIORITY, 0, 1, &[0; 5])),
         (vec![], frame(99, 0, 0, &[])),
+        (vec![], opens(0, 1)),
+        (vec![], opens(1, 1)),
+        (ok(1, END), opens(1, 1)),
         (ok(1, 0), data(1, 0, &[])),
         (ok(1, 0), data(1, frame::PADDED, &[9; 10])),
     ] {
         let (mut connection, _) = connection(&blocks, 1);
         let begun = events(&mut connection, &blocks, &[&settings(&[]), &first]);
-        assert_eq!(begun, "");
+        assert!(matches!(&*begun, "" | "1:200:0"), "{begun}");
         let count = (0..BESIDE_BYTES_MAX).find(|_| {
             let seen = events(&mut connection, &blocks, &[&endless]);
             !seen.is_empty()
@@ -266,6 +269,25 @@ fn endless_frames_end() {
         assert!(count.is_some(), "{endless:?}");
         assert!(connection.out.len() < 2 * BESIDE_BYTES_MAX);
     }
+}
+
+/// Seen: endless WINDOW_UPDATE frames ended only at --timeout, although the manual calls endless
+/// frames a bad reply. Cause: they were not counted, since a long upload needs many. Cure: those
+/// that bytes of an upload can have caused are not counted.
+#[test]
+fn windows_of_an_upload_are_not_endless() {
+    const BYTES: u32 = 1 << 20;
+    let blocks = Blocks::new(&http(&[upload(&[7; BYTES as usize])], &[]), false);
+    let (mut connection, _) = connection(&blocks, 1);
+    let larger = [settings(&[(frame::INITIAL_WINDOW_SIZE, BYTES)]), opens(0, BYTES)].concat();
+    assert_eq!(events(&mut connection, &blocks, &[&larger]), "");
+    assert!(!connection.is_waiting(1));
+    // A server that opens both windows after each 32 bytes.
+    let opened = [opens(0, 32), opens(1, 32)].concat();
+    let all = opened.repeat(BYTES as usize / 32);
+    assert!(all.len() > 2 * BESIDE_BYTES_MAX);
+    assert_eq!(events(&mut connection, &blocks, &[&all]), "");
+    assert_eq!(events(&mut connection, &blocks, &[&all]).trim(), "broken");
 }
 
 /// Seen: a server that reset a stream which had ended, again and again, kept the generator busy

@@ -63,6 +63,9 @@ pub(crate) struct Http2Connection {
     /// Received bytes since the connection's window was opened.
     received: u32,
     beside_bytes: usize,
+    /// Sent bytes of request bodies, less those of the WINDOW_UPDATE frames since: the server has
+    /// reason to send as many.
+    uploaded: usize,
     /// Acknowledgements that wait to be sent, at most.
     acks_bytes: usize,
     /// Frames to send.
@@ -511,6 +514,10 @@ impl Http2Connection {
 
     fn window_update(&mut self, stream: u32, payload: &[u8], blocks: &Blocks) -> Parsed<()> {
         expect(payload.len() == 4)?;
+        match self.uploaded.checked_sub(frame::HEAD_BYTES + payload.len()) {
+            Some(left) => self.uploaded = left,
+            None => self.take_beside(frame::HEAD_BYTES + payload.len())?,
+        }
         let more = frame::number_at(payload, 0).ok_or(ProtocolError)? & STREAM_MAX;
         expect(more > 0 && (stream == 0 || self.was_opened(stream)))?;
         let window = match self.position(stream) {

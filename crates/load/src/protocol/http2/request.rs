@@ -203,6 +203,7 @@ impl Http2Connection {
             stream.unsent -= length;
             stream.window -= length as i64;
             self.window -= length as i64;
+            self.uploaded += length;
             let is_end = stream.unsent == 0;
             self.waiting -= u32::from(is_end);
             let flags = if is_end { frame::END_STREAM } else { 0 };

@@ -543,3 +543,52 @@ fn decrypt(
     }
     Ok(has_closed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A peer that takes every byte, and whose endless record comes one byte for each read.
+    struct Dribbling<'a> {
+        reads: &'a Cell<usize>,
+    }
+
+    impl Read for Dribbling<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            // The head of a handshake record of 16,383 bytes.
+            let record = [22, 3, 3, 0x3f, 0xff];
+            buffer[0] = record.get(self.reads.get()).copied().unwrap_or(2);
+            self.reads.set(self.reads.get() + 1);
+            Ok(1)
+        }
+    }
+
+    impl Write for Dribbling<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Seen: `--populate --tls` on a server whose records came byte by byte heard no Ctrl-C. Cause:
+    /// rustls reads until a record is whole, and a stop is checked between two calls. Cure: a call
+    /// reads from below once.
+    #[test]
+    fn dribbled_record_returns_at_each_byte() {
+        let tls =
+            Tls { server_name: "host".to_owned(), authorities: None, version: None, resumes: false };
+        let plan = Plan { tls: Some(tls), ..Plan::default() };
+        let client = TlsClient::of_plan(&plan).unwrap().unwrap();
+        let reads = Cell::new(0);
+        let mut stream = client.stream(Box::new(Dribbling { reads: &reads }));
+        for count in 1..=10 {
+            let error = stream.read(&mut [0; 100]).unwrap_err();
+            assert_eq!((error.kind(), reads.get()), (io::ErrorKind::WouldBlock, count));
+        }
+    }
+}

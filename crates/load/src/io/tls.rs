@@ -14,7 +14,7 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct,
-    HandshakeKind, RootCertStore, SignatureScheme, version,
+    HandshakeKind, RootCertStore, SignatureScheme, StreamOwned, version,
 };
 
 use crate::LoadError;
@@ -100,7 +100,8 @@ impl TlsClient {
 
     /// A blocking connection with TLS.
     pub(crate) fn stream<'a>(&self, under: Box<dyn ReadWrite + 'a>) -> Box<dyn ReadWrite + 'a> {
-        Box::new(rustls::StreamOwned::new(self.connection(), under))
+        let under = Limited { stream: under, may_read: false };
+        Box::new(ReadOnce(StreamOwned::new(self.connection(), under)))
     }
 }
 
@@ -147,6 +148,54 @@ impl<S: Read> Read for Timed<S> {
 }
 
 impl<S: Write> Write for Timed<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// TLS over a blocking stream. Each call reads from the stream at most once: rustls alone would
+/// read until a record is whole, however slowly it comes.
+struct ReadOnce<S: Read + Write>(StreamOwned<ClientConnection, Limited<S>>);
+
+impl<S: Read + Write> Read for ReadOnce<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.sock.may_read = true;
+        self.0.read(buffer)
+    }
+}
+
+impl<S: Read + Write> Write for ReadOnce<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.sock.may_read = true;
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.sock.may_read = true;
+        self.0.flush()
+    }
+}
+
+/// Stream that may be read once, and would then block.
+struct Limited<S> {
+    stream: S,
+    may_read: bool,
+}
+
+impl<S: Read> Read for Limited<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !std::mem::take(&mut self.may_read) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.read(buffer)
+    }
+}
+
+impl<S: Write> Write for Limited<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.write(bytes)
     }
@@ -580,8 +629,12 @@ mod tests {
     /// reads from below once.
     #[test]
     fn dribbled_record_returns_at_each_byte() {
-        let tls =
-            Tls { server_name: "host".to_owned(), authorities: None, version: None, resumes: false };
+        let tls = Tls {
+            server_name: "host".to_owned(),
+            authorities: None,
+            version: None,
+            resumes: false,
+        };
         let plan = Plan { tls: Some(tls), ..Plan::default() };
         let client = TlsClient::of_plan(&plan).unwrap().unwrap();
         let reads = Cell::new(0);

@@ -158,7 +158,7 @@ fn wrong_replies_fail_the_run() {
     for class in wrong {
         let errors = only(class, 1);
         // A single one among ten thousand.
-        says(&failed(errors), VerdictRow::WrongReplies, "1 of 10,001 replies were wrong: 1 ×");
+        says(&failed(errors), VerdictRow::WrongReplies, "1 of 10,001 replies was wrong: 1 ×");
         fails(&failed(errors), &[VerdictRow::WrongReplies]);
         assert_eq!(errors.wrong_replies(), 1);
     }
@@ -512,6 +512,27 @@ fn too_few_replies_warn() {
     assert_eq!(warnings, ["1 reply is too few for a p99; measure longer"]);
     assert_eq!(sample(&["request"], 1, 0).verdict().warnings, Vec::<String>::new());
     assert_eq!(idle(10, 10, 0).verdict().warnings, Vec::<String>::new());
+}
+
+/// Seen: `only 0 of 1 request were sent`, `1 of 96 replies were wrong`, `all 1 connection were
+/// busy`.
+#[test]
+fn single_things_have_a_singular_verb() {
+    let mut unsent = sample(&["request"], 1, 0);
+    unsent.asked.requests_max = Some(1);
+    let warnings = unsent.verdict().warnings;
+    assert_eq!(warnings, ["only 0 of 1 request was sent before the time was over"]);
+    let lost = "0 of 1 idle connection was open at the end; the server closed 1";
+    says(&idle(1, 0, 1), VerdictRow::IdleLost, lost);
+    let one_left = "1 of 10 idle connections was open at the end";
+    says(&idle(10, 1, 9), VerdictRow::IdleLost, one_left);
+    let mut behind = asked(20_000, 201);
+    behind.asked.connections = 1;
+    says(&behind, VerdictRow::Behind, "; the only connection was busy, so try more --connections");
+    let mut waited = of_kind(Kind::Sessions);
+    waited.asked.connections = 1;
+    (waited.total.intended, waited.total.sessions_begun) = (5_000, 1);
+    says(&waited, VerdictRow::SessionsWaited, "since the only connection was in use; use more");
 }
 
 #[test]

@@ -45,6 +45,21 @@ pub fn counted(count: u64, one: &str) -> String {
     format!("{} {many}", count_of(count))
 }
 
+/// Subject and verb for a part of some things: `1 of 96 replies was`, `2 of 96 replies were`.
+pub(crate) fn part_of(part: u64, all: u64, one: &str) -> String {
+    let verb = if part == 1 || all == 1 { "was" } else { "were" };
+    format!("{} of {} {verb}", count_of(part), counted(all, one))
+}
+
+/// Subject and verb for all of some things: `the only reply was`, `all 96 replies were`.
+pub(crate) fn all_of(count: u64, one: &str) -> String {
+    if count == 1 {
+        format!("the only {one} was")
+    } else {
+        format!("all {} were", counted(count, one))
+    }
+}
+
 /// Formats a size: `1.2 MB`.
 pub(crate) fn bytes_of(bytes: u64) -> String {
     let (value, unit) = match bytes as f64 {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::outcome::{Kind, Outcome, ThreadUse};
-use crate::units::{count_of, counted, ns_of};
+use crate::units::{all_of, count_of, counted, ns_of, part_of};
 
 /// Lag above which requests are no longer sent at their intended times.
 const LAG_P99_MAX: Duration = Duration::from_millis(1);
@@ -210,9 +210,8 @@ fn wrong_replies(outcome: &Outcome) -> Option<String> {
     let all = outcome.total.replies() + wrong;
     (wrong > 0).then(|| {
         format!(
-            "{} of {} were wrong: {}{}",
-            count_of(wrong),
-            counted(all, "reply"),
+            "{} wrong: {}{}",
+            part_of(wrong, all, "reply"),
             outcome.total.errors.wrong_sentence(outcome.total.is_of_cache()),
             statuses(outcome)
         )
@@ -340,9 +339,8 @@ fn idle_lost(outcome: &Outcome) -> Option<String> {
 
 fn idle_sentence(outcome: &Outcome) -> String {
     format!(
-        "{} of {} were open at the end; the server closed {}",
-        count_of(outcome.total.idle_open),
-        counted(outcome.asked.idle_connections, "idle connection"),
+        "{} open at the end; the server closed {}",
+        part_of(outcome.total.idle_open, outcome.asked.idle_connections, "idle connection"),
         count_of(outcome.total.idle_closed)
     )
 }
@@ -351,10 +349,10 @@ fn sessions_waited(outcome: &Outcome) -> Option<String> {
     let is_behind = outcome.achieved_share()? < KEPT_UP_SHARE;
     (outcome.asked.kind == Kind::Sessions && is_behind).then(|| {
         format!(
-            "{} of {} began in time, since all {} were in use; use more --connections",
+            "{} of {} began in time, since {} in use; use more --connections",
             count_of(outcome.total.sessions_begun),
             counted(outcome.total.intended, "session"),
-            counted(outcome.asked.connections, "connection"),
+            all_of(outcome.asked.connections, "connection"),
         )
     })
 }
@@ -367,8 +365,8 @@ fn behind(outcome: &Outcome) -> Option<String> {
     let waited = outcome.total.waited as f64 / outcome.total.intended.max(1) as f64;
     let how = if waited > 1.0 - KEPT_UP_SHARE {
         format!(
-            "; all {} were busy, so try more --connections",
-            counted(outcome.asked.connections, "connection")
+            "; {} busy, so try more --connections",
+            all_of(outcome.asked.connections, "connection")
         )
     } else {
         String::new()
@@ -435,9 +433,8 @@ fn warnings(outcome: &Outcome, row: VerdictRow) -> Vec<String> {
     let is_short = |max: &u64| asked.max(total.ended()) < *max;
     if let Some(wanted) = outcome.asked.requests_max.filter(is_short) {
         warnings.push(format!(
-            "only {} of {} were sent before the time was over",
-            count_of(asked),
-            counted(wanted, "request")
+            "only {} sent before the time was over",
+            part_of(asked, wanted, "request")
         ));
     }
     let counts = [

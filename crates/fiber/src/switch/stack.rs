@@ -85,14 +85,7 @@ impl FiberStack {
     /// # Errors
     /// Out of memory, or (kernels before 6.13) out of guards; the message says what to raise.
     pub(crate) fn take(stack_size: usize) -> io::Result<FiberStack> {
-        let size = stack_size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX);
-        // The guard comes on top, except for powers of two: a stack of 64 KiB then has a slot of 64
-        // KiB, and a page less of stack is cheaper than more page tables.
-        let slot_len = if size.is_power_of_two() {
-            size
-        } else {
-            (size + PAGE_SIZE).next_multiple_of(PAGE_SIZE)
-        };
+        let slot_len = slot_len(stack_size, PAGE_SIZE);
         let limit = slabs().entry(slot_len).or_insert_with(|| Slab::new(slot_len)).take()?;
         Ok(FiberStack(StackPlace::new(limit, slot_len)))
     }
@@ -107,6 +100,14 @@ impl FiberStack {
     pub(crate) unsafe fn from_place(place: StackPlace) -> FiberStack {
         FiberStack(place)
     }
+}
+
+/// Length of a slot for a stack of this size, on a kernel with pages of this size.
+fn slot_len(stack_size: usize, page_size: usize) -> usize {
+    let size = stack_size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX);
+    // The guard comes on top, except for powers of two: a stack of 64 KiB then has a slot of 64
+    // KiB, and a page less of stack is cheaper than more page tables.
+    if size.is_power_of_two() { size } else { (size + page_size).next_multiple_of(page_size) }
 }
 
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
@@ -406,6 +407,23 @@ mod tests {
         for address in start..end {
             // SAFETY: inside the usable part of a stack that runs no fiber.
             unsafe { (address as *mut u8).write(7) };
+        }
+    }
+
+    /// Seen (in review): with pages of 64 KiB, which some kernels for aarch64 have, the first fiber
+    /// was a SIGSEGV. Cause: the kernel rounds the guard up to a page, which was the whole stack.
+    #[test]
+    fn guards_of_large_pages_leave_a_stack() {
+        for page_size in [4096, 16 << 10, 64 << 10] {
+            for size in [0, 16 << 10, 20_000, STACK_SIZE_DEFAULT, 1 << 20, 1 << 29, usize::MAX] {
+                let slot_len = slot_len(size, page_size);
+                // On the smallest pages the guard of a power of two is a part of it.
+                let guard_within = if page_size == 4096 { 4096 } else { 0 };
+                let usable_min = size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX) - guard_within;
+                assert!(slot_len >= usable_min + page_size, "{size}, {page_size}");
+                assert!(slot_len.is_multiple_of(page_size), "{size}, {page_size}");
+                assert!(slot_len >> PAGE_SHIFT < 1 << 18, "{size}, {page_size}");
+            }
         }
     }
 

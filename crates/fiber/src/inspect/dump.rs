@@ -14,6 +14,7 @@ use crate::sched::processor::{self, Processor};
 use crate::sched::registry::SHARDS;
 use crate::switch::look::FiberState;
 use crate::switch::reason::WaitReason;
+use crate::switch::stack::page_size;
 
 /// Limit on fibers asked for a backtrace; a million are of no use.
 const TRACED_MAX: usize = 1000;
@@ -230,8 +231,8 @@ pub(crate) fn in_words(reason: WaitReason) -> String {
 /// Bytes from its base down to which a stack has been touched: pages stay with it, so this is its
 /// high-water mark.
 fn touched_len(usable: &std::ops::Range<usize>) -> usize {
-    const PAGE_SIZE: usize = 4096;
-    let mut pages = vec![0u8; usable.len() / PAGE_SIZE];
+    let page_size = page_size();
+    let mut pages = vec![0u8; usable.len() / page_size];
     // SAFETY: mincore(2) writes one byte for each page of the range, which is what the vector has
     // room for. The range is part of a slab, which is never unmapped.
     let result = unsafe {
@@ -241,7 +242,7 @@ fn touched_len(usable: &std::ops::Range<usize>) -> usize {
         return 0;
     }
     let deepest = pages.iter().position(|page| page & 1 == 1);
-    deepest.map_or(0, |page| usable.len() - page * PAGE_SIZE)
+    deepest.map_or(0, |page| usable.len() - page * page_size)
 }
 
 /// Fibers of one processor that are to be traced.

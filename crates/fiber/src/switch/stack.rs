@@ -26,7 +26,7 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -38,12 +38,28 @@ pub(crate) const STACK_SIZE_DEFAULT: usize = 64 * 1024;
 /// Smallest stack: formatting a panic message with a backtrace needs about this much.
 pub(crate) const STACK_SIZE_MIN: usize = 16 * 1024;
 
-/// Largest stack: a larger request is a mistake (a size in bits, say). With its guard a stack has
-/// fewer than 2^18 pages: see [`StackPlace`].
-pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * PAGE_SIZE;
+/// Largest stack: a larger request is a mistake (a size in bits, say). With its guard, of 64 KiB at
+/// most, a stack has fewer than 2^18 pages of 4 KiB: see [`StackPlace`].
+pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * (64 << 10);
 
-const PAGE_SIZE: usize = 4096;
+/// Smallest page that a kernel has; see [`page_size`].
+const PAGE_SIZE_MIN: usize = 4096;
 const CHUNK_LEN: usize = 64 << 20;
+
+/// Page size of this kernel: 4 KiB; on aarch64 16 KiB and 64 KiB as well. Read when the first stack
+/// is taken; the overflow handler asks later.
+pub(crate) fn page_size() -> usize {
+    static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
+    let known = PAGE_SIZE.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: sysconf(3) reads a constant of the process.
+    let read = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let size = usize::try_from(read).unwrap_or(0).max(PAGE_SIZE_MIN);
+    PAGE_SIZE.store(size, Ordering::Relaxed);
+    size
+}
 
 /// `madvise(2)`: install a lightweight guard region. Not in libc's headers of 2022.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
@@ -53,13 +69,14 @@ const MADV_GUARD_INSTALL: libc::c_int = 102;
 pub fn guard_install_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
-        let Ok(chunk) = map(PAGE_SIZE) else {
+        let page_size = page_size();
+        let Ok(chunk) = map(page_size) else {
             return false;
         };
         // SAFETY: the page was just mapped and nothing else knows its address.
-        let result = unsafe { libc::madvise(chunk.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
+        let result = unsafe { libc::madvise(chunk.as_ptr().cast(), page_size, MADV_GUARD_INSTALL) };
         // SAFETY: as above; it is not used afterwards.
-        unsafe { libc::munmap(chunk.as_ptr().cast(), PAGE_SIZE) };
+        unsafe { libc::munmap(chunk.as_ptr().cast(), page_size) };
         result == 0
     })
 }
@@ -68,7 +85,8 @@ pub fn guard_install_supported() -> bool {
 #[derive(Debug)]
 pub(crate) struct FiberStack(StackPlace);
 
-/// Address and size of a stack in one word, because every fiber keeps two of them:
+/// Address and size of a stack in one word, because every fiber keeps two of them, in pages of 4
+/// KiB whatever the kernel's are:
 ///
 /// ```text
 ///  63         46 45 36 35                               0
@@ -85,7 +103,7 @@ impl FiberStack {
     /// # Errors
     /// Out of memory, or (kernels before 6.13) out of guards; the message says what to raise.
     pub(crate) fn take(stack_size: usize) -> io::Result<FiberStack> {
-        let slot_len = slot_len(stack_size, PAGE_SIZE);
+        let slot_len = slot_len(stack_size, page_size());
         let limit = slabs().entry(slot_len).or_insert_with(|| Slab::new(slot_len)).take()?;
         Ok(FiberStack(StackPlace::new(limit, slot_len)))
     }
@@ -106,11 +124,16 @@ impl FiberStack {
 fn slot_len(stack_size: usize, page_size: usize) -> usize {
     let size = stack_size.clamp(STACK_SIZE_MIN, STACK_SIZE_MAX);
     // The guard comes on top, except for powers of two: a stack of 64 KiB then has a slot of 64
-    // KiB, and a page less of stack is cheaper than more page tables.
-    if size.is_power_of_two() { size } else { (size + page_size).next_multiple_of(page_size) }
+    // KiB, and a page less of stack is cheaper than more page tables. A larger page would leave too
+    // little of it, or nothing.
+    if size.is_power_of_two() && page_size == PAGE_SIZE_MIN {
+        size
+    } else {
+        (size + page_size).next_multiple_of(page_size)
+    }
 }
 
-const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
+const PAGE_SHIFT: u32 = PAGE_SIZE_MIN.trailing_zeros();
 const PAGES_SHIFT: u32 = 46;
 
 impl StackPlace {
@@ -145,7 +168,7 @@ impl StackPlace {
     /// The guard page: a fault in it is an overflow of this stack.
     pub(crate) fn guard(self) -> Range<usize> {
         let start = self.range().start;
-        start..start + PAGE_SIZE
+        start..start + page_size()
     }
 
     /// Range above the guard.
@@ -157,7 +180,7 @@ impl StackPlace {
     fn give_pages_back(self) {
         let usable = self.usable();
         let start = std::ptr::with_exposed_provenance_mut(usable.start);
-        let len = usable.len() - PAGE_SIZE;
+        let len = usable.len() - page_size();
         // SAFETY: no frame is on the stack; whatever it held, the next one writes before it reads.
         // Advice may fail (locked memory) without harm.
         unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
@@ -165,9 +188,9 @@ impl StackPlace {
 
     /// Gives the uppermost page back as well.
     fn give_last_page_back(self) {
-        let start = std::ptr::with_exposed_provenance_mut(self.usable().end - PAGE_SIZE);
+        let start = std::ptr::with_exposed_provenance_mut(self.range().end - page_size());
         // SAFETY: as in `give_pages_back`.
-        unsafe { libc::madvise(start, PAGE_SIZE, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(start, page_size(), libc::MADV_DONTNEED) };
     }
 }
 
@@ -217,7 +240,8 @@ impl StackCache {
 
     pub(crate) fn give(&self, stack: FiberStack, now: u64) {
         let mut stacks = self.stacks.borrow_mut();
-        if stacks.len() < STACKS_CACHED_MAX && stack.0.len() == STACK_SIZE_DEFAULT {
+        let is_default = stack.0.len() == slot_len(STACK_SIZE_DEFAULT, page_size());
+        if stacks.len() < STACKS_CACHED_MAX && is_default {
             stacks.push(stack);
         }
         if self.deep_since.get() == 0 {
@@ -304,7 +328,7 @@ impl Slab {
         self.fresh = (left > 1).then_some((next, left - 1));
         self.made += 1;
         let start = limit.as_ptr().addr();
-        crate::switch::valgrind::register_stack(&(start + PAGE_SIZE..start + self.slot_len));
+        crate::switch::valgrind::register_stack(&(start + page_size()..start + self.slot_len));
         Ok(limit)
     }
 
@@ -343,7 +367,8 @@ fn guard(limit: NonNull<u8>) -> io::Result<()> {
     static NO_GUARD_INSTALL: AtomicBool = AtomicBool::new(false);
     if !NO_GUARD_INSTALL.load(Ordering::Relaxed) {
         // SAFETY: the page lies in a chunk of the slab, in a free slot.
-        let result = unsafe { libc::madvise(limit.as_ptr().cast(), PAGE_SIZE, MADV_GUARD_INSTALL) };
+        let result =
+            unsafe { libc::madvise(limit.as_ptr().cast(), page_size(), MADV_GUARD_INSTALL) };
         if result == 0 {
             return Ok(());
         }
@@ -354,7 +379,6 @@ fn guard(limit: NonNull<u8>) -> io::Result<()> {
 
 /// Makes a guard as before Linux 6.13: two mappings for each guard, of which there are few.
 fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
-    use std::sync::atomic::AtomicUsize;
     static GUARDS: AtomicUsize = AtomicUsize::new(0);
     // Half of the mappings for stacks at two a stack, half for malloc and files.
     let guards_max = max_map_count() / 4;
@@ -369,7 +393,7 @@ fn guard_by_mapping(limit: NonNull<u8>) -> io::Result<()> {
         ));
     }
     // SAFETY: the page lies in a chunk of the slab, in a free slot.
-    let result = unsafe { libc::mprotect(limit.as_ptr().cast(), PAGE_SIZE, libc::PROT_NONE) };
+    let result = unsafe { libc::mprotect(limit.as_ptr().cast(), page_size(), libc::PROT_NONE) };
     if result == 0 {
         return Ok(());
     }
@@ -396,7 +420,7 @@ mod tests {
         let b = FiberStack::take(STACK_SIZE_DEFAULT).unwrap();
         let (a, b) = (a.0.range(), b.0.range());
         assert!(a.end <= b.start || b.end <= a.start);
-        assert_eq!(a.len(), STACK_SIZE_DEFAULT);
+        assert_eq!(a.len(), slot_len(STACK_SIZE_DEFAULT, page_size()));
     }
 
     #[test]
@@ -429,18 +453,18 @@ mod tests {
 
     #[test]
     fn guards_by_mapping() {
-        guard_by_mapping(map(PAGE_SIZE).unwrap()).unwrap();
+        guard_by_mapping(map(page_size()).unwrap()).unwrap();
     }
 
     /// Seen (in review): after some thousand attempts without memory no stack could be had for
     /// good. Cause: a guard that the kernel refused stayed counted. Cure: it does not.
     #[test]
     fn refused_guard_is_not_counted() {
-        let unmapped = NonNull::new(std::ptr::without_provenance_mut(PAGE_SIZE)).unwrap();
+        let unmapped = NonNull::new(std::ptr::without_provenance_mut(page_size())).unwrap();
         for _ in 0..=max_map_count() / 4 {
             let error = guard_by_mapping(unmapped).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENOMEM), "{error}");
         }
-        guard_by_mapping(map(PAGE_SIZE).unwrap()).unwrap();
+        guard_by_mapping(map(page_size()).unwrap()).unwrap();
     }
 }

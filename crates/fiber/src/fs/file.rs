@@ -7,7 +7,7 @@ use std::path::Path;
 
 use io_uring::{opcode, squeue, types::Fd};
 use rustix::fs::OFlags;
-use rustix::io::ReadWriteFlags;
+use rustix::io::{ReadWriteFlags, retry_on_intr};
 
 use super::metadata::{self, Metadata};
 use super::ring_call::{HERE, by_ring, c_path};
@@ -145,7 +145,7 @@ impl File {
     pub fn sync_all(&self) -> io::Result<()> {
         match by_ring(&opcode::Fsync::new(self.ring_fd()).build()) {
             Some(synced) => synced.map(drop),
-            None => offload(|| Ok(rustix::fs::fsync(&self.fd)?)),
+            None => by_thread(|| rustix::fs::fsync(&self.fd)),
         }
     }
 
@@ -157,7 +157,7 @@ impl File {
         let flags = io_uring::types::FsyncFlags::DATASYNC;
         match by_ring(&opcode::Fsync::new(self.ring_fd()).flags(flags).build()) {
             Some(synced) => synced.map(drop),
-            None => offload(|| Ok(rustix::fs::fdatasync(&self.fd)?)),
+            None => by_thread(|| rustix::fs::fdatasync(&self.fd)),
         }
     }
 
@@ -166,7 +166,7 @@ impl File {
     /// # Errors
     /// Errors of `ftruncate(2)`.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
-        offload(|| Ok(rustix::fs::ftruncate(&self.fd, len)?))
+        by_thread(|| rustix::fs::ftruncate(&self.fd, len))
     }
 
     /// A second handle to the same open file.
@@ -348,7 +348,7 @@ pub fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> io::Resu
             return Ok(len);
         }
     }
-    Ok(offload(|| rustix::io::pread(file, buffer, offset))?)
+    by_thread(|| rustix::io::pread(file, &mut *buffer, offset))
 }
 
 /// Writes to a file at `offset` without blocking the processor; returns how many bytes.
@@ -363,14 +363,16 @@ pub fn write_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<u
     }
     // Even with room in the page cache it may have to wait for the journal, or for dirty pages to
     // be written.
-    Ok(offload(|| rustix::io::pwrite(file, bytes, offset))?)
+    by_thread(|| rustix::io::pwrite(file, bytes, offset))
 }
 
-fn read_by_ring(
-    file: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    offset: u64,
-) -> Option<io::Result<usize>> {
+/// Makes a call in a thread that may block, as often as a signal interrupts it, as
+/// [`by_ring`] does.
+fn by_thread<T: Send>(call: impl FnMut() -> rustix::io::Result<T> + Send) -> io::Result<T> {
+    Ok(offload(|| retry_on_intr(call))?)
+}
+
+fn read_by_ring(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Option<io::Result<usize>> {
     let len = ring_len(buffer.len());
     let read = opcode::Read::new(Fd(file.as_raw_fd()), buffer.as_mut_ptr(), len);
     by_ring(&read.offset(offset).build())
@@ -395,7 +397,7 @@ impl Read for &File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match read_by_ring(self.as_fd(), buffer, AT_POSITION) {
             Some(read) => read,
-            None => Ok(offload(|| rustix::io::read(&self.fd, buffer))?),
+            None => by_thread(|| rustix::io::read(&self.fd, &mut *buffer)),
         }
     }
 }
@@ -404,7 +406,7 @@ impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match write_by_ring(self.as_fd(), bytes, AT_POSITION) {
             Some(written) => written,
-            None => Ok(offload(|| rustix::io::write(&self.fd, bytes))?),
+            None => by_thread(|| rustix::io::write(&self.fd, bytes)),
         }
     }
 

@@ -356,8 +356,8 @@ impl RuntimeBuilder {
     /// Watches for fibers that keep their processor for longer than `threshold`, and for fibers
     /// that wait for each other in a ring. Time in which the processor's thread waits for a CPU,
     /// because the machine has too much to do, does not count. Costs a kernel thread that looks
-    /// twice per threshold while anything is awake, and once a second otherwise. Off unless asked
-    /// for.
+    /// twice per threshold while anything is awake (for rings about once a second), and once a
+    /// second otherwise. Off unless asked for.
     ///
     /// It sends `SIGURG` to a stalled processor, to see what it is doing.
     #[must_use]

@@ -108,12 +108,13 @@ impl Dump {
         let fibers: Vec<_> = found.iter().map(describe).collect();
         let waits = fibers.iter();
         let waits = waits.filter_map(|fiber| Some((fiber.id, fiber.waits_for_fiber?)));
-        let deadlocks = rings(waits.collect());
+        let mut deadlocks = rings(waits.collect());
+        deadlocks.retain(|ring| is_deadlock(cluster, ring));
         Dump { fibers, deadlocks }
     }
 
-    /// True if fibers wait for each other in a ring. Makes no dump: a few nanoseconds a fiber, and
-    /// memory only for those that wait for another.
+    /// True if fibers wait for each other in a ring. Makes no dump: a few nanoseconds a fiber (more
+    /// beside fibers that run), and memory only for those that wait for another.
     pub(crate) fn is_any_ring(cluster: &Cluster) -> bool {
         let mut waits = HashMap::new();
         for part in 0..SHARDS {
@@ -125,7 +126,7 @@ impl Dump {
                 }
             }
         }
-        !rings(waits).is_empty()
+        rings(waits).iter().any(|ring| is_deadlock(cluster, ring))
     }
 
     /// The same as one JSON object.
@@ -355,6 +356,24 @@ fn wait_of(control: &Control, state: FiberState) -> (Option<WaitReason>, Option<
         _ => None,
     };
     (reason, other)
+}
+
+/// True if the fibers of a ring wait for each other all at the same time, and so for ever. While
+/// others run, fibers that were looked at one after the other may seem to.
+fn is_deadlock(cluster: &Cluster, ring: &[u64]) -> bool {
+    let fibers: Vec<_> = ring.iter().filter_map(|&id| cluster.find_fiber(id)).collect();
+    if fibers.len() < ring.len() {
+        return false;
+    }
+    // Of a fiber that waits for a lock in both looks, that was one wait; a wait for the end of
+    // another fiber lasts as long as that one.
+    let _held: Vec<_> = fibers.iter().map(|fiber| fiber.control.waiting().hold()).collect();
+    let waits_for_next = |at: usize| {
+        let control = &fibers[at].control;
+        let (_, other) = wait_of(control, control.look().state());
+        other == Some(ring[(at + 1) % ring.len()])
+    };
+    (0..2).all(|_| (0..ring.len()).all(&waits_for_next))
 }
 
 /// Rings in the graph of fibers that wait for each other. A fiber waits for one other at most, so

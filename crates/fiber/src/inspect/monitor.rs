@@ -104,6 +104,9 @@ const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Rings are not looked for among more fibers than this.
 const DEADLOCKED_MAX: usize = 100_000;
 
+/// Looks for rings take one in so many parts of the time, beside fibers that run.
+const RING_LOOKS_SHARE: u32 = 1000;
+
 /// A running monitor; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Monitor {
@@ -140,6 +143,7 @@ impl Monitor {
             listeners,
             seen: Vec::new(),
             is_ring_reported: false,
+            rings_due: Instant::now() + IDLE_PERIOD,
         };
         cluster.set_monitored(true);
         let ended = Arc::clone(&end);
@@ -174,6 +178,8 @@ struct MonitorLoop {
     /// Fiber of each processor, as of its latest change.
     seen: Vec<Seen>,
     is_ring_reported: bool,
+    /// Time of the next look for rings if a processor is awake.
+    rings_due: Instant,
 }
 
 #[derive(Clone, Copy)]
@@ -233,11 +239,11 @@ impl MonitorLoop {
         if !cluster.queue.is_empty() {
             cluster.notify();
         }
-        if !all_asleep {
-            return self.threshold / 2;
+        if all_asleep || Instant::now() >= self.rings_due {
+            self.look_for_rings();
         }
-        self.look_for_rings();
-        IDLE_PERIOD.max(self.threshold / 2)
+        let period = self.threshold / 2;
+        if all_asleep { IDLE_PERIOD.max(period) } else { period }
     }
 
     fn report_stall(&self, processor: usize, number: u64, duration: Duration) {
@@ -257,12 +263,15 @@ impl MonitorLoop {
         notify(&*self.listeners.stall, &stall);
     }
 
-    /// Looks for rings of fibers while nothing runs.
+    /// Looks for rings of fibers. They last, so it need not be often.
     fn look_for_rings(&mut self) {
         if self.is_ring_reported || self.cluster.fiber_count() > DEADLOCKED_MAX {
             return;
         }
-        if !Dump::is_any_ring(&self.cluster) {
+        let began = Instant::now();
+        let is_any = Dump::is_any_ring(&self.cluster);
+        self.rings_due = began + IDLE_PERIOD.max(began.elapsed() * RING_LOOKS_SHARE);
+        if !is_any {
             return;
         }
         self.is_ring_reported = true;

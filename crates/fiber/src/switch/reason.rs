@@ -99,6 +99,13 @@ impl Waiting {
         }
     }
 
+    /// Keeps the fiber from ending a wait for a lock that it is in, for the few instructions until
+    /// the guard goes: it spins as long as there are readers.
+    pub(crate) fn hold(&self) -> HeldWait<'_> {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        HeldWait(self)
+    }
+
     /// Present reason. From any thread.
     pub(crate) fn reason(&self) -> Option<WaitReason> {
         self.readers.fetch_add(1, Ordering::SeqCst);
@@ -111,6 +118,16 @@ impl Waiting {
         }
         self.readers.fetch_sub(1, Ordering::SeqCst);
         reason
+    }
+}
+
+/// Keeps a fiber in its wait for a lock: see [`Waiting::hold`].
+#[derive(Debug)]
+pub(crate) struct HeldWait<'a>(&'a Waiting);
+
+impl Drop for HeldWait<'_> {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

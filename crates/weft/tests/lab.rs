@@ -221,17 +221,11 @@ fn report_documents_and_comparison() {
     fs::write(&document, marked).unwrap();
     let plain = home.path().join("plain.md");
     fs::write(&plain, "no markers\n").unwrap();
-    let weft = |words: &[&str], paths: &[&Path]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
-        let output = command.arg("lab").args(words).args(paths).output().unwrap();
-        let text = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(text).unwrap())
-    };
     let figures = home.path().join("figures");
     let report = |document: &Path| {
         let words = ["report", "--out"];
         let flags = [Path::new("--write"), document, Path::new("--figures"), &figures];
-        weft(&words, &[&[home.path()], &flags[..]].concat())
+        weft_lab(&words, &[&[home.path()], &flags[..]].concat())
     };
     let (code, text) = report(&documents);
     assert_eq!(code, Some(0), "{text}");
@@ -243,12 +237,49 @@ fn report_documents_and_comparison() {
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("plain.md has no <!-- begin: lab NAME -->"), "{text}");
 
-    let (code, text) = weft(&["compare"], &[home.path(), home.path()]);
+    let (code, text) = weft_lab(&["compare"], &[home.path(), home.path()]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(" figures of weft: 0 worse"), "{text}");
-    let (code, text) = weft(&["compare"], &[home.path(), &document]);
+    let (code, text) = weft_lab(&["compare"], &[home.path(), &document]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("two builds of weft, or two folders of results"), "{text}");
+}
+
+/// Runs `weft lab` to its end: exit code and output.
+fn weft_lab(words: &[&str], paths: &[&Path]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let output = command.arg("lab").args(words).args(paths).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Seen: a compressed file of samples that was cut off stopped the report of all the others. Cause:
+/// the first error was the end. Cure: the file is named, and the exit code is 1 at the end.
+#[test]
+fn unreadable_samples_do_not_stop_a_report() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("samples")).unwrap();
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let whole = "samples/rt-yield.jsonl.gz";
+    fs::copy(results.join(whole), home.path().join(whole)).unwrap();
+    let cut = "samples/rt-churn.jsonl.gz";
+    let bytes = fs::read(results.join(cut)).unwrap();
+    fs::write(home.path().join(cut), &bytes[..bytes.len() / 2]).unwrap();
+    let page = home.path().join("page.md");
+    fs::write(&page, "<!-- begin: lab rt-yield -->old<!-- end: lab rt-yield -->\n").unwrap();
+    let (code, text) = weft_lab(&["report", "--out"], &[home.path(), Path::new("--write"), &page]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("rt-churn.jsonl.gz: "), "{text}");
+    assert!(home.path().join("report.html").exists(), "{text}");
+    let filled = fs::read_to_string(&page).unwrap();
+    assert!(filled.contains("-->\nMeasured 2026-"), "{filled}");
+    // A comparison without it would not be one.
+    let (code, text) = weft_lab(&["compare"], &[home.path(), home.path()]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(!text.contains("worse"), "{text}");
+    fs::remove_file(home.path().join(whole)).unwrap();
+    let (code, text) = weft_lab(&["report", "--out"], &[home.path()]);
+    assert_eq!(code, Some(1), "{text}");
 }
 
 /// The file names in a folder.

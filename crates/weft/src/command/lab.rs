@@ -333,9 +333,9 @@ fn report(
     figures: Option<&Path>,
     out: &mut impl Write,
 ) -> Result<(), Failure> {
-    let recorded = recorded(folder)?;
+    let found = recorded(folder)?;
     let reports: Vec<Report<'_>> =
-        recorded.iter().map(|(experiment, one)| Report::new(experiment, one)).collect();
+        found.recorded.iter().map(|(experiment, one)| Report::new(experiment, one)).collect();
     let page = folder.join("report.html");
     files::write_bytes(&page, ::lab::html(&reports)).map_err(about(&page))?;
     writeln!(out, "\nreport: {}", page.display())?;
@@ -349,16 +349,31 @@ fn report(
             files::write_bytes(&file, svg).map_err(about(&file))?;
         }
     }
-    Ok(())
+    out.flush()?;
+    if found.is_whole { Ok(()) } else { Err(Failure::Shown(1)) }
 }
 
-/// Sample files below a folder of results.
-fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failure> {
+/// Samples below a folder of results.
+struct Found {
+    recorded: Vec<(&'static Experiment, Recorded)>,
+    /// False if a file could not be read, which was printed.
+    is_whole: bool,
+}
+
+/// Reads the sample files below a folder of results.
+fn recorded(folder: &Path) -> Result<Found, Failure> {
     let mut recorded = Vec::new();
+    let mut is_whole = true;
     for experiment in CATALOG {
         let file = samples_file(folder, experiment.name);
-        let Some(one) = Recorded::read(&file)? else {
-            continue;
+        let one = match Recorded::read(&file) {
+            Ok(Some(one)) => one,
+            Ok(None) => continue,
+            Err(error) => {
+                say(&format!("{} is left out: {error}", experiment.name));
+                is_whole = false;
+                continue;
+            }
         };
         let of = &one.header.experiment;
         if of != experiment.name {
@@ -370,14 +385,20 @@ fn recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failu
     for file in unknown_files(folder) {
         say(&format!("{file} is left out: this weft has no such experiment"));
     }
-    if recorded.is_empty() {
-        Err(Failure::Usage(format!(
-            "there are no samples in {}: weft lab run makes them",
-            folder.display()
-        )))
-    } else {
-        Ok(recorded)
+    if !recorded.is_empty() {
+        return Ok(Found { recorded, is_whole });
     }
+    if !is_whole {
+        return Err(Failure::Shown(1));
+    }
+    let folder = folder.display();
+    Err(Failure::Usage(format!("there are no samples in {folder}: weft lab run makes them")))
+}
+
+/// Reads the sample files below a folder of results; one that cannot be read is a failure.
+fn all_recorded(folder: &Path) -> Result<Vec<(&'static Experiment, Recorded)>, Failure> {
+    let found = recorded(folder)?;
+    if found.is_whole { Ok(found.recorded) } else { Err(Failure::Shown(1)) }
 }
 
 /// Files of samples of experiments that this weft does not have: those of another version.
@@ -454,8 +475,8 @@ fn compare_runs(compare: &Compare, out: &mut impl Write) -> Result<(), Failure> 
                 .to_owned(),
         ));
     }
-    let old = recorded(&compare.old)?;
-    let new = recorded(&compare.new)?;
+    let old = all_recorded(&compare.old)?;
+    let new = all_recorded(&compare.new)?;
     let wanted = compare.experiments.as_deref().map(chosen).transpose()?;
     let is_wanted = |name: &str| match &wanted {
         Some(wanted) => wanted.iter().any(|experiment| experiment.name == name),

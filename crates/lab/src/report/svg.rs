@@ -585,6 +585,29 @@ mod tests {
         assert!(count > 1000, "{count} texts");
     }
 
+    /// Seen: of the packets of netstack-mtu those of 128, 256 and 512 bytes lay on 4 % of the axis.
+    /// Cause: it was linear, up to 9,000. Cure: such an axis is logarithmic.
+    #[test]
+    fn small_packets_lie_apart() {
+        use std::path::Path;
+
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+        let mut experiments = crate::catalog::CATALOG.iter();
+        let experiment = experiments.find(|one| one.name == "netstack-mtu").unwrap();
+        let file = crate::samples_file(&results, experiment.name);
+        let recorded = crate::Recorded::read(&file).unwrap().unwrap();
+        for (name, svg) in files(&Report::new(experiment, &recorded)) {
+            let circles = svg.split("cx=\"").skip(1);
+            let places = circles.map(|circle| circle.split_once('"').unwrap().0.parse().unwrap());
+            let mut places: Vec<f64> = places.collect();
+            places.sort_by(f64::total_cmp);
+            places.dedup();
+            assert!(places.len() >= 5, "{name}: {places:?}");
+            let is_apart = |pair: &[f64]| pair[1] - pair[0] > 30.0;
+            assert!(places.windows(2).all(is_apart), "{name}: {places:?}");
+        }
+    }
+
     /// Start and end of a text, with the letter widths of DejaVu Sans.
     fn ends_of(text: &str) -> (f64, f64) {
         let attribute = |name: &str| {

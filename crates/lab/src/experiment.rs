@@ -195,6 +195,8 @@ pub enum Figure {
         axis: &'static str,
         /// True for a logarithmic axis of the measure.
         log: bool,
+        /// True for a logarithmic axis of the parameter.
+        log_over: bool,
         /// True for a dotted line where the measure equals the parameter (achieved = offered).
         diagonal: bool,
         /// The parameter that separates panels, and its words.
@@ -219,7 +221,17 @@ impl Figure {
     /// Lines over a parameter.
     pub(crate) const fn over(measure: usize, by: Axis, log: bool, panels: Panels) -> Figure {
         let (over, axis) = by;
-        Figure::Lines { measure, over, axis, log, diagonal: false, panels }
+        Figure::Lines { measure, over, axis, log, log_over: false, diagonal: false, panels }
+    }
+
+    /// Makes the axis of the parameter logarithmic, for values that are multiples of each other.
+    pub(crate) const fn by_multiples(self) -> Figure {
+        match self {
+            Figure::Lines { measure, over, axis, log, diagonal, panels, .. } => {
+                Figure::Lines { measure, over, axis, log, log_over: true, diagonal, panels }
+            }
+            other => other,
+        }
     }
 
     /// Lines over the offered rate, as in the papers.
@@ -230,7 +242,7 @@ impl Figure {
         panels: Panels,
     ) -> Figure {
         let axis = "offered requests per second";
-        Figure::Lines { measure, over: "rate", axis, log, diagonal, panels }
+        Figure::Lines { measure, over: "rate", axis, log, log_over: false, diagonal, panels }
     }
 }
 

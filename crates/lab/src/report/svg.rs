@@ -54,13 +54,15 @@ pub(super) fn draw(report: &Report<'_>, figure: &Figure) -> String {
         along,
         axis,
         log,
+        log_over: false,
         diagonal,
         marks: &[],
     };
     match *figure {
         Figure::Bars { measure: at } => bars(report, measure(at)),
-        Figure::Lines { measure, over, axis, log, diagonal, panels } => {
-            chart(measure, Along::Parameter(over), axis, log, diagonal).draw(panels)
+        Figure::Lines { measure, over, axis, log, log_over, diagonal, panels } => {
+            let chart = chart(measure, Along::Parameter(over), axis, log, diagonal);
+            Chart { log_over, ..chart }.draw(panels)
         }
         Figure::Course { measure, panels, marks } => {
             let chart = chart(measure, Along::Time, "seconds", false, false);
@@ -181,6 +183,7 @@ struct Chart<'a> {
     along: Along,
     axis: &'static str,
     log: bool,
+    log_over: bool,
     diagonal: bool,
     marks: &'static [(f64, &'static str)],
 }
@@ -194,20 +197,25 @@ struct Panel {
     x: (f64, f64),
     y: (f64, f64),
     log: bool,
+    log_over: bool,
 }
 
 impl Panel {
     fn x(&self, value: f64) -> f64 {
-        self.left + (value - self.x.0) / (self.x.1 - self.x.0) * self.width
+        self.left + place(value, self.x, self.log_over) * self.width
     }
 
     fn y(&self, value: f64) -> f64 {
-        let place = if self.log {
-            (value.max(self.y.0) / self.y.0).ln() / (self.y.1 / self.y.0).ln()
-        } else {
-            (value - self.y.0) / (self.y.1 - self.y.0)
-        };
-        self.top + self.height * (1.0 - place)
+        self.top + self.height * (1.0 - place(value, self.y, self.log))
+    }
+}
+
+/// Place of a value on an axis from 0 to 1.
+fn place(value: f64, (from, to): (f64, f64), log: bool) -> f64 {
+    if log {
+        (value.max(from) / from).ln() / (to / from).ln()
+    } else {
+        (value - from) / (to - from)
     }
 }
 
@@ -241,6 +249,7 @@ impl Chart<'_> {
                 x: extent.0,
                 y: extent.1,
                 log: self.log,
+                log_over: self.log_over,
             };
             if let Some((name, words)) = panels {
                 let x = panel.left;
@@ -256,12 +265,14 @@ impl Chart<'_> {
             self.lines(&mut body, &panel, is_here);
             bottom = panel.top + height + 46.0;
         }
-        let log = if self.log { ", logarithmic" } else { "" };
+        let log = |is_so: bool| if is_so { ", logarithmic" } else { "" };
         let title = format!(
-            "{}, {}{log}, over {}{}",
+            "{}, {}{}, over {}{}{}",
             self.measure.title,
             self.scale.unit,
+            log(self.log),
             self.axis,
+            log(self.log_over),
             self.measure.better.words()
         );
         framed(bottom, &title, &body)
@@ -328,7 +339,12 @@ impl Chart<'_> {
         } else {
             y_most * 1.05
         };
-        ((0.0, x_most * 1.03), (y_least, y_most))
+        let x_least = if self.log_over {
+            points.iter().map(|(x, _)| *x).fold(x_most, f64::min) / 1.03
+        } else {
+            0.0
+        };
+        ((x_least, x_most * 1.03), (y_least, y_most))
     }
 
     fn legend(&self, body: &mut String) -> f64 {
@@ -370,9 +386,20 @@ impl Chart<'_> {
         y
     }
 
+    /// Values of the parameter that have a point.
+    fn values(&self) -> Vec<f64> {
+        let systems = self.report.rows.systems();
+        let points = systems.iter().flat_map(|system| self.points(system, |_| true));
+        let mut values: Vec<f64> = points.map(|(x, _)| x).collect();
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        values
+    }
+
     fn axes(&self, body: &mut String, panel: &Panel, is_first: bool) {
         let bottom = panel.top + panel.height;
-        for tick in ticks(panel.x.1, 6) {
+        let x_ticks = if self.log_over { self.values() } else { ticks(panel.x.1, 6) };
+        for tick in x_ticks {
             let x = panel.x(tick);
             let _ = write!(
                 body,
@@ -548,6 +575,7 @@ mod tests {
             x: (0.0, 10.0),
             y: (1.0, 1000.0),
             log: true,
+            log_over: false,
         };
         let places = [1.0, 10.0, 100.0, 1000.0].map(|value| panel.y(value).round());
         assert_eq!(places, [300.0, 200.0, 100.0, 0.0]);

@@ -16,7 +16,7 @@ pub(in crate::catalog) const MTU: Experiment = Experiment {
 };
 
 const fn over_mtu(measure: usize) -> Figure {
-    Figure::over(measure, ("mtu", "longest packet, bytes"), true, None)
+    Figure::over(measure, ("mtu", "longest packet, bytes"), true, None).by_multiples()
 }
 
 /// Length in samples' times: at small MTUs a second has few pages.

@@ -63,7 +63,7 @@ impl Buffers {
         };
         let help = "Buffers in which files are read: in use, or kept for the next read.";
         out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
-        let help = "How many bytes those buffers may have together.";
+        let help = "Limit on the total bytes of these buffers.";
         out.gauge("weft_file_buffers_max_bytes", help, &[], len_max as f64);
         let help = "Reads into a small buffer beside that, because the limit left no space.";
         out.counter("weft_file_buffers_small_total", help, &[], small);

@@ -95,7 +95,7 @@ fn write_stat(stat: &Stat, out: &mut MetricsWriter) {
     let help = "Kernel threads.";
     out.gauge("process_threads", help, &[], stat.threads as f64);
     if let Some(boot) = boot_time_s() {
-        let help = "When the process started, in seconds since 1970.";
+        let help = "Start time of the process, in seconds since 1970.";
         let started = boot + seconds(stat.start_ticks);
         out.gauge("process_start_time_seconds", help, &[], started);
     }

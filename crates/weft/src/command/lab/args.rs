@@ -48,9 +48,9 @@ pub(crate) fn with_names(weft: Command) -> Command {
 // A doc comment would be the help of `weft lab`.
 #[derive(Subcommand)]
 pub(crate) enum LabCommand {
-    /// List the experiments, or say what some are about.
+    /// List the experiments, or describe some.
     List {
-        /// Experiments to tell about: a name, rt, web or cache for all that begin so, or all.
+        /// Experiments to describe: a name; rt, web or cache for all whose names begin so; or all.
         #[arg(id = "name", value_name = "EXPERIMENT")]
         names: Vec<String>,
     },
@@ -78,7 +78,7 @@ pub(crate) enum LabCommand {
     },
     /// Compare two builds by turns, or the results of two runs: exit code 1 if weft became worse.
     Compare(Box<Compare>),
-    /// Remove what a laboratory leaves, as soon as it is gone.
+    /// Clean up after a laboratory that has ended.
     #[command(hide = true)]
     Guard { journal: PathBuf },
 }
@@ -112,7 +112,8 @@ pub(crate) struct Measuring {
 
 #[derive(Args)]
 pub(crate) struct Run {
-    /// As `weft lab list` names them; rt, web or cache for all that begin so; or all.
+    /// Experiments to run, as `weft lab list` names them; rt, web or cache for all whose names
+    /// begin so; or all.
     #[arg(id = "name", required = true, value_name = "EXPERIMENT")]
     pub(super) names: Vec<String>,
     /// Fewer configurations and shorter samples: a quick look.
@@ -121,14 +122,14 @@ pub(crate) struct Run {
     /// As many and as long samples as the papers have: 15 of 10 s, or longer. Days for all.
     #[arg(long, conflicts_with = "quick")]
     pub(super) paper: bool,
-    /// Exit with 1 when something does not come out as expected.
+    /// Exit with 1 if a result differs from the expectation.
     #[arg(long)]
     pub(super) strict: bool,
-    /// Go on with what was interrupted: samples that are there stay.
+    /// Continue an interrupted run; existing samples are kept.
     #[arg(long)]
     pub(super) resume: bool,
-    /// Begin no round that would end later than this. Experiments share it by how long they take;
-    /// each has one round at least.
+    /// Time limit: no round begins that would end later. Experiments share it by their length; each
+    /// has at least one round.
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(super) budget: Option<Duration>,
     #[arg(
@@ -168,7 +169,7 @@ pub(crate) struct Run {
     /// Run the load generator on another machine, by ssh; weft is copied there for the time.
     #[arg(long, value_name = "[USER@]HOST")]
     pub(super) generator: Option<String>,
-    /// Command that is ssh, with options of yours: 'ssh -F FILE'.
+    /// SSH command, with options: 'ssh -F FILE'.
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "generator")]
     pub(super) ssh: String,
     #[arg(
@@ -185,9 +186,9 @@ pub(crate) struct Run {
 
 #[derive(Args)]
 pub(crate) struct Compare {
-    /// The build before, or its folder of results.
+    /// The older build, or its folder of results.
     pub(super) old: PathBuf,
-    /// The build after, which makes the load; or its folder of results.
+    /// The newer build, which also generates the load; or its folder of results.
     pub(super) new: PathBuf,
     #[arg(
         long,
@@ -197,7 +198,7 @@ pub(crate) struct Compare {
         help = "Which experiments' configurations [default: web-rows,cache-rows; of results all]"
     )]
     pub(super) experiments: Option<Vec<String>>,
-    /// Forms of weft as a server and as fibers; one name is of both.
+    /// Forms of weft to compare, as servers and as runtimes.
     #[arg(
         long,
         value_name = "NAMES",

@@ -288,3 +288,32 @@ fn deadlock_beside_work_is_reported() {
     is_over.store(true, Ordering::Relaxed);
     work.join().unwrap();
 }
+
+/// Seen (in review): fibers in a ring of waits that have a time-out counted as a deadlock, which is
+/// said to last for ever. Cause: a wait for a lock did not tell whether it has one.
+#[test]
+fn ring_of_timed_waits_is_no_deadlock() {
+    let runtime = runtime(1);
+    let locks = Arc::new([fiber::sync::Mutex::new(()), fiber::sync::Mutex::new(())]);
+    let both_hold_one = Arc::new(fiber::sync::Barrier::new(2));
+    let spawn = |name: &'static str, own: usize| {
+        let locks = Arc::clone(&locks);
+        let both_hold_one = Arc::clone(&both_hold_one);
+        let waits = move || {
+            let _own = locks[own].lock().unwrap();
+            both_hold_one.wait();
+            drop(locks[1 - own].lock_timeout(Duration::from_secs(3600)));
+        };
+        runtime.spawn_with(Builder::new().name(name), waits).unwrap()
+    };
+    let fibers = [spawn("one", 0), spawn("other", 1)];
+    let waits_for_other =
+        |dump: &Dump, name| named(dump, name).is_some_and(|fiber| fiber.waits_for_fiber.is_some());
+    let dump =
+        dump_when(&runtime, |dump| waits_for_other(dump, "one") && waits_for_other(dump, "other"));
+    assert_eq!(dump.deadlocks, Vec::<Vec<u64>>::new(), "{dump}");
+    for fiber in fibers {
+        fiber.cancel();
+        fiber.join().unwrap();
+    }
+}

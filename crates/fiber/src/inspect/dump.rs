@@ -211,8 +211,10 @@ fn json_text(text: Option<&str>) -> String {
 
 pub(crate) fn in_words(reason: WaitReason) -> String {
     match reason {
-        WaitReason::Lock { address, owner: 0 } => format!("mutex {address:#x}"),
-        WaitReason::Lock { address, owner } => format!("mutex {address:#x}, held by {owner}"),
+        WaitReason::Lock { address, owner: 0, .. } => format!("mutex {address:#x}"),
+        WaitReason::Lock { address, owner, .. } => {
+            format!("mutex {address:#x}, held by {owner}")
+        }
         WaitReason::RwLock { address } => format!("rwlock {address:#x}"),
         WaitReason::Condvar { address } => format!("condvar {address:#x}"),
         WaitReason::Semaphore { address } => format!("semaphore {address:#x}"),
@@ -370,8 +372,9 @@ fn is_deadlock(cluster: &Cluster, ring: &[u64]) -> bool {
     let _held: Vec<_> = fibers.iter().map(|fiber| fiber.control.waiting().hold()).collect();
     let waits_for_next = |at: usize| {
         let control = &fibers[at].control;
-        let (_, other) = wait_of(control, control.look().state());
-        other == Some(ring[(at + 1) % ring.len()])
+        let (reason, other) = wait_of(control, control.look().state());
+        let is_timed = matches!(reason, Some(WaitReason::Lock { is_timed: true, .. }));
+        !is_timed && other == Some(ring[(at + 1) % ring.len()])
     };
     (0..2).all(|_| (0..ring.len()).all(&waits_for_next))
 }

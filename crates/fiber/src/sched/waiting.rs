@@ -30,10 +30,11 @@ pub(crate) fn on_encoded(reason: u64) -> Noted<'static> {
     note(reason, false)
 }
 
-/// Notes that the calling fiber waits for a lock that keeps its owner's number in `owner`.
-pub(crate) fn on_lock(owner: &AtomicU64) -> Noted<'_> {
+/// Notes that the calling fiber waits for a lock that keeps its owner's number in `owner`, for a
+/// time or until it has it.
+pub(crate) fn on_lock(owner: &AtomicU64, is_timed: bool) -> Noted<'_> {
     let address = std::ptr::from_ref(owner).expose_provenance();
-    note(encode(WaitReason::Lock { address, owner: 0 }), true)
+    note(encode(WaitReason::Lock { address, owner: 0, is_timed }), true)
 }
 
 /// Same as [`on`] for the calling fiber, unless a more detailed reason is noted already.

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitReason {
     /// A [`Mutex`](crate::sync::Mutex), and the number of the fiber that has it now: 0 if none or a
-    /// plain thread.
-    Lock { address: usize, owner: u64 },
+    /// plain thread. True if the wait has a time-out.
+    Lock { address: usize, owner: u64, is_timed: bool },
     /// A [`RwLock`](crate::sync::RwLock).
     RwLock { address: usize },
     /// A notification.
@@ -110,7 +110,7 @@ impl Waiting {
     pub(crate) fn reason(&self) -> Option<WaitReason> {
         self.readers.fetch_add(1, Ordering::SeqCst);
         let mut reason = decode(self.note.load(Ordering::SeqCst));
-        if let Some(WaitReason::Lock { address, owner }) = &mut reason {
+        if let Some(WaitReason::Lock { address, owner, .. }) = &mut reason {
             let word = std::ptr::with_exposed_provenance::<AtomicU64>(*address);
             // SAFETY: the note was there after this reader was counted, so its `Noted` is not gone
             // before the reader is counted off; and until then the waiter borrows the lock.
@@ -137,7 +137,8 @@ const PAYLOAD: u64 = (1 << KIND_SHIFT) - 1;
 #[inline]
 pub(crate) fn encode(reason: WaitReason) -> u64 {
     let (kind, payload) = match reason {
-        WaitReason::Lock { address, .. } => (1, address as u64),
+        WaitReason::Lock { address, is_timed: false, .. } => (1, address as u64),
+        WaitReason::Lock { address, is_timed: true, .. } => (13, address as u64),
         WaitReason::RwLock { address } => (2, address as u64),
         WaitReason::Condvar { address } => (3, address as u64),
         WaitReason::Semaphore { address } => (4, address as u64),
@@ -159,7 +160,7 @@ fn decode(note: u64) -> Option<WaitReason> {
     let payload = note & PAYLOAD;
     let address = payload as usize;
     Some(match note >> KIND_SHIFT {
-        1 => WaitReason::Lock { address, owner: 0 },
+        1 => WaitReason::Lock { address, owner: 0, is_timed: false },
         2 => WaitReason::RwLock { address },
         3 => WaitReason::Condvar { address },
         4 => WaitReason::Semaphore { address },
@@ -174,6 +175,7 @@ fn decode(note: u64) -> Option<WaitReason> {
         },
         11 => WaitReason::Park,
         12 => WaitReason::Offload,
+        13 => WaitReason::Lock { address, owner: 0, is_timed: true },
         _ => return None,
     })
 }
@@ -194,7 +196,8 @@ mod tests {
     fn every_reason_reads_as_it_was_noted() {
         let address = 0x7fff_1234_5678;
         for reason in [
-            WaitReason::Lock { address, owner: 0 },
+            WaitReason::Lock { address, owner: 0, is_timed: false },
+            WaitReason::Lock { address, owner: 0, is_timed: true },
             WaitReason::RwLock { address },
             WaitReason::Condvar { address },
             WaitReason::Semaphore { address },

@@ -229,7 +229,7 @@ impl RawMutex {
     /// `false` when the deadline has passed.
     #[cold]
     pub(super) fn lock_slow(&self, deadline: Option<Instant>) -> bool {
-        let _noted = waiting::on_lock(&self.owner);
+        let _noted = waiting::on_lock(&self.owner, deadline.is_some());
         let mut tag = NEW;
         loop {
             let wait = Wait::until(deadline);

@@ -1,7 +1,7 @@
 //! Drivers: the I/O of a [`Session`](session::Session).
 //!
 //! A session takes input and writes output, and knows nothing of sockets. A driver receives, passes
-//! input on, and sends. Everything of a connection that is not I/O is a *machine* (`machine.rs`,
+//! input on, and sends. Everything of a connection that is not I/O is a *machine* (`connection.rs`,
 //! the page to read): time-outs, drain, TLS, the reason of the close. It is the same under each
 //! engine. With a fiber or a kernel thread per connection the driver is a short loop
 //! (`blocking.rs`); event loops, the stages of a pipeline and the loops of a netstack do the same
@@ -37,8 +37,8 @@
 //! | `netstack` | TCP/IP in user space, and `event` |
 //! | `tls` | TLS, by rustls |
 //!
-//! `machine` (a connection as a machine) · `blocking` (the driver) · `stream` (its interface to a
-//! connection) · `file` (sending files) · `buffers` (for reads of files) · `memory` (held by
+//! `connection` (a connection as a machine) · `blocking` (the driver) · `stream` (its interface to
+//! a connection) · `file` (sending files) · `buffers` (for reads of files) · `memory` (held by
 //! connections) · `jobs` (blocking work) · `lingering` (limit on connections that wait at their
 //! end) · `registry` (the open connections) · [`engine`] (one file each) · [`server`] (start and
 //! drain) · `proxy` (PROXY headers) · `addresses` (connections of one address) · [`listen`],

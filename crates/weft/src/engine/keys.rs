@@ -398,6 +398,8 @@ mod tests {
             ("event:accept=dealt", "accept: 'dealt' is not one of own, distributed"),
             ("pipeline:queue=0", "queue: '0' is not a whole number from 1"),
             ("netstack:mtu=70000", "mtu: '70000' is not a whole number"),
+            ("fiber,io=epoll", "'fiber,io=epoll' is not an engine; keys follow a colon"),
+            ("io=epoll", "'io=epoll' is not an engine; keys follow a colon"),
         ] {
             assert!(refusal(text).starts_with(said), "{text}: {}", refusal(text));
         }

@@ -289,6 +289,9 @@ impl FromStr for EngineChoice {
         };
         let engine = ENGINES.iter().find(|engine| engine.name == name);
         let engine = engine.ok_or_else(|| {
+            if name.contains(['=', ',']) {
+                return format!("'{name}' is not an engine; keys follow a colon: fiber:io=epoll");
+            }
             let names = names().collect::<Vec<_>>().join(", ");
             format!("'{name}' is not an engine: choose one of {names}; --engine help tells more")
         })?;

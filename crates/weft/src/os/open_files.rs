@@ -17,13 +17,13 @@ pub(crate) fn make_room(option: &str, connections: usize, others: u64) -> Result
     if nofile < wanted {
         return Err(Failure::Running(format!(
             "{option} {connections} needs {wanted} open files, and the limit is {nofile}: raise it (ulimit -n {wanted}, \
-             LimitNOFILE= in a systemd unit, or start as root), or give a smaller {option}"
+             LimitNOFILE= in a systemd unit, or as root with CAP_SYS_RESOURCE), or give a smaller {option}"
         )));
     }
     Ok(nofile)
 }
 
-/// Raises the hard limit, which only root may do.
+/// Raises the hard limit, which needs CAP_SYS_RESOURCE: root has it, but not in most containers.
 fn raise_hard_nofile(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < wanted) {

@@ -157,7 +157,7 @@ impl Uring {
         for entry in ring.completion() {
             if entry.user_data() == WOKEN_BY_MESSAGE {
                 // A message of another thread, not an operation of this ring.
-                counters.messages_rung.add(1);
+                counters.wakes_by_ring.add(1);
                 continue;
             }
             if !cqueue::more(entry.flags()) {

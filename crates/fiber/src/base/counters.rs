@@ -48,7 +48,7 @@ counters! {
     spins: "Times that it searched for work for a moment before a sleep.",
     naps: "Times that it slept for a moment because the work it found had not waited for long.",
     wakes: "Times that it was woken.",
-    messages_rung: "Times that it was woken by a message to its ring, and not through an eventfd.",
+    wakes_by_ring: "Times that it was woken by a message to its ring, and not through an eventfd.",
     wakes_early: "Times that it was woken to look for work and found none.",
     wakes_suppressed: "Times that it woke no other processor for new work, because one was searching.",
     messages: "Messages from other threads (fibers unparked, fibers sent here).",

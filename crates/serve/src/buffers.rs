@@ -65,7 +65,7 @@ impl Buffers {
         out.gauge("weft_file_buffers_bytes", help, &[], len as f64);
         let help = "Limit on the total bytes of these buffers.";
         out.gauge("weft_file_buffers_max_bytes", help, &[], len_max as f64);
-        let help = "Reads into a small buffer beside that, because the limit left no space.";
+        let help = "Reads into a small, uncounted buffer because the limit was reached.";
         out.counter("weft_file_buffers_small_total", help, &[], small);
     }
 

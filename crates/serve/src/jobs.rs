@@ -130,16 +130,16 @@ impl Jobs {
         let pool = fiber::offload_counters();
         let help = "Jobs that may block: session work, file reads and listings off the processors.";
         out.counter("weft_jobs_total", help, &[], pool.calls);
-        let help = "Jobs that were not begun because too many waited.";
+        let help = "Jobs that were refused because too many waited.";
         let refused = self.refused.load(Ordering::Relaxed);
         out.counter("weft_jobs_refused_total", help, &[], refused);
         let help = "Times that a connection began no more jobs because it had eight.";
         let deferred = self.deferred.load(Ordering::Relaxed);
         out.counter("weft_jobs_deferred_total", help, &[], deferred);
         for (name, help, value) in [
-            ("weft_jobs_running", "Jobs that run.", pool.active),
-            ("weft_jobs_waiting", "Jobs in line.", pool.waiting),
-            ("weft_jobs_running_max", "Jobs that run at once, at most.", pool.threads_max),
+            ("weft_jobs_running", "Jobs running.", pool.active),
+            ("weft_jobs_waiting", "Jobs waiting.", pool.waiting),
+            ("weft_jobs_running_max", "Limit on running jobs.", pool.threads_max),
         ] {
             out.gauge(name, help, &[], value as f64);
         }

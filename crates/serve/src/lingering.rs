@@ -60,7 +60,7 @@ impl Lingering {
             ),
             (
                 "weft_connections_lingering_limit",
-                "How many may wait so at once; beyond it connections are closed without waiting.",
+                "Limit on these connections; further ones are closed without waiting.",
                 self.max,
             ),
         ] {

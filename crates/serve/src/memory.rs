@@ -120,12 +120,12 @@ impl Memory {
         let help = "Memory that connections hold while they wait for peers: replies, input, \
                     handshakes; with what is kept for the next.";
         out.gauge("weft_connection_memory_bytes", help, &[], self.held_len() as f64);
-        let help = "How much connections may hold together.";
+        let help = "Limit on the memory of all connections together.";
         out.gauge("weft_connection_memory_max_bytes", help, &[], self.len_max as f64);
-        let help = "Times that half of it was held: replies go one by one from there on.";
+        let help = "Times that half of the limit was reached; replies are then made one by one.";
         let shortages = self.shortages.load(Ordering::Relaxed);
         out.counter("weft_connection_memory_shortages_total", help, &[], shortages);
-        let help = "TLS handshakes that had to wait because all of it was held.";
+        let help = "Retries of TLS handshakes because the limit was reached.";
         let waits = self.waits.load(Ordering::Relaxed);
         out.counter("weft_connection_memory_waits_total", help, &[], waits);
     }

@@ -65,7 +65,7 @@ const RESETS_HELP: &str = "Streams that ended early: reset by the client, becaus
     because too many were open or their requests held too much memory, or a file had changed.";
 const FAILED: &str = "weft_http2_connections_failed_total";
 const FAILED_HELP: &str =
-    "Connections of HTTP/2 that were ended for a fault, or too many of these frames.";
+    "Connections of HTTP/2 closed for a fault of the client, or for too many of these frames.";
 
 impl Counters {
     /// Counts a reply and the bytes of its body. Returns this thread's number of such replies.
@@ -154,13 +154,13 @@ impl Counters {
         });
         let refusals = Refusal::ALL.into_iter().map(|refusal| Metric {
             name: "weft_http_refused_requests_total",
-            help: "Requests that could not be parsed, or may not be, by reason.",
+            help: "Requests that could not be parsed, or were refused, by reason.",
             labels: refusal.label(),
             value: self.sum(|shard| &shard.refusals[refusal as usize]),
         });
         let ranges = Ignored::ALL.into_iter().map(|why| Metric {
             name: "weft_http_ranges_ignored_total",
-            help: "Sets of ranges that were answered with the whole file, by reason.",
+            help: "Requests for ranges answered with the whole file, by reason.",
             labels: why.label(),
             value: self.sum(|shard| &shard.ranges_ignored[why as usize]),
         });
@@ -178,7 +178,7 @@ impl Counters {
         };
         let rate_evictions = Metric {
             name: "weft_http_rate_evictions_total",
-            help: "Addresses that were forgotten before their rate allowed it, because others took their place.",
+            help: "Addresses forgotten early because others took their place.",
             labels: "",
             value: self.sum(|shard| &shard.rate_evictions),
         };

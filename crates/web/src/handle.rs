@@ -94,8 +94,8 @@ impl Handle {
             value,
         });
         let popular = self.popular.iter().flat_map(|popular| {
-            let missed = "Replies that the table of paths has not counted because it was in use.";
-            let replaced = "Paths that made place for others in the table of paths.";
+            let missed = "Replies that the table of paths did not count because it was locked.";
+            let replaced = "Paths replaced by others in the table of paths.";
             [
                 ("weft_http_paths_missed_total", missed, popular.missed()),
                 ("weft_http_paths_replaced_total", replaced, popular.replaced()),

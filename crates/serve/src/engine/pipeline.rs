@@ -266,47 +266,35 @@ impl Pipeline {
             for (name, help, value) in [
                 (
                     "weft_stage_queue_length",
-                    "Connections that wait in front of the stage.",
+                    "Connections waiting in the queue of the stage.",
                     counted.length,
                 ),
                 (
                     "weft_stage_queue_longest",
-                    "The most that have waited in front of the stage.",
+                    "Greatest length of the queue so far.",
                     counted.longest,
                 ),
                 (
                     "weft_stage_line_longest",
-                    "The most that one loop has kept in line because the stage's queue was full.",
+                    "Most connections that one loop has held back because the queue was full.",
                     counted.pending_longest,
                 ),
-                (
-                    "weft_stage_queue_limit",
-                    "How many may wait in front of the stage.",
-                    self.options.queue_limit,
-                ),
+                ("weft_stage_queue_limit", "Capacity of the queue.", self.options.queue_limit),
             ] {
                 out.gauge(name, help, &labels, value as f64);
             }
             for (name, help, value) in [
                 (
                     "weft_stage_queue_full_total",
-                    "Times that something found the stage's queue full.",
+                    "Times that a hand-over found the queue full.",
                     counted.full,
                 ),
-                (
-                    "weft_stage_taken_total",
-                    "Connections that the stage has taken from its queue.",
-                    counted.taken,
-                ),
-                (
-                    "weft_stage_batches_total",
-                    "Batches that the stage has taken them in.",
-                    counted.batches,
-                ),
+                ("weft_stage_taken_total", "Connections taken from the queue.", counted.taken),
+                ("weft_stage_batches_total", "Batches in which they were taken.", counted.batches),
             ] {
                 out.counter(name, help, &labels, value);
             }
-            let help = "How long all connections that were taken had waited in the stage's queue.";
+            let help = "Sum of the times that taken connections had waited in the queue.";
             let name = "weft_stage_wait_seconds_total";
             out.seconds(name, help, &labels, counted.waited.as_secs_f64());
         }

@@ -32,14 +32,14 @@ pub(super) fn write_metrics(runtime: &Runtime, out: &mut MetricsWriter) {
             out.counter(&name, help, &[("processor", &number.to_string())], value);
         }
     }
-    let help = "Fibers, those that wait for a connection included.";
+    let help = "Fibers, including those that wait for a connection.";
     let count = runtime.fiber_count();
     out.gauge("weft_fibers", help, &[], count as f64);
-    let help = "Fibers by state; those that wait by what they wait for.";
+    let help = "Fibers by state; waiting ones by the reason of the wait.";
     for (state, count) in runtime.inspector().count_by_state() {
         out.gauge("weft_fibers_by_state", help, &[("state", state)], count as f64);
     }
-    let help = "Times that a fiber was found to keep its processor for a second or more.";
+    let help = "Fibers found to keep their processor for a second or more.";
     out.counter("weft_stalls_total", help, &[], runtime.stall_count());
 }
 

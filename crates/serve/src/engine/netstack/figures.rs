@@ -37,20 +37,20 @@ enum Kind {
 }
 
 figures! { |it, buffer_pool|
-    Gauge unacked_bytes: "Bytes that were sent and are not acknowledged." = buffer_pool.len();
-    Counter unacked_crowded: "Times that there were so many of these bytes that connections had to hold less." =
+    Gauge unacked_bytes: "Bytes sent and not yet acknowledged." = buffer_pool.len();
+    Counter unacked_crowded: "Times that these bytes exceeded their limit, so that each connection may hold less." =
         buffer_pool.crowded();
-    Counter receive_memory_refused: "Segments that were dropped because what came and was not read took all memory for it." =
+    Counter receive_memory_refused: "Segments dropped because unread input used all memory for it." =
         it.shard().counters().receive_memory_refused;
-    Counter out_of_order_given_up: "Times that a connection gave up what came out of order, so that there was memory for what came in order." =
+    Counter out_of_order_given_up: "Times that a connection dropped segments received out of order, to have memory for those in order." =
         it.shard().counters().out_of_order_given_up;
     Gauge flows: "Connections, open, half open and closing." =
         it.shard().flows_len() as u64;
-    Gauge time_wait: "Names of connections in TIME-WAIT." =
+    Gauge time_wait: "Connections in TIME-WAIT." =
         it.shard().time_wait_len() as u64;
     Counter fin_wait_2_timeouts: "Connections that were forgotten because the peer did not close its end within a minute of our close." =
         it.shard().counters().fin_wait_2_timeouts;
-    Counter opened: "Connections that a SYN began." =
+    Counter opened: "Connections opened by a SYN." =
         it.shard().counters().opened_passively;
     Counter refused: "SYNs that were dropped because there were too many connections." =
         it.shard().counters().flows_refused;
@@ -58,7 +58,7 @@ figures! { |it, buffer_pool|
         it.shard().counters().accept_overflows;
     Counter cookies_sent: "SYNs that were answered with a cookie because too many connections were half open." =
         it.shard().counters().cookies_sent;
-    Counter cookies_accepted: "Connections that such a cookie began." =
+    Counter cookies_accepted: "Connections opened by such a cookie." =
         it.shard().counters().cookies_accepted;
     Counter resets_sent: "RSTs to segments of no connection." =
         it.shard().counters().resets_sent;
@@ -70,13 +70,13 @@ figures! { |it, buffer_pool|
         it.shard().counters().tcp.retransmissions;
     Counter retransmission_timeouts: "Retransmission time-outs, of connections that have ended." =
         u64::from(it.shard().counters().tcp.timeouts);
-    Counter frames: "Frames that came." =
+    Counter frames: "Frames received." =
         it.interface().counters().0.frames;
     Counter overflowed_frames: "Frames that were lost because the device's ring or queue was full." =
         it.losses().overflowed;
-    Counter refused_frames: "Frames that were lost because they were not TCP, and too many of that came." =
+    Counter refused_frames: "Frames dropped because they were not TCP and above the limit for those." =
         it.losses().refused;
-    Counter dropped_frames: "Frames that were dropped because something was wrong with them." =
+    Counter dropped_frames: "Frames dropped: malformed, with a wrong checksum, a fragment, or of an unknown protocol." =
         {
             let counters = it.interface().counters().0;
             it.losses().malformed + counters.malformed + counters.checksums + counters.bad_sources + counters.fragments
@@ -84,9 +84,9 @@ figures! { |it, buffer_pool|
         };
     Counter address_conflicts: "Messages that show that another host has, or wants, one of our addresses." =
         it.interface().counters().0.conflicts;
-    Counter unroutable: "Segments that were dropped because there was no way to their peer." =
+    Counter unroutable: "Segments dropped because there was no route to the peer." =
         it.unroutable();
-    Counter absent_neighbors: "Hosts of the link, such as the gateway, that did not answer when they were asked for." =
+    Counter absent_neighbors: "Neighbours, such as the gateway, that did not answer ARP or neighbour solicitations." =
         it.interface().counters().1.absent;
 }
 

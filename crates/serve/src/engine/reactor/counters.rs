@@ -23,11 +23,11 @@ macro_rules! loop_counters {
 loop_counters! {
     waits: "waits", "Waits of the dispatcher that have ended.";
     reports: "reports", "Descriptors that were reported ready.";
-    changes: "interest_changes", "Connections added to the dispatcher, taken out, or watched for something else.";
-    accepted: "accepted", "Connections that came to this loop.";
+    changes: "interest_changes", "Connections added to the dispatcher, removed from it, or watched for other events.";
+    accepted: "accepted", "Connections taken by this loop.";
     passed_on: "passed_on", "Connections that this loop accepted and gave to another.";
     slow_reads: "slow_reads", "Pieces of files that threads read because they were not in memory.";
-    signal_overflows: "signal_overflows", "Times that the queue of real-time signals was full, and all connections were looked at.";
+    signal_overflows: "signal_overflows", "Times that the queue of real-time signals was full, and all connections were polled.";
     errors: "dispatcher_errors", "Errors of the dispatcher: waits that failed, and connections that it could not watch.";
 }
 

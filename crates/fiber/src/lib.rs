@@ -49,9 +49,10 @@
 //!
 //! [`scope`] waits for its fibers, so they may borrow. [`timeout`] bounds what is done inside,
 //! however deep. [`cancel`](Fiber::cancel) asks a fiber to end: its wait fails, and so do those
-//! after. Both end every wait that can fail: I/O, `recv`, `send`, [`select!`], and what has `wait`
-//! or `timeout` in its name. Calls that cannot fail keep waiting: `lock`, `acquire`,
-//! [`join`](JoinHandle::join), `Condvar::wait`. [`sleep`] and [`park`] return early.
+//! after. Both end every wait that can fail: I/O, `recv`, `send`, [`select!`], a `wait` with an
+//! [`io::Result`](std::io::Result), and what has `timeout` in its name. Calls that cannot fail keep
+//! waiting: `lock`, `acquire`, [`join`](JoinHandle::join), and `wait` of `Condvar`, `Event` and
+//! `Barrier`. [`sleep`] and [`park`] return early.
 //!
 //! ```
 //! use std::time::Duration;

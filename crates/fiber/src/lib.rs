@@ -1,7 +1,7 @@
 //! User-level threads: plain blocking code, as many as you like, on a few kernel threads.
 //!
 //! A *fiber* is a thread that the kernel does not know of. It has a stack of its own, blocks where
-//! threads block (reading a socket, sleeping, joining), and costs a page of memory and some ten
+//! threads block (reading a socket, sleeping, joining), and costs a page of memory and some 15
 //! nanoseconds a switch. *Processors* (kernel threads) run the fibers; while one waits for the
 //! network, its processor runs another.
 //!

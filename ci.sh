@@ -486,6 +486,7 @@ fuzz_one() {
 }
 
 command=${1:-help}
+[[ $command == -h || $command == --help ]] && command=help
 shift || true
 declare -F "cmd_$command" >/dev/null || { cmd_help >&2; die "there is no command '$command'"; }
 "cmd_$command" "$@"

@@ -367,6 +367,7 @@ impl RuntimeBuilder {
     }
 
     /// Sets the callback for stalls, on the monitor's thread; without it, standard error gets them.
+    /// It is called only with a [`stall_detector`](Self::stall_detector).
     #[must_use]
     pub fn on_stall(mut self, f: impl Fn(&Stall) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.stall = Arc::new(f);
@@ -374,7 +375,7 @@ impl RuntimeBuilder {
     }
 
     /// Sets the callback for deadlocks, on the monitor's thread; without it, they are printed on
-    /// standard error.
+    /// standard error. It is called only with a [`stall_detector`](Self::stall_detector).
     #[must_use]
     pub fn on_deadlock(mut self, f: impl Fn(&Deadlock) + Send + Sync + 'static) -> RuntimeBuilder {
         self.listeners.deadlock = Arc::new(f);

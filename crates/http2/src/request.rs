@@ -263,7 +263,7 @@ fn is_token(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::field::is_valid;
+    use crate::field::{is_valid_name, is_valid_value};
 
     /// The head of `name: value` lines, checked.
     fn head(lines: &[&str]) -> Result<RequestHead, Fault> {
@@ -272,7 +272,8 @@ mod tests {
             let (name, value) = line[1..].split_once(": ").unwrap();
             let name = line[..1].to_owned() + name;
             let (name, value) = (name.as_bytes(), value.as_bytes());
-            head.list.push(name, value, 0, is_valid(name, value));
+            let is_valid = is_valid_name(name) && is_valid_value(value);
+            head.list.push(name, value, 0, is_valid);
         }
         head.check().map(|()| head)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::table::{DYNAMIC_FIRST, STATIC, Table};
 use super::{huffman, integer};
-use crate::field::{FieldList, is_valid};
+use crate::field::{FieldList, is_valid_name, is_valid_value};
 
 /// The decoding side of a connection.
 #[derive(Debug)]
@@ -52,9 +52,10 @@ impl fmt::Display for CompressionError {
 
 impl std::error::Error for CompressionError {}
 
-/// Note on an entry of the dynamic table: index of its name in the static table, and this bit if
-/// its bytes are those of a valid field.
+/// Notes on an entry of the dynamic table, above the index of its name in the static table: its
+/// bytes are those of a valid field; those of its name are.
 const VALID: u32 = 1 << 8;
+const NAME_VALID: u32 = 1 << 9;
 
 impl Decoder {
     /// A table that holds entries of up to `limit` bytes. The peer assumes 4,096 until it has seen
@@ -136,25 +137,30 @@ impl Decoder {
         let index = integer::take(rest, prefix_bits)?;
         let start = list.text.len();
         let mut name_index = 0;
-        if index == 0 {
+        // A name of a table is not judged again: two bytes of a block can stand for 4,064.
+        let name_is_valid = if index == 0 {
             take_string(rest, &mut list.text)?;
+            is_valid_name(&list.text[start..])
         } else if index < DYNAMIC_FIRST {
             name_index = index as u8;
             list.text.extend_from_slice(STATIC[index - 1].0);
+            true
         } else {
             let row = self.table.get(index - DYNAMIC_FIRST);
             let row = row.ok_or(CompressionError::BadIndex)?;
             name_index = row.tag as u8;
             list.text.extend_from_slice(row.name);
-        }
+            row.tag & NAME_VALID != 0
+        };
         let value_start = list.text.len();
         take_string(rest, &mut list.text)?;
         let name = &list.text[start..value_start];
         let value = &list.text[value_start..];
-        let valid = is_valid(name, value);
+        let valid = name_is_valid && is_valid_value(value);
         if prefix_bits == 6 {
             let note = if valid { VALID } else { 0 };
-            self.table.insert(name, value, u32::from(name_index) | note);
+            let note_of_name = if name_is_valid { NAME_VALID } else { 0 };
+            self.table.insert(name, value, u32::from(name_index) | note | note_of_name);
         }
         list.keep(start, value_start, name_index, valid);
         Ok(())

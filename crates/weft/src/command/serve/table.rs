@@ -272,7 +272,7 @@ const SITE: Rows = &[
         .switches(|config, on| config.site.follow_links_out = on)
         .per_host()
         .help("Follow symbolic links that lead out of DIR")
-        .more("Links that stay inside are always followed."),
+        .more("Links that stay inside are always followed if they are relative."),
 ];
 
 const LISTEN: Rows = &[

@@ -365,6 +365,24 @@ fn json_log_has_coding_and_error() {
     assert_eq!(world.count("weft_http_refused_requests_total", r#"kind="host_repeated""#), 1);
 }
 
+/// Seen: `GET http://b/` with `Host: a` was answered by b's site, and logged for a. Cause: the log
+/// read the field, which an absolute target overrides. RFC 9112 3.2.2
+#[test]
+fn json_log_names_the_host_that_answered() {
+    let config = ServiceConfig { log_format: LogFormat::Json, ..ServiceConfig::default() };
+    let world = World::with(config);
+    let host = |target: &str| {
+        let input = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let log = logged(&world, input.as_bytes());
+        let line: serde_json::Value = serde_json::from_str(&log).unwrap();
+        line["host"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(host("/hello.txt"), "a");
+    assert_eq!(host("http://b/hello.txt"), "b");
+    assert_eq!(host("HTTPS://b:80"), "b:80");
+    assert_eq!(host("*"), "a");
+}
+
 /// Bodies of more than 16 KiB are worth a buffer of their own, shorter ones are not.
 #[test]
 fn short_part_copied_long_part_shared() {

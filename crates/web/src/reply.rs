@@ -18,7 +18,7 @@ use crate::handle::{Handle, Service};
 use crate::host::VirtualHost;
 use crate::log::{LogLine, Peer, print};
 use crate::request::target::encoded;
-use crate::request::{Fields, Head, Method, Name, Version};
+use crate::request::{Fields, Head, Method, Name, Target, Version};
 use crate::site::{Body, Entry, Readers, Site};
 use crate::status::Status;
 use stream::{Segment, StreamReply};
@@ -496,7 +496,7 @@ impl<'a> Replier<'a> {
             request: &request,
             status: status.code(),
             body_len,
-            host: field(Name::Host),
+            host: host_of(facts),
             referer: field(Name::Referer),
             user_agent: field(Name::UserAgent),
             encoding: entry.and_then(|entry| content_encoding(&entry.head_200)),
@@ -505,6 +505,22 @@ impl<'a> Replier<'a> {
         };
         let format = self.service.config.log_format;
         date::with(self.now.since_epoch, |dates| line.write(format, dates, log));
+    }
+}
+
+/// The host that a parsed request names, for the log: in an absolute target, or in the field.
+/// RFC 9112 3.2.2
+fn host_of(facts: RequestFacts<'_>) -> Option<&[u8]> {
+    let RequestFacts { line, fields, .. } = facts;
+    let field = fields?.get(Name::Host);
+    let target = memchr::memchr(b' ', line).map_or(&b""[..], |at| &line[at + 1..]);
+    if target.starts_with(b"/") {
+        return field;
+    }
+    let len = memchr::memchr(b' ', target).unwrap_or(target.len());
+    match Target::parse(&target[..len]) {
+        Ok(Target::Path(raw)) => Some(raw.authority),
+        _ => field,
     }
 }
 

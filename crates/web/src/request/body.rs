@@ -322,6 +322,27 @@ mod tests {
         assert_eq!(both, Err(Refusal::LengthAndEncoding));
     }
 
+    /// Seen: an empty `Expect` with a body got a 100 (Continue), which a proxy in front does not
+    /// wait for; with PUT, it ended the connection. Cause: all of no expectations were known.
+    #[test]
+    fn an_empty_expect_expects_nothing() {
+        let of = |lines: &str| {
+            let head = format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
+            let head = parse(head.as_bytes(), &RequestLimits::default()).unwrap().unwrap();
+            Expectation::of(&head.fields, head.version)
+        };
+        for lines in ["", "Expect:\r\n", "Expect: , ,\r\n", "Expect:\r\nExpect: \r\n"] {
+            assert_eq!(of(lines), Expectation::None, "{lines:?}");
+        }
+        for lines in ["Expect: 100-Continue\r\n", "Expect:\r\nExpect: ,100-continue\r\n"] {
+            assert_eq!(of(lines), Expectation::Continue, "{lines:?}");
+        }
+        for lines in ["Expect: x\r\n", "Expect: 100-continue, x\r\n", "Expect: y 100-continue\r\n"]
+        {
+            assert_eq!(of(lines), Expectation::Unknown, "{lines:?}");
+        }
+    }
+
     /// Discards `input` whole and byte by byte; both must end alike. Returns the rest of it.
     #[track_caller]
     fn discarded(input: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Refusal> {

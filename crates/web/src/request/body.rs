@@ -266,10 +266,11 @@ impl Expectation {
             return Expectation::None;
         }
         let is_continue = |value: &[u8]| value.eq_ignore_ascii_case(b"100-continue");
-        if fields.all(Name::Expect).flat_map(fields::members).all(is_continue) {
-            Expectation::Continue
-        } else {
-            Expectation::Unknown
+        let mut expected = fields.all(Name::Expect).flat_map(fields::members);
+        match expected.next() {
+            None => Expectation::None,
+            Some(first) if is_continue(first) && expected.all(is_continue) => Expectation::Continue,
+            Some(_) => Expectation::Unknown,
         }
     }
 }

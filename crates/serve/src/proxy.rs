@@ -278,6 +278,15 @@ mod tests {
         check(&longest, Some("192.0.2.7:5000"));
     }
 
+    /// The family of LOCAL is ignored: section 2.2 of the protocol, in which a proxy checks health.
+    #[test]
+    fn local_has_any_family() {
+        for family in [0x00, 0x13, 0x22, 0x41, 0xff] {
+            check(&v2(0x20, family, b""), None);
+            check(&v2(0x20, family, b"anything"), None);
+        }
+    }
+
     #[test]
     fn a_checksum_is_checked() {
         // RFC 3720 B.4

@@ -118,7 +118,7 @@ fn read_v2(input: &[u8]) -> Option<Beginning> {
         None => return Some(Beginning::Partial),
     };
     let family = match input.get(13) {
-        Some(&family) if family >> 4 > 3 || family & 15 > 2 => return None,
+        Some(&family) if !is_local && (family >> 4 > 3 || family & 15 > 2) => return None,
         Some(&family) => family,
         None => return Some(Beginning::Partial),
     };

@@ -82,6 +82,25 @@ fn uploads_leave_items_in_use() {
     }
 }
 
+/// Seen: a client sent a value of 1 MB in two pieces and another flushed between them; the second
+/// piece removed three items stored since, although the memory was almost empty (`reclaimed` 3).
+/// Cause: the reservation allocated with the generation in which it began, and items of any other
+/// generation count as dead. Cure: each allocation reads the generation.
+#[test]
+fn upload_across_a_flush_removes_nothing() {
+    let store = store(64);
+    put(&store, "flushed", 1);
+    let mut upload = begin(&store, "upload", 1_000_000, 20_000).unwrap();
+    store.flush(2, 2);
+    // Of the class of the upload's next chunk, and as many as leave no chunk of it free.
+    let keys = ["a", "b", "c"];
+    keys.iter().for_each(|key| put(&store, key, 500_000));
+    upload.fill(&vec![b'x'; 980_000]).unwrap();
+    store.access(2).commit(upload, Mode::Set.into()).unwrap();
+    assert!(keys.iter().all(|key| has(&store, key)) && has(&store, "upload"));
+    assert!(!has(&store, "flushed"));
+}
+
 #[test]
 fn one_upload_fits_the_smallest_store() {
     let store = store(2);

@@ -2,15 +2,15 @@ use std::fmt;
 
 use crate::store::access::handle::Store;
 use crate::store::pool::reservation::RawReservation;
-use crate::store::rule::StoreError;
-use crate::store::slab::Clock;
+use crate::store::rule::{Seconds, StoreError};
 
 /// Memory reserved for an item, in its final place. Frees it when dropped.
 pub struct Reservation {
     pub(crate) store: Store,
     /// None once the reservation is committed.
     pub(crate) raw: Option<RawReservation>,
-    pub(crate) clock: Clock,
+    /// Time at which it began.
+    pub(crate) now: Seconds,
 }
 
 impl Reservation {
@@ -28,7 +28,8 @@ impl Reservation {
     /// reservation is full. A long item gets its memory as it fills, so this may fail midway: then
     /// drop the reservation and skip the rest.
     pub fn space(&mut self) -> Result<&mut [u8], StoreError> {
-        let clock = self.clock;
+        // Not of the beginning: a flush since then must not make newer items look dead.
+        let clock = self.store.pool().clock_as_is(self.now);
         let raw = self.raw.as_mut().expect("a reservation is whole until it is committed");
         raw.space(self.store.pool(), clock)
     }
@@ -43,7 +44,7 @@ impl Reservation {
 
     /// Copies as much of `input` as is still missing; returns the number of bytes.
     pub fn fill(&mut self, input: &[u8]) -> Result<usize, StoreError> {
-        let clock = self.clock;
+        let clock = self.store.pool().clock_as_is(self.now);
         let raw = self.raw.as_mut().expect("a reservation is whole until it is committed");
         raw.fill(self.store.pool(), input, clock)
     }

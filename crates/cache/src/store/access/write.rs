@@ -58,7 +58,7 @@ impl<'s> Guard<'s> {
         self.unpin();
         let pool = self.pool();
         let raw = pool.begin_upload(key, value_len, flags, exptime, clock)?;
-        Ok(Reservation { store: self.store.clone(), raw: Some(raw), clock })
+        Ok(Reservation { store: self.store.clone(), raw: Some(raw), now: self.now })
     }
 
     /// Publishes a full reservation as the item, if the rule allows.

@@ -50,8 +50,10 @@ impl Store {
         let (Cursor(mut number), mut seen) = (cursor, 0);
         while pool.index.has_bucket(number) {
             let _pinned = pool.pin();
+            let chunks = pool.index.chunks(number);
+            // After they were found: none of them is of a newer generation.
             let clock = pool.clock_as_is(now);
-            for chunk in pool.index.chunks(number) {
+            for chunk in chunks {
                 seen += 1;
                 add(checked);
                 if clock.is_dead(&pool.arena, chunk) {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::store::access::handle::Store;
 use crate::store::access::item::Item;
+use crate::store::index::Locked;
 use crate::store::memory::arena::Chunk;
 use crate::store::pool::counters::{CounterStripe, add};
 use crate::store::pool::{Pinned, Pool, thread_stripe};
@@ -120,9 +121,7 @@ impl<'s> Guard<'s> {
     /// Sets the time under the bucket's lock: an item being copied must not lose it.
     fn touch_found(&self, key: &[u8], exptime: Seconds) -> Result<Chunk, Miss> {
         let pool = self.pool();
-        // Before the lock: see `Pool::clock`.
-        let clock = self.clock();
-        let locked = pool.index.lock(pool.hash(key));
+        let (locked, clock) = self.lock(pool.hash(key));
         let found = locked.find(|chunk| pool.key(chunk) == key).ok_or(Miss::NotFound);
         match found.and_then(|(_, chunk)| self.alive(chunk, clock)) {
             Ok(chunk) => {
@@ -169,6 +168,16 @@ impl<'s> Guard<'s> {
             return Err(Miss::Flushed);
         }
         if clock.is_expired(header.exptime.load(Relaxed)) { Err(Miss::Expired) } else { Ok(chunk) }
+    }
+
+    /// Locks the bucket of a hash, and makes the clock under the lock: no item in the bucket is of
+    /// a newer generation, which would look flushed.
+    #[inline]
+    pub(crate) fn lock(&self, hash: u64) -> (Locked<'s>, Clock) {
+        // A due flush takes locks of buckets: before this one.
+        let clock = self.clock();
+        let locked = self.pool().index.lock(hash);
+        (locked, self.pool().clock_under_lock(clock))
     }
 
     #[inline]

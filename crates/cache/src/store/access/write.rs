@@ -91,9 +91,8 @@ impl<'s> Guard<'s> {
 
     fn commit_whole(&mut self, raw: RawReservation, rule: Rule) -> StoreOutcome {
         let pool = self.pool();
-        let clock = self.clock();
         let hash = pool.hash_of(raw.chunk);
-        let mut locked = pool.index.lock(hash);
+        let (mut locked, clock) = self.lock(hash);
         let found = locked.find(|chunk| pool.key(chunk) == pool.key(raw.chunk));
         let live =
             found.map(|(_, chunk)| chunk).filter(|chunk| !clock.is_dead(&pool.arena, *chunk));
@@ -231,9 +230,8 @@ impl<'s> Guard<'s> {
         change: Change,
     ) -> Option<u64> {
         let pool = self.pool();
-        let clock = self.clock();
         let hash = pool.hash_of(new.chunk);
-        let mut locked = pool.index.lock(hash);
+        let (mut locked, clock) = self.lock(hash);
         let found = locked.find(|chunk| chunk == old.chunk);
         let is_old =
             |chunk| clock.is_dead(&pool.arena, chunk) || pool.version(chunk) != change.seen;
@@ -256,9 +254,8 @@ impl<'s> Guard<'s> {
     pub fn delete(&mut self, key: &[u8], rule: DeleteRule) -> Deleted {
         self.unpin();
         let pool = self.pool();
-        let clock = self.clock();
         loop {
-            let locked = pool.index.lock(pool.hash(key));
+            let (locked, clock) = self.lock(pool.hash(key));
             let found = locked.find(|chunk| pool.key(chunk) == key);
             let live = found.filter(|(_, chunk)| !clock.is_dead(&pool.arena, *chunk));
             let Some((at, chunk)) = live else {

@@ -227,6 +227,7 @@ impl Pool {
     fn evict_dead(&self, id: u8, clock: Clock) -> bool {
         let pinned = self.pin();
         let mut class = self.class(id);
+        let clock = self.clock_under_lock(clock);
         let dead = class.take_dead(&self.arena, clock, DEAD_CHECKS_MAX, EVICT_AT_ONCE_MAX);
         drop(class);
         for chunk in &dead {
@@ -243,6 +244,7 @@ impl Pool {
         let pinned = self.pin();
         let mut victims = [const { None }; EVICT_AT_ONCE_MAX];
         let mut class = self.class(id);
+        let clock = self.clock_under_lock(clock);
         let limit = (EVICT_LEN_AT_ONCE / class.chunk_len).clamp(1, EVICT_AT_ONCE_MAX);
         // Behind a preempted reader, further victims would only wait with the others.
         let waits = class.limbo_len() > 64 + class.items() / 8;

@@ -62,6 +62,12 @@ impl Pool {
         Clock { now, generation }
     }
 
+    /// The clock with the current generation, under a lock that an item is published under. A flush
+    /// may have begun a generation since `clock` was made; items of it would look flushed.
+    pub(crate) fn clock_under_lock(&self, clock: Clock) -> Clock {
+        self.clock_as_is(clock.now)
+    }
+
     /// Time at which a flush is due, or 0.
     pub(crate) fn flush_due(&self) -> Seconds {
         Flush(self.flush.load(Acquire)).due() as Seconds

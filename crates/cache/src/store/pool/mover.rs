@@ -367,6 +367,7 @@ impl Pool {
         let is_spare = current.to.is_none() && self.pages_in_use() <= self.pages_limit();
         let mut pinned = self.pin();
         let class = self.class(from);
+        let clock = self.clock_under_lock(clock);
         let item = match self.uses(chunk) {
             Use::Small | Use::Main => chunk,
             // The owner may still be a reservation, or be gone: then this round does nothing.
@@ -426,7 +427,10 @@ impl Pool {
                 return false;
             }
             let hash_of = |chunk| self.hash_of(chunk);
-            let cold = self.class(to).take_cold(&self.arena, clock, current.page, hash_of);
+            let mut class = self.class(to);
+            let clock = self.clock_under_lock(clock);
+            let cold = class.take_cold(&self.arena, clock, current.page, hash_of);
+            drop(class);
             let Some(cold) = cold else { continue };
             self.evict(cold, clock);
             current.room += 1;

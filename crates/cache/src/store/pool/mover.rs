@@ -462,8 +462,8 @@ impl Pool {
         };
         let key = self.key(chunk);
         let value = self.piece(chunk, &layout, 0);
-        let (flags, clock) = (header.flags.load(Relaxed), Clock { now: 0, generation: 0 });
-        let mut copy = RawReservation::new(self, new, key, value.len(), flags, 0);
+        let clock = Clock { now: 0, generation: 0 };
+        let mut copy = RawReservation::new(self, new, key, value.len(), 0, 0);
         copy.fill(self, value, clock).expect("one chunk, already taken");
         let locked = self.index.lock(self.hash_of(chunk));
         let Some((at, _)) = locked.find(|found| found == chunk) else {
@@ -471,11 +471,12 @@ impl Pool {
             copy.discard(self);
             return true;
         };
-        // Under the bucket's lock: marks that matter (stale, win, expiry, cas) change only under
-        // it.
+        // Under the bucket's lock: fields that change in place (flags, stale, win, expiry, cas)
+        // change only under it.
         let copied = arena.header(new);
         set_generation(copied, generation(header, header.state.load(Relaxed)));
         copied.state.store(mark::inherited(header.state.load(Relaxed)), Relaxed);
+        copied.flags.store(header.flags.load(Relaxed), Relaxed);
         copied.exptime.store(header.exptime.load(Relaxed), Relaxed);
         copied.last_access.store(header.last_access.load(Relaxed), Relaxed);
         copied.cas.store(header.cas.load(Relaxed), Relaxed);

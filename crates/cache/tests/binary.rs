@@ -233,6 +233,28 @@ fn long_value_and_too_long_value() {
     );
 }
 
+/// Seen: an add or replace with a cas, of a value too large, deleted the item, whatever its cas
+/// was. Cause: with a cas both are a set to the store, and a set that fails removes the old value.
+/// Cure: the request decides, as in memcached.
+#[test]
+fn refused_cas_leaves_the_item() {
+    let too_long = vec![b'x'; 1_050_000];
+    check(
+        &[
+            Request::store(0x01, "l", 3, 0, b"v"),
+            Request::store(0x02, "l", 0, 0, &too_long).cas(999),
+            Request::store(0x03, "l", 0, 0, &too_long).cas(999),
+            Request::new(0x00, "l"),
+        ],
+        &[
+            done(0x01, 1),
+            reply(0x02, 3, &[], "", b"Too large.", 0),
+            reply(0x03, 3, &[], "", b"Too large.", 0),
+            reply(0x00, 0, &3_u32.to_be_bytes(), "", b"v", 1),
+        ],
+    );
+}
+
 #[test]
 fn senseless_lengths_close() {
     let malformed = [

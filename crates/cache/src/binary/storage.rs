@@ -31,6 +31,7 @@ fn read<'a>(
         _ => (0, NEVER),
     };
     let cas = cas_of(header);
+    let forgets = mode == Mode::Set;
     let (name, mode) = match (cas, mode) {
         // With a cas the item must exist, so add and replace are the same.
         (Some(_), Mode::Set | Mode::Add | Mode::Replace) => ("cas", Mode::Set),
@@ -46,6 +47,7 @@ fn read<'a>(
         exptime,
         value_len: header.body_len - header.extras_len - header.key_len,
         rule: Rule { mode, cas, ..Rule::default() },
+        forgets,
         name,
     };
     StoreRequest { header: *header, storage, is_quiet }

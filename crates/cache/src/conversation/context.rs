@@ -6,7 +6,7 @@ use super::storage::Storage;
 use crate::service::Service;
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
-use crate::store::{Guard, Mode, Seconds, StoreError};
+use crate::store::{Guard, Seconds, StoreError};
 
 /// Context of a command, for one call of [`receive`](session::Session::receive). The state is
 /// passed beside it.
@@ -71,11 +71,11 @@ impl<'a> Context<'a> {
         self.service.store().flush(at, self.seconds);
     }
 
-    /// Counts and reports a failed store: the old value must not outlive the attempt to replace it.
+    /// Counts and reports a failed store.
     #[cold]
     pub(crate) fn store_failed(&mut self, storage: &Storage<'_>, error: StoreError) {
         self.count_failed(error);
-        if storage.rule.mode == Mode::Set {
+        if storage.forgets {
             self.items.forget(storage.key);
         }
         self.observe_store(storage, Err(error));

@@ -7,6 +7,9 @@ pub(crate) struct Storage<'a> {
     pub(crate) exptime: Seconds,
     pub(crate) value_len: usize,
     pub(crate) rule: Rule,
+    /// True if the old value must not outlive an attempt that fails for its length or lack of
+    /// memory.
+    pub(crate) forgets: bool,
     /// memcached's name of the command, for watchers.
     pub(crate) name: &'static str,
 }

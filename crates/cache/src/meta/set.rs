@@ -53,6 +53,7 @@ pub(crate) fn read<'a>(
             vivify: vivify.is_some(),
             win_taken: false,
         },
+        forgets: mode == Mode::Set,
         name,
     };
     Ok((storage, reply))

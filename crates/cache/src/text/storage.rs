@@ -124,6 +124,8 @@ fn read<'a>(
         exptime: cx.deadline(exptime),
         value_len,
         rule: Rule { mode, cas, ..Rule::default() },
+        // Not a cas, which might not have been for this version of the item.
+        forgets: matches!(verb, Verb::Set),
         name,
     };
     let style = Style::Classic { is_quiet };

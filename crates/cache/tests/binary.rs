@@ -233,6 +233,24 @@ fn long_value_and_too_long_value() {
     );
 }
 
+/// Seen: the status was 5 (not stored) if the value arrived with its header, 3 (too large) if it
+/// arrived later.
+#[test]
+fn append_too_long_by_itself_is_too_large() {
+    check(
+        &[
+            Request::store(0x01, "l", 3, 0, b"v"),
+            Request::new(0x0e, "l").value(&vec![b'x'; 1_050_000]),
+            Request::new(0x00, "l"),
+        ],
+        &[
+            done(0x01, 1),
+            reply(0x0e, 3, &[], "", b"Too large.", 0),
+            reply(0x00, 0, &3_u32.to_be_bytes(), "", b"v", 1),
+        ],
+    );
+}
+
 /// Seen: an add or replace with a cas, of a value too large, deleted the item, whatever its cas
 /// was. Cause: with a cas both are a set to the store, and a set that fails removes the old value.
 /// Cure: the request decides, as in memcached.

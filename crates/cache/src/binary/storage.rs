@@ -140,8 +140,7 @@ fn finish_with(
         Ok(outcome) => outcome,
         Err(error) => {
             cx.store_failed(storage, error);
-            // The old value stays, and memcached replies "not stored".
-            let is_joined = matches!(storage.rule.mode, Mode::Append | Mode::Prepend);
+            let is_joined = cx.is_join_failed(storage);
             let status = if is_joined { Status::NotStored } else { status_of(error) };
             return reply_status(cx.out, header, status);
         }

@@ -6,7 +6,7 @@ use super::storage::Storage;
 use crate::service::Service;
 use crate::service::connections::Connection;
 use crate::service::counters::Count;
-use crate::store::{Guard, Seconds, StoreError};
+use crate::store::{Guard, Mode, Seconds, StoreError};
 
 /// Context of a command, for one call of [`receive`](session::Session::receive). The state is
 /// passed beside it.
@@ -79,6 +79,13 @@ impl<'a> Context<'a> {
             self.items.forget(storage.key);
         }
         self.observe_store(storage, Err(error));
+    }
+
+    /// True if only the joined value of an append or prepend does not fit, as far as its length
+    /// says: the old one stays, and memcached replies "not stored".
+    pub(crate) fn is_join_failed(&self, storage: &Storage<'_>) -> bool {
+        let joins = matches!(storage.rule.mode, Mode::Append | Mode::Prepend);
+        joins && self.items.fits(storage.key, storage.value_len)
     }
 
     /// Counts a store that failed for lack of memory.

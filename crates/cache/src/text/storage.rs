@@ -268,8 +268,7 @@ fn reply(cx: &mut Context<'_>, asked: &StoreCommand<'_>, result: Result<StoreOut
 #[cold]
 fn reply_failed(cx: &mut Context<'_>, asked: &StoreCommand<'_>, error: StoreError) {
     cx.store_failed(&asked.storage, error);
-    // The old value stays after a too long append or prepend; memcached replies "not stored".
-    let is_joined = matches!(asked.storage.rule.mode, Mode::Append | Mode::Prepend);
+    let is_joined = cx.is_join_failed(&asked.storage);
     match &asked.style {
         Style::Classic { is_quiet: true } => {}
         Style::Classic { .. } if is_joined => cx.out.put(b"NOT_STORED\r\n"),

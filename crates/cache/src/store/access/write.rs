@@ -46,6 +46,11 @@ impl<'s> Guard<'s> {
         }
     }
 
+    /// True if an item of these lengths is within the limit of `-I`.
+    pub(crate) fn fits(&self, key: &[u8], value_len: usize) -> bool {
+        self.pool().check_len(key, value_len).is_ok()
+    }
+
     /// Reserves memory for an item. The value is written to [`Reservation::space`].
     pub fn reserve(
         &mut self,

@@ -185,7 +185,7 @@ impl Pool {
         }
     }
 
-    fn check_len(&self, key: &[u8], value_len: usize) -> Result<(), StoreError> {
+    pub(crate) fn check_len(&self, key: &[u8], value_len: usize) -> Result<(), StoreError> {
         // The caller may pass any length: a wrapped sum would look short.
         let item_len = (HEADER_LEN + key.len()).checked_add(value_len);
         let fits = item_len.is_some_and(|len| len <= self.config.item_len_max as usize);

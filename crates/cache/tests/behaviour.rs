@@ -337,6 +337,32 @@ fn watcher_sees_the_peer() {
     assert!(lines.contains(told), "{lines}");
 }
 
+/// Seen: `watch deletions` was answered OK, and no line ever came. Cause: the kind was known, but
+/// nothing logged it. Cure: `delete` and `md` do, as in memcached.
+#[test]
+fn watcher_sees_deletions() {
+    let service = service();
+    let mut watcher = open(&service);
+    let mut out = Outbox::new();
+    watcher.receive(b"watch deletions\r\n", test_now(), &mut out);
+    take(&mut out);
+    for deletes in ["delete a%\r\ndelete a%\r\n", "md a% q\r\nmn\r\n", "md a% x\r\n"] {
+        ask(&mut open(&service), &format!("set a% 0 0 2\r\nxy\r\n{deletes}"));
+    }
+    watcher.receive(b"", test_now(), &mut out);
+    let lines = take(&mut out);
+    let ends: Vec<_> =
+        lines.lines().map(|line| line.split_once(" type=").expect("a type").1).collect();
+    assert_eq!(
+        ends,
+        [
+            "deleted key=a%25 cmd=delete clsid=1 size=2",
+            "deleted key=a%25 cmd=md clsid=1 size=2",
+            "deleted key=a%25 cmd=md clsid=1 size=0",
+        ]
+    );
+}
+
 #[test]
 fn watcher_sees_the_close_reason() {
     let service = service();

@@ -10,5 +10,6 @@ mod storage;
 
 pub(crate) use context::Context;
 pub(crate) use dump::Dump;
+pub(crate) use observe::Deletion;
 pub(crate) use state::{Pending, Progress, Retrieval, State, Swallow};
 pub(crate) use storage::{Bad, Storage};

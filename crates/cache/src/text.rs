@@ -232,8 +232,12 @@ fn delete(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         BAD_FORMAT
     } else {
         cx.observe_delete(key);
+        let deletion = cx.watched_deletion(key);
         match cx.items.delete(key, DeleteRule::default()) {
-            Deleted::Deleted => b"DELETED\r\n",
+            Deleted::Deleted => {
+                cx.observe_deletion(key, "delete", deletion);
+                b"DELETED\r\n"
+            }
             Deleted::NotFound | Deleted::Exists => b"NOT_FOUND\r\n",
         }
     };

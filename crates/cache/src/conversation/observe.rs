@@ -9,6 +9,13 @@ use crate::service::watch::Kinds;
 use crate::store::{Item, Miss, StoreError, StoreOutcome};
 use crate::words::push_encoded;
 
+/// An item that is about to be deleted, as watchers see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deletion {
+    class_id: u8,
+    len: usize,
+}
+
 impl Context<'_> {
     /// Reports a lookup to watchers and `stats detail`.
     #[inline]
@@ -37,13 +44,49 @@ impl Context<'_> {
         }
     }
 
-    /// Reports a delete to watchers and `stats detail`.
+    /// Reports a delete to `stats detail`.
     #[inline]
     pub(crate) fn observe_delete(&self, key: &[u8]) {
         if self.is_observed && self.service.detail.is_on() {
             self.service.detail.count(key, Event::Delete);
         }
     }
+
+    /// Looks at an item before it is deleted. `None` if nobody watches deletions.
+    #[inline]
+    pub(crate) fn watched_deletion(&self, key: &[u8]) -> Option<Deletion> {
+        if !self.is_observed || !self.service.watchers.kinds().overlap(Kinds::DELETIONS) {
+            return None;
+        }
+        let item = self.items.peek(key)?;
+        Some(Deletion { class_id: item.class_id(), len: item.len() })
+    }
+
+    /// Reports a deleted item to watchers.
+    #[inline]
+    pub(crate) fn observe_deletion(&self, key: &[u8], command: &str, deletion: Option<Deletion>) {
+        if let Some(deletion) = deletion {
+            deleted(self, key, command, deletion);
+        }
+    }
+}
+
+impl Deletion {
+    /// The deletion of a value only: an item without one stays.
+    pub(crate) fn of_value(self) -> Deletion {
+        Deletion { len: 0, ..self }
+    }
+}
+
+/// `deleted`
+#[cold]
+fn deleted(cx: &Context<'_>, key: &[u8], command: &str, deletion: Deletion) {
+    let Deletion { class_id, len } = deletion;
+    cx.service.watchers.log(Kinds::DELETIONS, cx.now, |line| {
+        line.push_str("type=deleted key=");
+        push_encoded(key, line);
+        let _ = write!(line, " cmd={command} clsid={class_id} size={len}");
+    });
 }
 
 /// `item_get`

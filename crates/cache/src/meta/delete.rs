@@ -1,7 +1,7 @@
 //! `md`: deletes an item, or keeps it marked as stale.
 
 use super::{Flags, key, reply_code, words_of};
-use crate::conversation::Context;
+use crate::conversation::{Context, Deletion};
 use crate::store::{DeleteRule, Deleted};
 use crate::words::{KEY_LEN_MAX, Tokens};
 
@@ -27,7 +27,14 @@ pub(crate) fn run(cx: &mut Context<'_>, tokens: &Tokens<'_>) {
         exptime: flags.exptime,
     };
     cx.observe_delete(key);
-    let code = match cx.items.delete(key, rule) {
+    let deletion = cx.watched_deletion(key);
+    let deleted = cx.items.delete(key, rule);
+    // As in memcached, an item that is marked as stale is not a deleted one.
+    if deleted == Deleted::Deleted && !rule.invalidate {
+        let deletion = if rule.clear_value { deletion.map(Deletion::of_value) } else { deletion };
+        cx.observe_deletion(key, "md", deletion);
+    }
+    let code = match deleted {
         Deleted::Deleted if flags.has(b'q') => return,
         Deleted::Deleted => b"HD",
         Deleted::NotFound => b"NF",

@@ -330,6 +330,40 @@ fn touch_during_a_flush() {
     assert!(is_done.recv_timeout(bound).is_ok(), "the store waits for itself");
 }
 
+/// Seen (in review): of two clients that appended to a missing item, which the append may create
+/// (`ms` with `MA` and `N`), one was answered `NS`, and its bytes were lost. Cause: the item was
+/// missing for both, and the later one's add was refused. Cure: it joins the other's item.
+#[test]
+fn appends_that_create_are_all_there() {
+    const ROUNDS: u64 = 20_000;
+    let store = Store::new(Config::default()).unwrap();
+    let append = Rule { mode: Mode::Append, vivify: true, ..Rule::default() };
+    let arrived = [AtomicU64::new(0), AtomicU64::new(0)];
+    let refused = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for own in 0..2 {
+            let store = &store;
+            let arrived = &arrived;
+            let refused = &refused;
+            scope.spawn(move || {
+                for round in 1..=ROUNDS {
+                    // Both begin the round at once, with a key that is new.
+                    arrived[own].store(round, SeqCst);
+                    while arrived[1 - own].load(SeqCst) < round {
+                        thread::yield_now();
+                    }
+                    let outcome = store.access(2).store(&key_of(round), b"x", 0, 0, append);
+                    let is_stored = matches!(outcome, Ok(StoreOutcome::Stored { .. }));
+                    refused.fetch_add(u64::from(!is_stored), SeqCst);
+                }
+            });
+        }
+    });
+    assert_eq!(refused.load(SeqCst), 0, "refused in {ROUNDS} rounds");
+    let guard = store.access(2);
+    assert!((1..=ROUNDS).all(|round| guard.get(&key_of(round)).unwrap().len() == 2));
+}
+
 #[test]
 fn concurrent_appends_are_all_there() {
     let store = Store::new(Config::default()).unwrap();

@@ -95,21 +95,31 @@ impl<'s> Guard<'s> {
     }
 
     fn commit_whole(&mut self, raw: RawReservation, rule: Rule) -> StoreOutcome {
+        match self.try_commit(&raw, rule) {
+            Ok(stored) => stored,
+            Err(refused) => {
+                let pool = self.pool();
+                pool.class_of(raw.chunk).counts.cmd_set += 1;
+                raw.discard(pool);
+                refused
+            }
+        }
+    }
+
+    /// Publishes a full reservation, which then belongs to the store. `Err` if the rule forbids it:
+    /// the reservation stays the caller's.
+    fn try_commit(
+        &mut self,
+        raw: &RawReservation,
+        rule: Rule,
+    ) -> Result<StoreOutcome, StoreOutcome> {
         let pool = self.pool();
         let hash = pool.hash_of(raw.chunk);
         let (mut locked, clock) = self.lock(hash);
         let found = locked.find(|chunk| pool.key(chunk) == pool.key(raw.chunk));
         let live =
             found.map(|(_, chunk)| chunk).filter(|chunk| !clock.is_dead(&pool.arena, *chunk));
-        let stale = match self.permit(live, rule) {
-            Ok(stale) => stale,
-            Err(refused) => {
-                drop(locked);
-                pool.class_of(raw.chunk).counts.cmd_set += 1;
-                raw.discard(pool);
-                return refused;
-            }
-        };
+        let stale = self.permit(live, rule)?;
         // A get that creates the item also fetches it.
         let mut marks = if rule.win_taken { mark::WIN | mark::FETCHED } else { 0 };
         if let (true, Some(live)) = (stale, live) {
@@ -120,15 +130,10 @@ impl<'s> Guard<'s> {
             pool.arena.header(raw.chunk).exptime.store(exptime, Relaxed);
         }
         let cas = pool.cas_of(rule.new_cas);
-        pool.publish(
-            &mut locked,
-            found,
-            &raw,
-            NewVersion { hash, marks, cas, clock, in_set: true },
-        );
+        pool.publish(&mut locked, found, raw, NewVersion { hash, marks, cas, clock, in_set: true });
         drop(locked);
         pool.index.grow(|chunk| pool.hash_of(chunk));
-        StoreOutcome::Stored { cas }
+        Ok(StoreOutcome::Stored { cas })
     }
 
     /// Checks whether a rule allows a store over the current item. True if the new version is to be
@@ -186,9 +191,12 @@ impl<'s> Guard<'s> {
             };
             let Some(old) = old else {
                 if rule.vivify && rule.cas.is_none() {
-                    // Only if no item was stored there meanwhile.
                     let add = Rule { mode: Mode::Add, vivify: false, ..rule };
-                    return Ok(self.commit_whole(raw, add));
+                    match self.try_commit(&raw, add) {
+                        Ok(stored) => return Ok(stored),
+                        // An item was stored there meanwhile: join it.
+                        Err(_) => continue,
+                    }
                 }
                 let refused = self.permit(None, rule).err();
                 break Ok(refused.unwrap_or(StoreOutcome::NotStored));

@@ -181,7 +181,7 @@ fn count(
     let initial = u64_at(extras, 8);
     let exptime = u32_at(extras, 16);
     let counted = cx.items.count(key, by).and_then(|counted| match counted {
-        Counted::NotFound if exptime != NO_INITIAL => begin_count(cx, key, initial, exptime),
+        Counted::NotFound if exptime != NO_INITIAL => begin_count(cx, key, by, initial, exptime),
         counted => Ok(counted),
     });
     match counted {
@@ -203,6 +203,7 @@ fn count(
 fn begin_count(
     cx: &mut Context<'_>,
     key: &[u8],
+    by: Arithmetic,
     initial: u64,
     exptime: u32,
 ) -> Result<Counted, StoreError> {
@@ -212,7 +213,7 @@ fn begin_count(
     let rule = Rule::from(Mode::Add);
     Ok(match cx.items.store(key, text, 0, exptime, rule)? {
         StoreOutcome::Stored { cas } => Counted::Stored { number: initial, cas },
-        // Another client created the item meanwhile.
-        _ => Counted::Exists,
+        // Another client created the item meanwhile: count it, as `ma` does.
+        _ => cx.items.count(key, by)?,
     })
 }

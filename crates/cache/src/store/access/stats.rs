@@ -232,6 +232,21 @@ mod tests {
     }
 
     #[test]
+    fn refused_appends_count_as_stores() {
+        let store = Store::new(Config::default()).unwrap();
+        let mut guard = store.access(NOW);
+        let half = vec![b'v'; 600_000];
+        guard.store(b"long", &half, 0, NEVER, Mode::Set.into()).unwrap();
+        for (key, value) in [(b"none", &b"v"[..]), (b"long", &half)] {
+            for mode in [Mode::Append, Mode::Prepend] {
+                let _ = guard.store(key, value, 0, NEVER, mode.into());
+            }
+        }
+        drop(guard);
+        assert_eq!(store.stats().cmd_set, 1 + 4);
+    }
+
+    #[test]
     fn reset_clears_counters_keeps_gauges() {
         let store = busy_store();
         let before = store.stats();

@@ -219,6 +219,9 @@ impl<'s> Guard<'s> {
                 break Ok(StoreOutcome::Stored { cas });
             }
         };
+        if !matches!(outcome, Ok(StoreOutcome::Stored { .. })) {
+            pool.class_of(raw.chunk).counts.cmd_set += 1;
+        }
         raw.discard(pool);
         outcome
     }

@@ -237,7 +237,7 @@ mod tests {
         let mut guard = store.access(NOW);
         let half = vec![b'v'; 600_000];
         guard.store(b"long", &half, 0, NEVER, Mode::Set.into()).unwrap();
-        for (key, value) in [(b"none", &b"v"[..]), (b"long", &half)] {
+        for (key, value) in [(b"none", &b"v"[..]), (b"long", &half[..])] {
             for mode in [Mode::Append, Mode::Prepend] {
                 let _ = guard.store(key, value, 0, NEVER, mode.into());
             }

@@ -589,11 +589,9 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
             let names = CATALOG.iter().map(|experiment| experiment.name.to_owned());
             let advice = match settings::layer::nearest(name, names) {
                 Some(near) => format!("did you mean {near}?"),
-                None => {
-                    "weft lab list names them; rt, web and so on stand for those that begin \
+                None => "weft lab list names them; rt, web and so on stand for those that begin \
                      so, and all for all of them"
-                        .to_owned()
-                }
+                    .to_owned(),
             };
             return Err(Failure::Usage(format!("no experiment is called '{name}'; {advice}")));
         }

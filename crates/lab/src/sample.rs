@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     /// Seen: 48 of 71 repeated samples of servers were of weft's threads and of memcached, most
-    /// while nothing else ran. Cause: all waits of threads counted, whoever had the core. Cure:
+    /// while nothing else ran. Cause: all waits of threads counted, even for each other. Cure:
     /// waits count up to the time that others used the machine.
     #[test]
     fn own_threads_are_no_noise() {

@@ -1,5 +1,5 @@
 //! Listings of all items, of any length: `lru_crawler metadump` and `mgdump`, `stats cachedump`.
-//! A listing is made in pieces: the walk runs as [`Work`](session::Work), off the processor, because
+//! A listing is made in pieces: the walk runs as [`Work`](session::Work), off the processor, since
 //! a class may have few items and the table millions; lines found are put into the outbox between
 //! pieces.
 

@@ -52,7 +52,7 @@ impl Context<'_> {
         }
     }
 
-    /// Looks at an item before it is deleted. `None` if nobody watches deletions.
+    /// Looks at an item before it is deleted. `None` without a watcher of deletions.
     #[inline]
     pub(crate) fn watched_deletion(&self, key: &[u8]) -> Option<Deletion> {
         if !self.is_observed || !self.service.watchers.kinds().overlap(Kinds::DELETIONS) {

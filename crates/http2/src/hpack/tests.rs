@@ -215,7 +215,8 @@ fn an_entry_knows_if_its_name_is_valid() {
     };
     // Of an entry `a: \0` and of `A: b`: the entry; another with its name, which is the newest
     // then, both once more; and another whose value is a control byte.
-    let (bad_value, bad_name) = ("40 0161 0100", "40 0141 0162");
+    let bad_value = "40 0161 0100";
+    let bad_name = "40 0141 0162";
     assert_eq!(valid(bad_value, "be"), [false]);
     assert_eq!(valid(bad_value, "7e 0162 be bf"), [true, true, false]);
     assert_eq!(valid(bad_value, "7e 0100"), [false]);

@@ -341,8 +341,8 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Checks a field. A line break in a value would let whoever sets the configuration's variables
-/// inject whole replies. RFC 9110 5.5
+/// Checks a field. A line break in a value would let the source of a configuration's
+/// variables inject whole replies. RFC 9110 5.5
 fn checked_field(name: &str, value: &str) -> Result<(String, String), ConfigError> {
     if is_value(value) {
         Ok((name.to_owned(), value.trim().to_owned()))

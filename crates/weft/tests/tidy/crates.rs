@@ -3,7 +3,7 @@ const CRATES: &[CrateFloors] = &[
     CrateFloors {
         name: "session",
         floors: "
-            file host log network shards
+            file host log network page shards
             outbox
             session
             echo replay

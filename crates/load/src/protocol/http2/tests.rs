@@ -337,7 +337,7 @@ fn decoded_fields_have_a_limit() {
 }
 
 /// Seen: a server that replied and never read made the client queue an acknowledgement of each
-/// PING, without end. Cause: each reply reset the count of frames. Cure: a count of all unsent ones.
+/// PING, without end. Cause: each reply reset the count of frames. Cure: all unsent ones count.
 #[test]
 fn unread_acknowledgements_have_a_limit() {
     let blocks = Blocks::new(&http(&[Page::new("/")], &[]), false);

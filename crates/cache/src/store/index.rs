@@ -11,13 +11,13 @@
 //!
 //! *Linear hashing* (Litwin, VLDB 1980): the table grows by splitting one bucket at a time, in
 //! order. A bucket of level `l` holds the keys whose hashes agree with its number in the low `l`
-//! bits. Splitting bucket `i` raises its level to `l + 1` and moves its upper half to bucket `i +
-//! 2^l`. Growth is thus part of every insert, costs a microsecond, never doubles the table, and
-//! memory follows the number of items.
+//! bits. Splitting bucket `i` raises its level to `l + 1` and moves its upper half to bucket
+//! `i + 2^l`. Growth is thus part of every insert, costs a microsecond, never doubles the table,
+//! and memory follows the number of items.
 //!
 //! * **Readers** take no lock. They start from a hint of the level, which may be outdated, and
-//! follow the levels in the buckets. A slot is one word, so replacing an item is one store. A
-//! reader that finds nothing checks whether its bucket was split meanwhile, and then starts again.
+//!   follow the levels in the buckets. A slot is one word, so replacing an item is one store. A
+//!   reader that finds nothing checks whether its bucket was split meanwhile, then starts again.
 //! * **Writers** lock the bucket while they change it and the queues of the item's slab class.
 //!
 //! A reader must pin the epoch, since the tag is only part of the hash and the key is in the item.

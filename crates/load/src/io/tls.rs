@@ -77,11 +77,21 @@ impl TlsClient {
         stream: impl Read + Write,
         limit: Duration,
     ) -> Result<String, String> {
-        let mut stream = Timed { stream, ends: Instant::now() + limit };
+        let ends = Instant::now() + limit;
+        let late = || format!("no handshake within {limit:?}; check the port, or use http://");
+        let mut stream = Limited { stream, may_read: false };
         let mut connection = self.connection();
         while connection.is_handshaking() {
-            let done = connection.complete_io(&mut stream);
-            done.map_err(|error| why_no_handshake(&error, limit))?;
+            if Instant::now() >= ends {
+                return Err(late());
+            }
+            stream.may_read = true;
+            match connection.complete_io(&mut stream).map_err(|error| (error.kind(), error)) {
+                // The one read was made.
+                Ok(_) | Err((io::ErrorKind::WouldBlock, _)) => {}
+                Err((io::ErrorKind::TimedOut, _)) => return Err(late()),
+                Err((_, error)) => return Err(why_no_handshake(&error)),
+            }
         }
         let is_http2 = self.config.alpn_protocols.iter().any(|it| it == HTTP2);
         if is_http2 && connection.alpn_protocol() != Some(HTTP2) {
@@ -132,31 +142,6 @@ fn config(tls: &Tls) -> Result<ClientConfig, rustls::Error> {
     Ok(config)
 }
 
-/// Stream that ends at a time, however slowly its bytes come.
-struct Timed<S> {
-    stream: S,
-    ends: Instant,
-}
-
-impl<S: Read> Read for Timed<S> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if Instant::now() >= self.ends {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.read(buffer)
-    }
-}
-
-impl<S: Write> Write for Timed<S> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
-}
-
 /// TLS over a blocking stream. Each call reads from the stream at most once: rustls alone would
 /// read until a record is whole, however slowly it comes.
 struct ReadOnce<S: Read + Write>(StreamOwned<ClientConnection, Limited<S>>);
@@ -205,10 +190,7 @@ impl<S: Write> Write for Limited<S> {
     }
 }
 
-fn why_no_handshake(error: &io::Error, limit: Duration) -> String {
-    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
-        return format!("no handshake within {limit:?}; check the port, or use http://");
-    }
+fn why_no_handshake(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     inner.map_or_else(|| error.to_string(), why)
 }

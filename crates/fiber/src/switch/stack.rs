@@ -46,23 +46,10 @@ pub(crate) const STACK_SIZE_MAX: usize = (1 << 30) - 2 * (64 << 10);
 const PAGE_SIZE_MIN: usize = 4096;
 const CHUNK_LEN: usize = 64 << 20;
 
-/// Page size of this kernel: 4 KiB; on aarch64 16 KiB and 64 KiB as well. Read when the first stack
-/// is taken; the overflow handler asks later.
+/// Page size of this kernel: 4 KiB; on aarch64 16 KiB and 64 KiB as well.
 pub(crate) fn page_size() -> usize {
     // x86-64 has no other size, and the constant saves 4 % of a spawn.
-    if cfg!(target_arch = "x86_64") {
-        return PAGE_SIZE_MIN;
-    }
-    static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
-    let known = PAGE_SIZE.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    // SAFETY: sysconf(3) reads a constant of the process.
-    let read = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let size = usize::try_from(read).unwrap_or(0).max(PAGE_SIZE_MIN);
-    PAGE_SIZE.store(size, Ordering::Relaxed);
-    size
+    if cfg!(target_arch = "x86_64") { PAGE_SIZE_MIN } else { rustix::param::page_size() }
 }
 
 /// `madvise(2)`: install a lightweight guard region. Not in libc's headers of 2022.

@@ -48,13 +48,8 @@ impl Sum {
         Sum(u16::from_be(fold(sum)))
     }
 
-    /// The sum of pieces that lie behind one another, each of any length.
-    pub fn of_pieces(pieces: &[&[u8]]) -> Sum {
-        Sum::joined(pieces.iter().map(|piece| (piece.len(), Sum::of(piece))))
-    }
-
-    /// The same of their lengths and their own sums.
-    pub(crate) fn joined(pieces: impl Iterator<Item = (usize, Sum)>) -> Sum {
+    /// The sum of pieces that lie behind one another, from the length and the sum of each.
+    pub fn joined(pieces: impl Iterator<Item = (usize, Sum)>) -> Sum {
         let mut sum = Sum::ZERO;
         let mut is_odd = false;
         for (len, own) in pieces {

@@ -174,11 +174,11 @@ impl Hosts {
             self.near.shard().write(id, &[7; MESSAGE_LEN]);
         }
         self.turn()?;
-        let mut room = [0; MESSAGE_LEN];
+        let mut buffer = [0; MESSAGE_LEN];
         let mut answered = 0;
         let shard = self.near.shard();
         while let Some((id, _)) = shard.next_event() {
-            answered += usize::from(shard.read(id, &mut room) > 0);
+            answered += usize::from(shard.read(id, &mut buffer) > 0);
         }
         expect_all("requests were answered", answered, flows.len())
     }
@@ -189,7 +189,7 @@ impl Hosts {
             self.near.shard().write(id, &[7; MESSAGE_LEN]);
         }
         let all = flows.len() * PAGE_LEN;
-        let mut room = [0; 16 * 1024];
+        let mut buffer = [0; 16 * 1024];
         let mut came = 0;
         let asked = Clock::now();
         while came < all && asked.elapsed() < PATIENCE {
@@ -197,7 +197,7 @@ impl Hosts {
             let shard = self.near.shard();
             while let Some((id, _)) = shard.next_event() {
                 loop {
-                    let len = shard.read(id, &mut room);
+                    let len = shard.read(id, &mut buffer);
                     if len == 0 {
                         break;
                     }
@@ -217,13 +217,13 @@ impl Hosts {
             let id = self.connect()?;
             self.near.shard().write(id, &[7; MESSAGE_LEN]);
         }
-        let mut room = [0; MESSAGE_LEN];
+        let mut buffer = [0; MESSAGE_LEN];
         let mut answered = 0;
         while self.turn()? > 0 {
             let shard = self.near.shard();
             let now = self.now;
             while let Some((id, _)) = shard.next_event() {
-                if shard.read(id, &mut room) > 0 {
+                if shard.read(id, &mut buffer) > 0 {
                     shard.close(now, id);
                     answered += 1;
                 }
@@ -260,13 +260,13 @@ impl Hosts {
         for port in PORTS {
             while shard.accept(port).is_some() {}
         }
-        let mut room = [0; MESSAGE_LEN];
+        let mut buffer = [0; MESSAGE_LEN];
         while let Some((id, _)) = shard.next_event() {
-            let len = shard.read(id, &mut room);
+            let len = shard.read(id, &mut buffer);
             if len > 0 && sends_pages {
                 shard.queue(id, PAGE_LEN as u64);
             } else if len > 0 {
-                shard.write(id, &room[..len]);
+                shard.write(id, &buffer[..len]);
             }
             if shard.connection(id).is_some_and(Connection::is_peer_closed) {
                 shard.close(now, id);
